@@ -135,7 +135,7 @@ class Guardian:
 
     def _can_serve(self, frame, from_checkpoint=False):
         """Whether the main line is idle, or the state before its cell can be copied. If not, refuse."""
-        self._runners.wait_for_room()  # what is asked for may need a process
+        self._runners.strays.wait_for_room()  # what is asked for may need a process
         if self._line.worker is None:
             self._refuse("no_worker", "a fresh worker is being started", frame)
         elif self._line.is_idle() or (from_checkpoint and self._line.has_source()):
@@ -167,7 +167,7 @@ class Guardian:
         self._poller.after(("kill", handle.index), grace_s, lambda: self._runners.end_late(handle))
 
     def _compute(self, frame, _text):
-        self._runners.kill_condemned()
+        self._runners.strays.kill_condemned()
         if not self._code_checks.start(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 
@@ -175,7 +175,7 @@ class Guardian:
         known = self._line.names_of_lost(frame["code"])
         if known is not None:
             self._send({"type": "names", "request": int(frame["request"]), "names": known})
-        self._runners.kill_condemned()  # the daemon has all that it needs to report the end of the cell
+        self._runners.strays.kill_condemned()  # the daemon has all that it needs to report the end of the cell
         if known is None and not self._code_checks.start_names(frame, self._runners.limits):
             self._refuse("busy", "too many expressions are being evaluated", frame)
 

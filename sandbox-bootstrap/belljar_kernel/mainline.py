@@ -184,7 +184,7 @@ class MainLine:
 
     def _protect_if_there_is_room(self):
         """Put the checkpoint off while a killed crowd still takes the room for processes."""
-        if self._runners.has_room():
+        if self._runners.strays.has_room():
             self._protect()
         else:
             self._poller.after(_CHECKPOINT_TIMER, KILLED_POLL_S, self._protect_if_there_is_room)
@@ -266,7 +266,7 @@ class MainLine:
         for handle in (undone, *newer):
             self.forget_checkpoint(handle)
             self.retire(handle)
-        self._runners.kill_strays(lambda: self._kill_younger(target))
+        self._runners.strays.kill(lambda: self._kill_younger(target))
         return True
 
     def settle_after_undo(self):
@@ -315,20 +315,20 @@ class MainLine:
             process.halt()  # dying processes take CPU time, too: the checkpoint gets its share before strays are killed
         while self.ring and not was_reset:
             if self._promote(self.ring[-1]):
-                self._runners.kill_strays(lambda worker=self.worker: self._kill_younger(worker))
+                self._runners.strays.kill(lambda worker=self.worker: self._kill_younger(worker))
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
                 self._tell_end(handle, 0 if unrun else cell, exit_code, after)
                 if unrun:
-                    self._runners.kill_condemned()
+                    self._runners.strays.kill_condemned()
                     self._take_checkpoint()
                     self._send_cell(cell, unrun)
                 else:
                     self._protect_soon()
                 return
         self.drop_checkpoints()
-        self._runners.kill_condemned()
-        self._runners.killed(process.kill_descendants(self._runners.kept()))
+        self._runners.strays.kill_condemned()
+        self._runners.strays.killed(process.kill_descendants(self._runners.kept()))
         self._at_worker_start.append(lambda: self._tell_end(handle, cell, exit_code, LOST))
         if not handle.has_spoken and not was_reset:
             self._start_worker_later()  # it ended before its first message

@@ -9,11 +9,7 @@ from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER, RunnerHandle
 from .inbox import Inbox
 from .limits import (
     COPY_END_S,
-    FEW,
     HALT_S,
-    KILLED_FEW,
-    KILLED_ROOM,
-    KILLED_WAIT_S,
     NAMES_BYTES,
     ORPHANED_S,
     REAP_BUSY_S,
@@ -26,10 +22,10 @@ from .limits import (
     SAID_BYTES,
     SETTLE_S,
     SWEEP_S,
-    TELL_FIRST_S,
     Limits,
 )
 from .mainline import MainLine
+from .strays import Strays
 
 
 class Runners:
@@ -57,9 +53,7 @@ class Runners:
             wire.PROMOTED: self._promoted,
             wire.SPAWN_FAILED: self._spawn_failed,
         }
-        self._condemned = []  # functions that kill strays, which are stopped until then
-        self._killed = []  # pids of strays, which may not be gone yet
-        self._killed_most = KILLED_FEW  # so many of them may be left before something else is started
+        self.strays = Strays(poller, self.reap)
         self._reaped = {}  # pid -> exit code of orphans, in case one turns out to be a runner
 
     def send(self, frame):
@@ -104,7 +98,7 @@ class Runners:
         return process.Kept(self.living(), there, coming - {None})
 
     def _sweep(self):
-        self._killed += process.kill_left_behind(None, self.kept())
+        self.strays.note(process.kill_left_behind(None, self.kept()))
 
     # Handles.
 
@@ -339,7 +333,7 @@ class Runners:
         """
         worker, of_worker, deadline = self.line.worker, None, time.monotonic() + RESET_S
         self._code_checks.stop()
-        self._condemned.clear()
+        self.strays.forget_condemned()
         for handle in self.all():
             handle.killed = True
             self._refuse_list(handle, "busy", "the session was reset meanwhile")
@@ -360,47 +354,6 @@ class Runners:
                 self.line.forget_checkpoint(handle)
                 self._copy_lost(handle, -signal.SIGKILL)
         return True, of_worker
-
-    def kill_strays(self, kill):
-        """`kill()` kills strays and returns their pids. For a stopped crowd, that waits until its cell is answered."""
-        if not process.is_halted() or not process.is_crowded(FEW):
-            self.killed(kill())
-            return
-        self._condemned.append(kill)
-        self._poller.within("strays", TELL_FIRST_S, self.kill_condemned)
-
-    def kill_condemned(self):
-        """Kill the strays that were put off. Has to come before anything that may start a process."""
-        condemned, self._condemned = self._condemned, []
-        for kill in condemned:
-            self.killed(kill())
-
-    def killed(self, pids):
-        """Remember killed pids, which may not be gone yet."""
-        self._killed += pids
-        self._killed_most = max(len(self._killed) - KILLED_ROOM, KILLED_FEW)
-
-    def has_room(self):
-        """False as long as too few of a killed crowd are gone: no process is available before."""
-        if self._condemned:
-            return False
-        if len(self._killed) > self._killed_most:
-            self.reap()
-            self._killed = [pid for pid in self._killed if process.is_there(pid)]
-        if len(self._killed) > self._killed_most:
-            return False
-        self._killed.clear()
-        return True
-
-    def wait_for_room(self):
-        """Wait until there is room, but not for ever."""
-        self.kill_condemned()
-        deadline = time.monotonic() + self._poller.patience(KILLED_WAIT_S)
-        while not self.has_room():
-            if time.monotonic() > deadline:
-                self._killed.clear()
-                return
-            time.sleep(RESET_POLL_S)
 
     def _has_ended(self, handle):
         """The pidfd of the runner reports its end, or an earlier pidfd of the same number did."""
@@ -437,7 +390,7 @@ class Runners:
             return
         self.line.forget_checkpoint(handle)
         if handle.role in (FORK, VIEW):
-            self.kill_strays(lambda: self._kill_left_behind(handle))
+            self.strays.kill(lambda: self._kill_left_behind(handle))
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
             self.line.memory_limit.check()

@@ -37,16 +37,11 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             continue;
         };
         let request = CellRequest {
-            code: was.code,
-            mode: Mode::Main,
-            expression: false,
-            timeout: was.timeout,
             replay: Some(ReplayOf { cell, calls: was.calls }),
-            origin: None,
             // The code is the same, so the rules of its ask apply again.
             bound_by: was.ask,
             rules: was.ask.map(|ask| past.rules_of(ask)),
-            keyed: None,
+            ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {

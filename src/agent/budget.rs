@@ -38,7 +38,6 @@ pub(super) fn tokens(message: &Message) -> u64 {
 }
 
 /// The estimated tokens of a text, where no provider has counted them.
-#[must_use]
 pub fn tokens_of_text(text: &str) -> u64 {
     (text.len() as u64).div_ceil(BYTES_PER_TOKEN)
 }

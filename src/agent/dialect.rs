@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::budget::tokens_of_text;
 use super::effects::Setup;
+use super::history::tool_result;
 use super::turn::Answered;
 use super::words::Words;
 use crate::protocol::ask::{AskSpec, Dialect};
@@ -89,10 +90,19 @@ pub(super) enum Wish {
 pub(super) trait Speech: Sync {
     fn format(&self, scene: Scene) -> Format;
     /// Whether the history of the dialect contains tool calls.
-    fn has_calls(&self) -> bool;
+    fn has_calls(&self) -> bool {
+        true
+    }
     fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply;
     /// The messages that a reply and the answers to its calls become in the history.
-    fn record(&self, message: Message, answered: Vec<Answered>) -> Vec<Message>;
+    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
+        for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
+            call.id.clone_from(&answer.id);
+        }
+        let mut messages = vec![message];
+        messages.extend(answered.into_iter().map(|answer| tool_result(&answer.id, answer.text)));
+        messages
+    }
 }
 
 pub(super) fn speech(dialect: Dialect) -> &'static dyn Speech {
@@ -107,6 +117,13 @@ pub(super) fn speech(dialect: Dialect) -> &'static dyn Speech {
 impl ParsedReply {
     fn new(message: Message, intent: Intent) -> Self {
         Self { message, intent, after: None }
+    }
+}
+
+impl Call {
+    /// The only call of a reply, in dialects whose calls have no ids of their own.
+    fn of_step(step: u32, name: &str, wish: Wish) -> Self {
+        Self { id: format!("step_{}", step.saturating_sub(1)), name: name.to_owned(), wish, legacy: false }
     }
 }
 

@@ -88,7 +88,6 @@ impl Input {
     }
 
     /// Whether the input ends an ask from outside, at any stage.
-    #[must_use]
     pub fn ends(&self) -> bool {
         match self {
             Self::SandboxFailed { .. }
@@ -141,7 +140,6 @@ pub enum Effect {
 
 impl Effect {
     /// The id of the cell or call that the effect concerns.
-    #[must_use]
     pub fn id(&self) -> Option<&str> {
         match self {
             Self::RunCell { id, .. } | Self::CallTool { id, .. } | Self::AskPerson { id, .. } => Some(id),
@@ -150,7 +148,6 @@ impl Effect {
     }
 
     /// The end of the ask, if this effect is `Finish`.
-    #[must_use]
     pub fn into_end(self) -> Option<AskEnd> {
         match self {
             Self::Finish { end } => Some(end),

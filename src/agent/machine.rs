@@ -59,7 +59,6 @@ enum Phase {
 
 impl Machine {
     /// `history` is the result of [`Machine::into_history`] of the previous ask, or empty.
-    #[must_use]
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
         let scene = Scene { spec: &spec, setup: &setup, words };
@@ -138,7 +137,6 @@ impl Machine {
     }
 
     /// The effects that wait for their answer, in the order in which they were given.
-    #[must_use]
     pub fn outstanding(&self) -> Vec<Effect> {
         match &self.phase {
             Phase::New | Phase::Ended => Vec::new(),
@@ -150,37 +148,31 @@ impl Machine {
         }
     }
 
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Ended)
     }
 
     /// The ask's own requests to the model so far.
-    #[must_use]
     pub fn steps(&self) -> u32 {
         self.steps
     }
 
     /// The requests to the model, including those of inner asks.
-    #[must_use]
     pub fn steps_in_all(&self) -> u32 {
         self.steps.saturating_add(self.steps_within)
     }
 
     /// The tokens used so far, including those of inner asks.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         self.usage
     }
 
     /// The cost of the present request and this reply.
-    #[must_use]
     pub fn cost(&self, reply: &ChatReply) -> Usage {
         self.conversation.cost(reply)
     }
 
     /// The conversation for the next ask of the session, valid at any stage of this ask.
-    #[must_use]
     pub fn into_history(mut self) -> Vec<Message> {
         self.close_turn();
         self.conversation.into_messages()

@@ -7,26 +7,25 @@
 mod text;
 mod words;
 
+use super::words::Words;
 use crate::protocol::ask::Language;
 use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
 pub(super) use text::shortened;
 use text::{Draft, escaped, number_lines};
-use words::Words;
 
 /// The most names listed per kind; the rest is only counted.
 const LISTED: usize = 40;
 
 /// A report of at most `limit_chars` characters for any result.
-#[must_use]
 pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) -> String {
-    let words = Words::of(language);
+    let words = Words(language);
     let mut draft = Draft::default();
     draft.line(words.title(result.status));
 
-    draft.line(words.output);
+    draft.line(words.output());
     let output = output_of(result);
     if output.is_empty() {
-        draft.line(words.nothing);
+        draft.line(words.nothing());
     } else {
         draft.fenced(&output);
     }
@@ -35,19 +34,19 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
         Status::Failure => failure(&mut draft, words, result),
         Status::Timeout => {
             draft.line(&words.time_limit(result.timeout_s));
-            draft.line(words.timeout_advice);
+            draft.line(words.timeout_advice());
         }
         Status::Crashed => {
             draft.line(&words.exit_code(result.exit_code));
             draft.line(&words.crash(result.reason, result.exit_code));
         }
         Status::Interrupted => draft.line(match result.reason {
-            Reason::ByCancel => words.cancelled,
-            _ => words.interrupted,
+            Reason::ByCancel => words.cancelled(),
+            _ => words.interrupted(),
         }),
     }
     if let Some(value) = &result.result {
-        draft.line(words.value);
+        draft.line(words.value());
         draft.fenced(&value.repr);
     }
     displays(&mut draft, words, result);
@@ -65,25 +64,25 @@ fn output_of(result: &ExecutionResult) -> String {
     result.output.iter().map(|segment| segment.text.as_str()).collect()
 }
 
-fn failure(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
-    draft.line(words.source);
+fn failure(draft: &mut Draft, words: Words, result: &ExecutionResult) {
+    draft.line(words.source());
     draft.fenced(&number_lines(&result.code));
-    draft.line(words.error);
+    draft.line(words.error());
     match &result.exception {
         Some(exception) if exception.traceback.is_empty() => draft.fenced(&exception.repr),
         Some(exception) => draft.fenced(&exception.traceback),
         None => match (result.reason, result.exit_code) {
             (Reason::Exit, Some(code)) => draft.fenced(&format!("SystemExit: {code}")),
-            _ => draft.line(words.nothing),
+            _ => draft.line(words.nothing()),
         },
     }
 }
 
-fn displays(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+fn displays(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     if result.displays.is_empty() {
         return;
     }
-    draft.line(words.displays);
+    draft.line(words.displays());
     let names = result.displays.iter().map(|display| {
         let types: Vec<String> = display.mime.keys().map(|mime| escaped(mime)).collect();
         types.join(", ")
@@ -91,24 +90,24 @@ fn displays(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
     list(draft, words, names);
 }
 
-fn artifacts(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+fn artifacts(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     if result.artifacts.is_empty() {
         return;
     }
-    draft.line(words.artifacts);
+    draft.line(words.artifacts());
     let lines = result.artifacts.iter().map(|artifact| {
         let path = escaped(&artifact.path);
         match artifact.change {
-            Change::New => format!("{path} ({}, {})", words.new, words.bytes(artifact.bytes)),
-            Change::Modified => format!("{path} ({}, {})", words.modified, words.bytes(artifact.bytes)),
-            Change::Removed => format!("{path} ({})", words.removed),
+            Change::New => format!("{path} ({}, {})", words.new(), words.bytes(artifact.bytes)),
+            Change::Modified => format!("{path} ({}, {})", words.modified(), words.bytes(artifact.bytes)),
+            Change::Removed => format!("{path} ({})", words.removed()),
         }
     });
     list(draft, words, lines);
 }
 
 /// Lists names in a fence, because the guest chooses them.
-fn list(draft: &mut Draft, words: &Words, items: impl ExactSizeIterator<Item = String>) {
+fn list(draft: &mut Draft, words: Words, items: impl ExactSizeIterator<Item = String>) {
     let total = items.len();
     let mut lines: Vec<String> = items.take(LISTED).collect();
     if total > LISTED {
@@ -117,7 +116,7 @@ fn list(draft: &mut Draft, words: &Words, items: impl ExactSizeIterator<Item = S
     draft.fenced(&lines.join("\n"));
 }
 
-fn truncation(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
+fn truncation(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     let cut = &result.truncated;
     let bytes = cut.stdout_bytes.saturating_add(cut.stderr_bytes);
     let mut lines = Vec::new();
@@ -131,39 +130,39 @@ fn truncation(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
         lines.push(words.displays_cut(cut.displays));
     }
     if cut.artifacts {
-        lines.push(words.artifacts_cut.to_owned());
+        lines.push(words.artifacts_cut().to_owned());
     }
     if !lines.is_empty() {
-        draft.line(words.truncated);
+        draft.line(words.truncated());
         for line in &lines {
             draft.line(line);
         }
     }
 }
 
-fn state(draft: &mut Draft, words: &Words, result: &ExecutionResult) {
-    draft.line(words.state);
+fn state(draft: &mut Draft, words: Words, result: &ExecutionResult) {
+    draft.line(words.state());
     let state = &result.state;
     match (result.mode, state.kind) {
-        (Mode::Fork, StateKind::Kept | StateKind::Restored) => draft.line(words.forked),
-        (_, StateKind::Lost) => draft.line(words.lost),
+        (Mode::Fork, StateKind::Kept | StateKind::Restored) => draft.line(words.forked()),
+        (_, StateKind::Lost) => draft.line(words.lost()),
         (Mode::Main, StateKind::Restored) => draft.line(&words.restored(state.restored_to)),
         (Mode::Main, StateKind::Kept) => draft.line(match (result.status, result.reason) {
-            (_, Reason::Syntax | Reason::Policy) => words.kept_unrun,
-            (Status::Failure, _) => words.kept_failed,
-            (Status::Interrupted, _) => words.kept_interrupted,
-            (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept,
+            (_, Reason::Syntax | Reason::Policy) => words.kept_unrun(),
+            (Status::Failure, _) => words.kept_failed(),
+            (Status::Interrupted, _) => words.kept_interrupted(),
+            (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept(),
         }),
     }
     if !state.maybe_assigned.is_empty() {
-        draft.line(words.maybe_assigned);
+        draft.line(words.maybe_assigned());
         list(draft, words, state.maybe_assigned.iter().map(|name| escaped(name)));
     }
     if state.unprotected {
-        draft.line(words.unprotected);
+        draft.line(words.unprotected());
     }
     if !state.completed_tool_calls.is_empty() {
-        draft.line(words.tools_completed);
+        draft.line(words.tools_completed());
         list(draft, words, state.completed_tool_calls.iter().map(|name| escaped(name)));
     }
     if let Some(note) = &state.note {

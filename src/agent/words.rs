@@ -4,22 +4,60 @@ use std::fmt::Display;
 
 use super::report::shortened;
 use crate::protocol::ask::Language;
+use crate::protocol::words::bilingual;
 use crate::schema::Problem;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Words(pub Language);
 
 impl Words {
-    fn pick(self, english: impl FnOnce() -> String, chinese: impl FnOnce() -> String) -> String {
+    bilingual! {
+        /// The prefix of every message about a failed call. Existing prompts look for the Chinese prefix.
+        call_failed(why: &str) => "The tool call failed: {why}", "工具函数调用失败, 错误信息: {why}";
+        python_off() =>
+            "Python is switched off: the code was not run. Go on without it, by reasoning and by the other tools.",
+            "Python 已关闭，代码没有执行。请不使用 Python，通过推理和其他工具继续。";
+        python_given_up(failures: u32) =>
+            "Python failed {failures} times in a row and is now switched off for this request. Go on without it, by reasoning and by the other tools.",
+            "Python 已连续失败 {failures} 次，在本次请求中不再可用。请不使用 Python，通过推理和其他工具继续。";
+        too_many_calls(dropped: usize, at_once: usize) =>
+            "{dropped} further calls of your last reply were not executed: a reply may make {at_once} calls. Make them again if they are still needed.",
+            "上一条回复中另有 {dropped} 个调用没有执行：每条回复最多 {at_once} 个调用。如仍需要，请重新调用。";
+        person_responds(text: &str) =>
+            "It was not run. A person answered instead:\n{text}", "没有执行。用户的答复：\n{text}";
+        person_edits(text: &str) =>
+            "It was not run. A person would rather have it like this; consider it and call again:\n{text}",
+            "没有执行。用户希望改成如下内容，请参考后重新调用：\n{text}";
+        person_changed_code(code: &str) =>
+            "A person changed the code before it ran. This is what ran:\n{code}\n\n",
+            "代码在执行前被用户修改，实际执行的是：\n{code}\n\n";
+        try_otherwise(failures: u32) =>
+            "The calls of {failures} replies in a row have failed. Find out the cause, then take another way instead of repeating what failed.",
+            "已连续 {failures} 次回复中的调用失败。请分析原因，换一种方法，不要重复失败的操作。";
+        no_function_call() =>
+            "No `function_call` is defined here and it cannot be executed. Use `tool_calls` to call tools.",
+            "没有定义function_call工具调用，无法执行function_call，请使用tool_calls调用工具。";
+        empty_reply() => "it was empty", "回复为空";
+        cut_reply() => "it was cut off at the limit of tokens. Say less at a time", "回复达到长度上限而被截断，请缩短每次的内容";
+        native_calls() => "it used tool calls, which do not exist here", "使用了这里不存在的工具调用格式";
+        unknown_action(action: &str, known: &str) =>
+            "`action` is {action}, but has to be one of {known}", "`action` 的值 {action} 无效，必须是 {known} 之一";
+        no_object(problem: &str) =>
+            "there is no JSON object in it as it was agreed ({problem})", "其中没有约定的 JSON 对象（{problem}）";
+        malformed(why: &str, contract: &str) =>
+            "Your reply cannot be used: {why}.\n{contract}", "你的回复无法使用：{why}。\n{contract}";
+        left_out(chars: impl Display) => "[… {chars} characters left out …]", "[…… 省略 {chars} 个字符 ……]";
+        no_text(field: &str) => "`{field}` has to be a text", "`{field}` 必须是文本";
+        empty_field(field: &str) => "`{field}` is missing or empty", "缺少 `{field}` 或其内容为空";
+        no_object_in(field: &str) => "`{field}` has to be an object", "`{field}` 必须是对象";
+        summary => "[Summary of earlier turns that were cut]", "[已删减的早先对话摘要]";
+    }
+
+    pub fn pick(self, english: impl FnOnce() -> String, chinese: impl FnOnce() -> String) -> String {
         match self.0 {
             Language::English => english(),
             Language::Chinese => chinese(),
         }
-    }
-
-    /// The prefix of every message about a failed call. Existing prompts look for the Chinese prefix.
-    pub fn call_failed(self, why: &str) -> String {
-        self.pick(|| format!("The tool call failed: {why}"), || format!("工具函数调用失败, 错误信息: {why}"))
     }
 
     pub fn unknown_tool(self, name: &str, known: &str) -> String {
@@ -54,60 +92,11 @@ impl Words {
         )
     }
 
-    pub fn python_off(self) -> String {
-        self.pick(
-            || "Python is switched off: the code was not run. Go on without it, by reasoning and by the other tools.".to_owned(),
-            || "Python 已关闭，代码没有执行。请不使用 Python，通过推理和其他工具继续。".to_owned(),
-        )
-    }
-
-    pub fn python_given_up(self, failures: u32) -> String {
-        self.pick(
-            || format!("Python failed {failures} times in a row and is now switched off for this request. Go on without it, by reasoning and by the other tools."),
-            || format!("Python 已连续失败 {failures} 次，在本次请求中不再可用。请不使用 Python，通过推理和其他工具继续。"),
-        )
-    }
-
     pub fn no_python(self) -> String {
         self.call_failed(&self.pick(
             || "Python is not among the tools of this request.".to_owned(),
             || "本次请求不能使用 Python。".to_owned(),
         ))
-    }
-
-    pub fn too_many_calls(self, dropped: usize, at_once: usize) -> String {
-        self.pick(
-            || format!("{dropped} further calls of your last reply were not executed: a reply may make {at_once} calls. Make them again if they are still needed."),
-            || format!("上一条回复中另有 {dropped} 个调用没有执行：每条回复最多 {at_once} 个调用。如仍需要，请重新调用。"),
-        )
-    }
-
-    pub fn person_responds(self, text: &str) -> String {
-        self.pick(
-            || format!("It was not run. A person answered instead:\n{text}"),
-            || format!("没有执行。用户的答复：\n{text}"),
-        )
-    }
-
-    pub fn person_edits(self, text: &str) -> String {
-        self.pick(
-            || format!("It was not run. A person would rather have it like this; consider it and call again:\n{text}"),
-            || format!("没有执行。用户希望改成如下内容，请参考后重新调用：\n{text}"),
-        )
-    }
-
-    pub fn person_changed_code(self, code: &str) -> String {
-        self.pick(
-            || format!("A person changed the code before it ran. This is what ran:\n{code}\n\n"),
-            || format!("代码在执行前被用户修改，实际执行的是：\n{code}\n\n"),
-        )
-    }
-
-    pub fn try_otherwise(self, failures: u32) -> String {
-        self.pick(
-            || format!("The calls of {failures} replies in a row have failed. Find out the cause, then take another way instead of repeating what failed."),
-            || format!("已连续 {failures} 次回复中的调用失败。请分析原因，换一种方法，不要重复失败的操作。"),
-        )
     }
 
     pub fn skip(self, plan: bool) -> String {
@@ -131,63 +120,12 @@ impl Words {
         )
     }
 
-    pub fn no_function_call(self) -> String {
-        self.pick(
-            || "No `function_call` is defined here and it cannot be executed. Use `tool_calls` to call tools.".to_owned(),
-            || "没有定义function_call工具调用，无法执行function_call，请使用tool_calls调用工具。".to_owned(),
-        )
-    }
-
-    pub fn empty_reply(self) -> String {
-        self.pick(|| "it was empty".to_owned(), || "回复为空".to_owned())
-    }
-
-    pub fn cut_reply(self) -> String {
-        self.pick(
-            || "it was cut off at the limit of tokens. Say less at a time".to_owned(),
-            || "回复达到长度上限而被截断，请缩短每次的内容".to_owned(),
-        )
-    }
-
-    pub fn native_calls(self) -> String {
-        self.pick(
-            || "it used tool calls, which do not exist here".to_owned(),
-            || "使用了这里不存在的工具调用格式".to_owned(),
-        )
-    }
-
     pub fn field(self, name: &str, problem: Field) -> String {
         match problem {
-            Field::NoText => {
-                self.pick(|| format!("`{name}` has to be a text"), || format!("`{name}` 必须是文本"))
-            }
-            Field::Empty => self
-                .pick(|| format!("`{name}` is missing or empty"), || format!("缺少 `{name}` 或其内容为空")),
-            Field::NoObject => {
-                self.pick(|| format!("`{name}` has to be an object"), || format!("`{name}` 必须是对象"))
-            }
+            Field::NoText => self.no_text(name),
+            Field::Empty => self.empty_field(name),
+            Field::NoObject => self.no_object_in(name),
         }
-    }
-
-    pub fn unknown_action(self, action: &str, known: &str) -> String {
-        self.pick(
-            || format!("`action` is {action}, but has to be one of {known}"),
-            || format!("`action` 的值 {action} 无效，必须是 {known} 之一"),
-        )
-    }
-
-    pub fn no_object(self, problem: &str) -> String {
-        self.pick(
-            || format!("there is no JSON object in it as it was agreed ({problem})"),
-            || format!("其中没有约定的 JSON 对象（{problem}）"),
-        )
-    }
-
-    pub fn malformed(self, why: &str, contract: &str) -> String {
-        self.pick(
-            || format!("Your reply cannot be used: {why}.\n{contract}"),
-            || format!("你的回复无法使用：{why}。\n{contract}"),
-        )
     }
 
     pub fn answer_unfit(self, problems: &[String]) -> String {
@@ -224,17 +162,6 @@ impl Words {
     /// Cuts a text to the characters that a model is shown of one result. A shorter text stays as it is.
     pub fn told(self, text: &str, told_chars: usize) -> String {
         shortened(text, text.chars().count(), told_chars, &|left_out| self.left_out(left_out))
-    }
-
-    pub fn left_out(self, chars: impl Display) -> String {
-        self.pick(|| format!("[… {chars} characters left out …]"), || format!("[…… 省略 {chars} 个字符 ……]"))
-    }
-
-    pub fn summary(self) -> &'static str {
-        match self.0 {
-            Language::English => "[Summary of earlier turns that were cut]",
-            Language::Chinese => "[已删减的早先对话摘要]",
-        }
     }
 }
 

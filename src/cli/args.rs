@@ -15,6 +15,7 @@ use crate::protocol::api::NewSession;
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::values;
+use crate::protocol::words::Word;
 
 /// A session that is named by `-s`.
 #[derive(Debug, Args)]
@@ -71,7 +72,7 @@ fn named(flag: Option<&SessionKey>, env: Option<String>) -> Result<Option<Sessio
 #[derive(Debug, Args)]
 pub(in crate::cli) struct SandboxArgs {
     /// What holds the Python processes.
-    #[arg(long, value_parser = word::<Backend>(&Backend::ALL.map(Backend::name)))]
+    #[arg(long, value_parser = word::<Backend>())]
     pub backend: Option<Backend>,
     /// One of the allowed images; see `belljar image list`.
     #[arg(long)]
@@ -152,11 +153,9 @@ pub(in crate::cli) fn cpus(text: &str) -> Result<f64, String> {
 }
 
 /// One of the words that an enum has in the API.
-pub(in crate::cli) fn word<T>(words: &[&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: DeserializeOwned + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(Value::String(word)))
+pub(in crate::cli) fn word<T: Word + DeserializeOwned + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(T::WORDS.iter().map(|(word, _)| *word))
+        .try_map(|word| serde_json::from_value(Value::String(word)))
 }
 
 /// The text of the file that `@FILE` names; none for any other argument.

@@ -6,14 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::commands::ask::{approve, history, models, plan, submit, tools};
-use super::commands::cell::{eval, exec, repl, run};
+use super::commands::ask::{approve, inspect as conversation, submit};
+use super::commands::cell::{once, repl, run};
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
-use super::commands::machine::{config, daemon, doctor, image, quota, shell, version};
-use super::commands::session::{
-    cp, freeze, interrupt, logs, new, ps, receipt, replay, reset, rm, show, top, undo, vars, wait,
-};
+use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
+use super::commands::session::{act, cp, inspect, logs, new, receipt, replay, top, wait};
 use super::context::Context;
 use super::failure::Failure;
 use super::render::screen::{Color, Screen};
@@ -65,41 +63,41 @@ macro_rules! commands {
 commands! {
     Run(run::Run),
     New(new::New),
-    Exec(exec::Exec),
+    Exec(once::Exec),
     Repl(repl::Repl),
-    Eval(eval::Eval),
+    Eval(once::Eval),
     // Boxed, because the command has many flags.
     Ask(Box<submit::Ask>),
     Approve(approve::Approve),
-    Plan(plan::Plan),
-    History(history::History),
-    Models(models::Models),
-    Tools(tools::Tools),
-    Ps(ps::Ps),
+    Plan(conversation::Plan),
+    History(conversation::History),
+    Models(conversation::Models),
+    Tools(conversation::Tools),
+    Ps(inspect::Ps),
     Top(top::Top),
-    Quota(quota::Quota),
-    Show(show::Show),
+    Quota(machine::Quota),
+    Show(inspect::Show),
     Receipt(receipt::Receipt),
-    Vars(vars::Vars),
+    Vars(inspect::Vars),
     Logs(logs::Logs),
     Cp(cp::Cp),
-    Interrupt(interrupt::Interrupt),
-    Reset(reset::Reset),
-    Undo(undo::Undo),
+    Interrupt(act::Interrupt),
+    Reset(act::Reset),
+    Undo(act::Undo),
     Replay(replay::Replay),
-    Freeze(freeze::Freeze),
-    Thaw(freeze::Thaw),
+    Freeze(act::Freeze),
+    Thaw(act::Thaw),
     Wait(wait::Wait),
-    Rm(rm::Rm),
+    Rm(act::Rm),
     Job(job::Job),
     Image(image::Image),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
-    Config(config::Config),
+    Config(machine::Config),
     Completions(shell::Completions),
     #[command(hide = true)]
     Man(shell::Man),
-    Version(version::Version),
+    Version(machine::Version),
 }
 
 /// Runs the command that the arguments ask for.

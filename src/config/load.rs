@@ -7,11 +7,9 @@ use std::path::Path;
 use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{Reader, read_all};
-use super::settings::{
-    Admin, Api, Cells, Daemon, Jobs, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
-};
+use super::settings::{Admin, Api, Cells, Daemon, Jobs, MIN_MEMORY_BYTES, Sandbox, Sessions, Settings};
 use crate::protocol::preload::{Preload, entries_of};
-use crate::protocol::receipt::{Backend, Isolation};
+use crate::protocol::receipt::Backend;
 
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 
@@ -119,9 +117,6 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
 impl Reader<'_> {
     /// Reads every section, even after one with problems, so that all problems are found.
     fn settings(&mut self) -> Option<Settings> {
-        const LEVELS: [LogLevel; 5] =
-            [LogLevel::Error, LogLevel::Warn, LogLevel::Info, LogLevel::Debug, LogLevel::Trace];
-        let levels = LEVELS.map(|level| (level.name(), level));
         let models = self.models();
         Some(read_all!(Settings {
             sandbox: self.sandbox(),
@@ -131,7 +126,7 @@ impl Reader<'_> {
             quota: Some(self.quota()),
             admin: self.required("admin.group").map(|group| Admin { group }),
             api: self.positive_bytes("api.body").map(|body| Api { body }),
-            daemon: self.word("daemon.log_level", &levels).map(|log_level| Daemon { log_level }),
+            daemon: self.word("daemon.log_level").map(|log_level| Daemon { log_level }),
             agent: self.agent(&models),
             command_tools: Some(self.command_tools()),
             templates: Some(self.templates(&models)),
@@ -140,15 +135,12 @@ impl Reader<'_> {
     }
 
     fn sandbox(&mut self) -> Option<Sandbox> {
-        let backends = Backend::ALL.map(|backend| (backend.name(), backend));
-        let least = Isolation::ALL.map(|isolation| (isolation.name(), isolation));
-        let pulls = [("never", Pull::Never), ("missing", Pull::Missing)];
         let sandbox = read_all!(Sandbox {
-            backend: self.word("sandbox.backend", &backends),
-            minimum_isolation: self.word("sandbox.minimum_isolation", &least),
+            backend: self.word("sandbox.backend"),
+            minimum_isolation: self.word("sandbox.minimum_isolation"),
             image: Some(self.optional("sandbox.image")),
             images: self.required("sandbox.images"),
-            pull: self.word("sandbox.pull", &pulls),
+            pull: self.word("sandbox.pull"),
             runtime: Some(self.optional("sandbox.runtime")),
             memory_bytes: self.bytes("sandbox.memory"),
             max_memory_bytes: self.bytes("sandbox.max_memory"),
@@ -257,7 +249,9 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::{LogLevel, Pull};
     use super::*;
+    use crate::protocol::receipt::Isolation;
     use std::time::Duration;
 
     fn with(text: &str) -> Result<Loaded, ConfigError> {

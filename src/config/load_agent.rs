@@ -7,20 +7,11 @@ use toml::de::DeValue;
 use super::agent::{Agent, Model, Named};
 use super::layer::{FromToml, expected};
 use super::reader::{Reader, read_all};
-use crate::protocol::ask::{ApprovalPolicy, AskLimits, DefaultDecision, Dialect, Language};
-
-pub(super) const DIALECTS: [(&str, Dialect); 4] = [
-    ("tool_calls", Dialect::ToolCalls),
-    ("next_step", Dialect::NextStep),
-    ("json_action", Dialect::JsonAction),
-    ("xml_tags", Dialect::XmlTags),
-];
+use crate::protocol::ask::{ApprovalPolicy, AskLimits};
 
 impl Reader<'_> {
     /// Reads the section; `models` must already be read.
     pub fn agent(&mut self, models: &Named<Model>) -> Option<Agent> {
-        let languages = [("en", Language::English), ("zh", Language::Chinese)];
-        let decisions = [("accept", DefaultDecision::Accept), ("reject", DefaultDecision::Reject)];
         let model = self.optional::<String>("agent.model");
         let approval_deadline = self.optional::<Duration>("agent.approval_deadline");
         let waits = approval_deadline.is_none_or(|deadline| deadline > Duration::ZERO);
@@ -32,11 +23,11 @@ impl Reader<'_> {
         }
         let prompt = self.optional::<String>("agent.prompt");
         Some(read_all!(Agent {
-            dialect: self.word("agent.dialect", &DIALECTS),
-            language: self.word("agent.language", &languages),
+            dialect: self.word("agent.dialect"),
+            language: self.word("agent.language"),
             approval: self.required("agent.approval"),
             approval_deadline: Some(approval_deadline),
-            approval_default: self.word("agent.approval_default", &decisions),
+            approval_default: self.word("agent.approval_default"),
             limits: both.map(|(limits, _)| limits),
             max_limits: both.map(|(_, most)| most),
             next_step_steps: steps,
@@ -101,6 +92,7 @@ impl FromToml for ApprovalPolicy {
 mod tests {
     use super::super::load::{ConfigError, Loaded, load_text};
     use super::*;
+    use crate::protocol::ask::{DefaultDecision, Dialect, Language};
     use std::path::Path;
 
     fn with(text: &str) -> Result<Loaded, ConfigError> {

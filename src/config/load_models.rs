@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::agent::{Model, Named, Provider};
 use super::entry::Entry;
-use super::reader::Reader;
+use super::reader::{Reader, none_of};
 
 /// The most characters of a model's name in the configuration.
 const NAME_CHARS: usize = 64;
@@ -78,13 +78,11 @@ const PROFILES: [Profile; 9] = [
 
 impl Provider {
     /// The provider's name in the configuration.
-    #[must_use]
     pub fn name(self) -> &'static str {
         PROFILES.iter().find(|profile| profile.provider == self).map_or("", |profile| profile.word)
     }
 
     /// Whether the provider answers from a file, without a network.
-    #[must_use]
     pub fn is_played(self) -> bool {
         matches!(self, Self::Replay | Self::Script)
     }
@@ -173,9 +171,7 @@ fn profile(entry: &mut Entry<'_, '_>) -> Option<&'static Profile> {
     let word: String = entry.required("provider")?;
     let found = PROFILES.iter().find(|profile| profile.word == word);
     if found.is_none() {
-        let all: Vec<String> = PROFILES.iter().map(|profile| format!("`{}`", profile.word)).collect();
-        let shown: String = word.chars().take(40).flat_map(char::escape_debug).collect();
-        entry.problem("provider", &format!("`{shown}` is none of {}", all.join(", ")));
+        entry.problem("provider", &none_of(&word, PROFILES.iter().map(|profile| profile.word)));
     }
     found
 }

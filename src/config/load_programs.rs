@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::agent::{CommandTool, Model, Named, Template};
 use super::entry::Entry;
 use super::layer::Bytes;
-use super::load_agent::DIALECTS;
 use super::reader::Reader;
+use crate::protocol::ask::Dialect;
 use crate::protocol::limits::TOOL_NAME_CHARS;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,8 +55,7 @@ fn template(entry: &mut Entry<'_, '_>, models: &Named<Model>) -> Option<Template
     let tools = entry.optional::<Vec<String>>("tools");
     let model = entry.optional::<String>("model");
     let word = entry.optional::<String>("dialect");
-    let dialect =
-        word.as_ref().and_then(|word| DIALECTS.iter().find(|(name, _)| name == word)).map(|found| found.1);
+    let dialect = word.as_ref().and_then(|word| Dialect::ALL.into_iter().find(|known| known.name() == word));
     entry.check("dialect", word.is_some() == dialect.is_some(), "there is no such dialect");
     let known = model.as_ref().is_none_or(|model| models.contains_key(model));
     entry.check("model", known, "there is no `[model.NAME]` of this name");

@@ -18,7 +18,6 @@ pub enum PathsError {
 
 impl PathsError {
     /// A hint how to fix the error.
-    #[must_use]
     pub fn fix(&self) -> &'static str {
         match self {
             Self::NoHome => "set `BELLJAR_HOME` to a folder that Belljar may use",
@@ -29,7 +28,6 @@ impl PathsError {
 }
 
 /// Whether this process would serve the whole machine, because it runs as root.
-#[must_use]
 pub fn is_system() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -114,87 +112,72 @@ impl Paths {
     }
 
     /// Whether the daemon serves the whole machine.
-    #[must_use]
     pub fn system(&self) -> bool {
         self.system
     }
 
     /// The folder of all state.
-    #[must_use]
     pub fn home(&self) -> &Path {
         &self.home
     }
 
     /// Where the daemon listens.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// The configuration file to read; it may not exist.
-    #[must_use]
     pub fn config_file(&self) -> &Path {
         &self.config
     }
 
     /// Whether `BELLJAR_CONFIG` named the file, so that it has to exist.
-    #[must_use]
     pub fn config_is_named(&self) -> bool {
         self.config_is_named
     }
 
-    #[must_use]
     pub fn pid_file(&self) -> PathBuf {
         self.home.join("daemon.pid")
     }
 
-    #[must_use]
     pub fn lock_file(&self) -> PathBuf {
         self.home.join("daemon.lock")
     }
 
     /// The file with the id that marks the containers of this home.
-    #[must_use]
     pub fn instance_file(&self) -> PathBuf {
         self.home.join("instance")
     }
 
     /// One folder per sandbox. The name is short because the path of a socket is limited.
-    #[must_use]
     pub fn sandboxes_dir(&self) -> PathBuf {
         self.home.join("s")
     }
 
     /// One folder per managed workspace.
-    #[must_use]
     pub fn workspaces_dir(&self) -> PathBuf {
         self.home.join("w")
     }
 
     /// Root file systems for jails, one folder each.
-    #[must_use]
     pub fn roots_dir(&self) -> PathBuf {
         self.home.join("rootfs")
     }
 
     /// The files of the Python kernel, as sandboxes see them.
-    #[must_use]
     pub fn kernel_dir(&self) -> PathBuf {
         self.home.join("kernel")
     }
 
-    #[must_use]
     pub fn spill_dir(&self) -> PathBuf {
         self.home.join("spill")
     }
 
     /// Inputs and artifacts of jobs.
-    #[must_use]
     pub fn jobs_dir(&self) -> PathBuf {
         self.home.join("jobs")
     }
 
-    #[must_use]
     pub fn logs_dir(&self) -> PathBuf {
         self.home.join("logs")
     }

@@ -10,7 +10,6 @@ use crate::protocol::quota::Kind;
 pub struct Limits(BTreeMap<Kind, u64>);
 
 impl Limits {
-    #[must_use]
     pub fn get(&self, kind: Kind) -> Option<u64> {
         self.0.get(&kind).copied()
     }
@@ -36,7 +35,6 @@ pub struct Quota {
 impl Quota {
     /// The limits of one user; for each kind the user's own limit, else the largest of the user's groups, else
     /// everyone's.
-    #[must_use]
     pub fn of(&self, uid: u32, name: Option<&str>, groups: &[String]) -> Limits {
         let number = uid.to_string();
         let own = name.and_then(|name| self.users.get(name)).or_else(|| self.users.get(&number));

@@ -6,6 +6,7 @@ use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
+use crate::protocol::words::words;
 
 /// The least memory in which Python and the kernel run.
 pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
@@ -64,16 +65,16 @@ pub struct Sandbox {
 
 impl Sandbox {
     /// Whether no sandbox can be created without a container engine.
-    #[must_use]
     pub fn needs_engine(&self) -> bool {
         self.backend == Backend::Docker || self.minimum_isolation > Isolation::Jail
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pull {
-    Never,
-    Missing,
+words! {
+    pub enum Pull {
+        Never = "never",
+        Missing = "missing",
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +90,6 @@ pub struct Cells {
 }
 
 impl Cells {
-    #[must_use]
     pub fn timeouts(&self) -> Timeouts {
         Timeouts { default: self.timeout, most: self.max_timeout }
     }
@@ -129,25 +129,12 @@ pub struct Daemon {
     pub log_level: LogLevel,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLevel {
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
-}
-
-impl LogLevel {
-    /// The level's name in the filter of the log.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
+words! {
+    pub enum LogLevel {
+        Error = "error",
+        Warn = "warn",
+        Info = "info",
+        Debug = "debug",
+        Trace = "trace",
     }
 }

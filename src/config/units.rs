@@ -109,7 +109,6 @@ fn scaled(text: &str, units: &[(&str, u64)], usage: &str) -> Result<u128, String
 }
 
 /// `512 B`, `12 KiB`, `1.5 GiB`.
-#[must_use]
 pub fn show_size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {

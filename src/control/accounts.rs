@@ -26,7 +26,6 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    #[must_use]
     pub fn load(file: PathBuf) -> Self {
         use std::io::Read;
         let mut text = String::new();
@@ -42,14 +41,12 @@ impl Accounts {
 
     /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
     /// as the same.
-    #[must_use]
     pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<Option<String>> {
         let names = self.names.lock();
         names.get(&uid).filter(|before| before.as_deref() != name).cloned()
     }
 
     /// Whether the list has an entry for the id.
-    #[must_use]
     pub fn knows(&self, uid: u32) -> bool {
         self.names.lock().contains_key(&uid)
     }
@@ -71,7 +68,6 @@ impl Accounts {
     }
 
     /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
-    #[must_use]
     pub fn refusal(&self, uid: u32, before: Option<&str>) -> Problem {
         let was = before.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"));
         let what = format!("user id {uid} was {was}, and its sessions or jobs are still here");

@@ -136,7 +136,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     if !matches!(claim, Ok(Claim::New)) {
         app.key_accounts.refund(peer.uid, KEY_BYTES);
     }
-    match claim.map_err(Problem::from)? {
+    match claim? {
         Claim::Conflict => return Err(conflict(&key).into()),
         Claim::Known { answer: Some(answer), .. } => return Ok(again(answer)),
         Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
@@ -186,8 +186,7 @@ async fn act(
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let kept = app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await;
-        kept.map_err(Problem::from)?;
+        app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await?;
         drop(work);
     } else {
         // Nothing was done, so the key becomes free for another try. A full disk may delay its release, and the client
@@ -268,11 +267,10 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Respo
 async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult<Option<Response>> {
     let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
     let Some(NewTarget { new_session: id }) = target else { return Ok(None) };
-    let (journal, failed) = (&app.journal, Problem::from);
-    if !journal.was_ready(id).map_err(failed)? || !journal.is_living(id).map_err(failed)? {
+    if !app.journal.was_ready(id)? || !app.journal.is_living(id)? {
         return Ok(None);
     }
-    let view = sessions::view_of(app, peer, &id.to_string()).await?;
+    let view = sessions::view_of(&app.session(peer, &id.to_string()).await?).await?;
     Ok(Some((StatusCode::CREATED, axum::Json(view)).into_response()))
 }
 

@@ -32,8 +32,43 @@ struct Route {
     response: (&'static str, Value),
 }
 
+impl Route {
+    fn query(&mut self, name: &'static str, schema: Value, meaning: &'static str) -> &mut Self {
+        self.query.push((name, schema, meaning));
+        self
+    }
+
+    fn flag(&mut self, name: &'static str, meaning: &'static str) -> &mut Self {
+        self.query(name, json!({"type": "boolean"}), meaning)
+    }
+
+    fn of_all(&mut self) -> &mut Self {
+        self.flag("all", "Of all users, for administrators")
+    }
+
+    fn wait(&mut self) -> &mut Self {
+        self.flag("wait", "Answer when it has ended")
+    }
+
+    fn wait_or_stream(&mut self) -> &mut Self {
+        self.wait().flag("stream", "Answer with a stream of its events, which may end with a `problem`")
+    }
+
+    /// A stream of events that can be read from any of them on.
+    fn resumable(&mut self, follow: &'static str) {
+        self.response.0 = EVENTS;
+        self.query("after", json!({"type": "integer"}), "Only events after this sequence number").query(
+            "follow",
+            json!({"type": "boolean", "default": true}),
+            follow,
+        );
+    }
+}
+
 const JSON: &str = "application/json";
 const ANY_FILE: &str = "application/octet-stream";
+const TAR: &str = "application/x-tar";
+const EVENTS: &str = "text/event-stream";
 
 struct Document {
     generator: SchemaGenerator,
@@ -52,23 +87,41 @@ impl Document {
         summary: &'static str,
         response: Value,
     ) -> &mut Route {
-        let route = Route {
-            method,
-            path,
-            summary,
-            query: Vec::new(),
-            request: None,
-            status: "200",
-            response: (JSON, response),
-        };
-        self.routes.push(route);
+        let (query, response) = (Vec::new(), (JSON, response));
+        self.routes.push(Route { method, path, summary, query, request: None, status: "200", response });
         let last = self.routes.len() - 1;
         &mut self.routes[last]
+    }
+
+    fn get<Answer: JsonSchema>(&mut self, path: &'static str, summary: &'static str) -> &mut Route {
+        let answer = self.schema::<Answer>();
+        self.add("get", path, summary, answer)
+    }
+
+    fn delete<Answer: JsonSchema>(&mut self, path: &'static str, summary: &'static str) {
+        let answer = self.schema::<Answer>();
+        self.add("delete", path, summary, answer);
+    }
+
+    /// A `POST` without a body.
+    fn act<Answer: JsonSchema>(&mut self, path: &'static str, summary: &'static str) {
+        let answer = self.schema::<Answer>();
+        self.add("post", path, summary, answer);
+    }
+
+    fn post<Body: JsonSchema, Answer: JsonSchema>(
+        &mut self,
+        path: &'static str,
+        summary: &'static str,
+    ) -> &mut Route {
+        let (answer, body) = (self.schema::<Answer>(), self.schema::<Body>());
+        let route = self.add("post", path, summary, answer);
+        route.request = Some((JSON, body));
+        route
     }
 }
 
 /// The whole document.
-#[must_use]
 pub fn document() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
@@ -131,215 +184,115 @@ fn operation(route: &Route, problem: &Value) -> Value {
     operation
 }
 
-fn of_all() -> (&'static str, Value, &'static str) {
-    ("all", json!({"type": "boolean"}), "Of all users, for administrators")
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn binary() -> Value {
+    json!({"type": "string", "format": "binary"})
 }
 
 fn ask_routes(document: &mut Document) {
-    let schema = document.schema::<ModelList>();
-    document.add("get", "/v1/models", "Models of the configuration", schema);
-    let schema = document.schema::<ToolList>();
-    document.add("get", "/v1/tools", "Tools of every session", schema);
-    let schema = document.schema::<ApprovalList>();
-    document.add("get", "/v1/approvals", "What waits for a person", schema).query = vec![of_all()];
-    let (schema, request) = (document.schema::<Done>(), document.schema::<Decision>());
-    document.add("post", "/v1/approvals/{approval}", "Decide", schema).request = Some((JSON, request));
-    let wait = ("wait", json!({"type": "boolean"}), "Answer when it has ended");
-    let stream = (
-        "stream",
-        json!({"type": "boolean"}),
-        "Answer with a stream of its events, which may end with a `problem`",
-    );
-    let (schema, request) = (document.schema::<AskView>(), document.schema::<NewAsk>());
-    let route = document.add("post", "/v1/sessions/{session}/asks", "Ask a model", schema.clone());
-    route.request = Some((JSON, request));
-    route.query = vec![wait.clone(), stream.clone()];
-    route.status = "202";
-    let list = document.schema::<AskList>();
-    document.add("get", "/v1/sessions/{session}/asks", "Asks of a session", list);
-    document.add("get", "/v1/sessions/{session}/asks/{ask}", "One ask", schema.clone()).query =
-        vec![wait, stream];
-    document.add("post", "/v1/sessions/{session}/asks/{ask}/cancel", "End an ask", schema);
-    let schema = document.schema::<History>();
-    document.add("get", "/v1/sessions/{session}/history", "The conversation", schema);
-    let schema = document.schema::<PlanView>();
-    document.add("get", "/v1/sessions/{session}/plan", "All versions of the plan tree", schema);
-    let (call, request) = (document.schema::<ClientCall>(), document.schema::<NewClientTools>());
-    let route = document.add(
-        "post",
-        "/v1/sessions/{session}/tools",
-        "Lend tools to a session: they are there as long as the stream of their calls is",
-        call,
-    );
-    route.request = Some((JSON, request));
-    route.response.0 = "text/event-stream";
-    let (schema, request) = (document.schema::<Done>(), document.schema::<ClientAnswer>());
-    document.add("post", "/v1/sessions/{session}/tool-calls/{call}", "Answer a call", schema).request =
-        Some((JSON, request));
+    const ASKS: &str = "/v1/sessions/{session}/asks";
+    document.get::<ModelList>("/v1/models", "Models of the configuration");
+    document.get::<ToolList>("/v1/tools", "Tools of every session");
+    document.get::<ApprovalList>("/v1/approvals", "What waits for a person").of_all();
+    document.post::<Decision, Done>("/v1/approvals/{approval}", "Decide");
+    document.post::<NewAsk, AskView>(ASKS, "Ask a model").wait_or_stream().status = "202";
+    document.get::<AskList>(ASKS, "Asks of a session");
+    document.get::<AskView>("/v1/sessions/{session}/asks/{ask}", "One ask").wait_or_stream();
+    document.act::<AskView>("/v1/sessions/{session}/asks/{ask}/cancel", "End an ask");
+    document.get::<History>("/v1/sessions/{session}/history", "The conversation");
+    document.get::<PlanView>("/v1/sessions/{session}/plan", "All versions of the plan tree");
+    let summary = "Lend tools to a session: they are there as long as the stream of their calls is";
+    let route = document.post::<NewClientTools, ClientCall>("/v1/sessions/{session}/tools", summary);
+    route.response.0 = EVENTS;
+    document.post::<ClientAnswer, Done>("/v1/sessions/{session}/tool-calls/{call}", "Answer a call");
 }
 
 fn job_routes(document: &mut Document) {
     let schema = document.schema::<JobInput>();
     let route = document.add("put", "/v1/job-inputs", "Send files for jobs, as tar", schema);
-    route.request = Some(("application/x-tar", json!({"type": "string", "format": "binary"})));
-    let (schema, request) = (document.schema::<JobView>(), document.schema::<NewJob>());
-    let route = document.add("post", "/v1/jobs", "Have a script run once", schema.clone());
-    route.request = Some((JSON, request));
-    route.status = "202";
-    let list = document.schema::<JobList>();
-    document
-        .add("get", "/v1/jobs", "The caller's jobs, the newest first; for administrators all of them", list)
-        .query = vec![of_all()];
-    document.add("get", "/v1/jobs/{job}", "One job", schema).query =
-        vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];
-    let schema = document.schema::<Done>();
-    document.add("delete", "/v1/jobs/{job}", "Forget a job that has ended", schema.clone());
-    document.add("post", "/v1/jobs/{job}/cancel", "End a job that waits or runs", schema);
-    let events = json!({"type": "string"});
-    let route = document.add("get", "/v1/jobs/{job}/events", "What happens in its sandbox", events);
-    route.response.0 = "text/event-stream";
-    route.query = vec![
-        ("after", json!({"type": "integer"}), "Only events after this sequence number"),
-        ("follow", json!({"type": "boolean", "default": true}), "Wait for more, until the job ends"),
-    ];
-    let tar = json!({"type": "string", "format": "binary"});
-    let route = document.add("get", "/v1/jobs/{job}/artifacts", "The files that were kept, as tar", tar);
-    route.response.0 = "application/x-tar";
+    route.request = Some((TAR, binary()));
+    document.post::<NewJob, JobView>("/v1/jobs", "Have a script run once").status = "202";
+    let summary = "The caller's jobs, the newest first; for administrators all of them";
+    document.get::<JobList>("/v1/jobs", summary).of_all();
+    document.get::<JobView>("/v1/jobs/{job}", "One job").wait();
+    document.delete::<Done>("/v1/jobs/{job}", "Forget a job that has ended");
+    document.act::<Done>("/v1/jobs/{job}/cancel", "End a job that waits or runs");
+    let events = document.add("get", "/v1/jobs/{job}/events", "What happens in its sandbox", text());
+    events.resumable("Wait for more, until the job ends");
+    let summary = "The files that were kept, as tar";
+    document.add("get", "/v1/jobs/{job}/artifacts", summary, binary()).response.0 = TAR;
 }
 
 fn machine_routes(document: &mut Document) {
-    let schema = document.schema::<Health>();
-    document.add("get", "/v1/health", "Whether the daemon and its engine work", schema);
-    let schema = document.schema::<Version>();
-    document.add("get", "/v1/version", "Versions and places", schema);
+    document.get::<Health>("/v1/health", "Whether the daemon and its engine work");
+    document.get::<Version>("/v1/version", "Versions and places");
     document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
-    let (schema, request) = (document.schema::<Done>(), document.schema::<Shutdown>());
-    document.add("post", "/v1/shutdown", "Stop the daemon", schema).request = Some((JSON, request));
-    let schema = document.schema::<ImageList>();
-    document.add("get", "/v1/images", "Allowed images", schema);
+    document.post::<Shutdown, Done>("/v1/shutdown", "Stop the daemon");
+    document.get::<ImageList>("/v1/images", "Allowed images");
     let request = document.schema::<PullImage>();
     let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
     route.request = Some((JSON, request));
     route.response.0 = "application/x-ndjson";
+    let summary = "What the caller may have, and what uses it";
+    let user = "Somebody else, by name or number; for administrators";
+    document.get::<QuotaView>("/v1/quota", summary).query("user", text(), user);
 }
 
 fn session_routes(document: &mut Document) {
     const SESSION: &str = "/v1/sessions/{session}";
-    let (schema, request) = (document.schema::<SessionView>(), document.schema::<NewSession>());
-    let route =
-        document.add("post", "/v1/sessions", "Make a session; answered when its sandbox is ready", schema);
-    route.request = Some((JSON, request));
-    route.status = "201";
-    let schema = document.schema::<SessionList>();
+    let summary = "Make a session; answered when its sandbox is ready";
+    document.post::<NewSession, SessionView>("/v1/sessions", summary).status = "201";
+    let summary = "The caller's sessions; for administrators all of them";
+    document.get::<SessionList>("/v1/sessions", summary).of_all();
+    let summary = "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`";
+    document.get::<SessionView>(SESSION, summary);
+    document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace");
+    document.act::<Done>("/v1/sessions/{session}/reset", "Start afresh, with the seed only");
+    document.post::<Undo, Undone>("/v1/sessions/{session}/undo", "Take back the last cells");
+    let summary = "Run the kept cells again in a fresh worker";
+    document.act::<ReplayReport>("/v1/sessions/{session}/replay", summary);
+    document.act::<Done>("/v1/sessions/{session}/freeze", "Stop all processes of the sandbox");
+    document.act::<Done>("/v1/sessions/{session}/thaw", "Let them go on");
+    let summary = "Raise KeyboardInterrupt in the running cell";
+    document.act::<Interrupted>("/v1/sessions/{session}/interrupt", summary);
     document
-        .add("get", "/v1/sessions", "The caller's sessions; for administrators all of them", schema)
-        .query = vec![of_all()];
-    let schema = document.schema::<QuotaView>();
-    document.add("get", "/v1/quota", "What the caller may have, and what uses it", schema).query =
-        vec![("user", json!({"type": "string"}), "Somebody else, by name or number; for administrators")];
-    let schema = document.schema::<SessionView>();
-    document.add(
-        "get",
-        SESSION,
-        "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`",
-        schema,
-    );
-    let schema = document.schema::<Done>();
-    document.add(
-        "delete",
-        SESSION,
-        "Remove a session, its sandbox and its managed workspace",
-        schema.clone(),
-    );
-    document.add("post", "/v1/sessions/{session}/reset", "Start afresh, with the seed only", schema);
-    let (schema, request) = (document.schema::<Undone>(), document.schema::<Undo>());
-    document.add("post", "/v1/sessions/{session}/undo", "Take back the last cells", schema).request =
-        Some((JSON, request));
-    let schema = document.schema::<ReplayReport>();
-    document.add(
-        "post",
-        "/v1/sessions/{session}/replay",
-        "Run the kept cells again in a fresh worker",
-        schema,
-    );
-    let schema = document.schema::<Done>();
-    document.add(
-        "post",
-        "/v1/sessions/{session}/freeze",
-        "Stop all processes of the sandbox",
-        schema.clone(),
-    );
-    document.add("post", "/v1/sessions/{session}/thaw", "Let them go on", schema);
-    let schema = document.schema::<Interrupted>();
-    document.add(
-        "post",
-        "/v1/sessions/{session}/interrupt",
-        "Raise KeyboardInterrupt in the running cell",
-        schema,
-    );
-    let schema = document.schema::<VariableList>();
-    document.add("get", "/v1/sessions/{session}/variables", "The session's variables", schema).query = vec![
-        ("private", json!({"type": "boolean"}), "Names that start with `_` too"),
-        ("imports", json!({"type": "boolean"}), "Modules, tools and what was preloaded too"),
-    ];
-    let schema = document.schema::<Receipt>();
-    document.add("get", "/v1/sessions/{session}/receipt", "The isolation the sandbox really has", schema);
-    let route = document.add(
-        "get",
-        "/v1/sessions/{session}/hold",
-        "Keeps an ephemeral session alive for as long as the connection lasts",
-        json!({"type": "string"}),
-    );
-    route.response.0 = "text/event-stream";
-    let route = document.add(
-        "get",
-        "/v1/sessions/{session}/events",
-        "The one ordered stream",
-        json!({"type": "string"}),
-    );
-    route.response.0 = "text/event-stream";
-    route.query = vec![
-        ("after", json!({"type": "integer"}), "Only events after this sequence number"),
-        ("follow", json!({"type": "boolean", "default": true}), "Wait for more, until the session ends"),
-    ];
+        .get::<VariableList>("/v1/sessions/{session}/variables", "The session's variables")
+        .flag("private", "Names that start with `_` too")
+        .flag("imports", "Modules, tools and what was preloaded too");
+    document.get::<Receipt>("/v1/sessions/{session}/receipt", "The isolation the sandbox really has");
+    let summary = "Keeps an ephemeral session alive for as long as the connection lasts";
+    document.add("get", "/v1/sessions/{session}/hold", summary, text()).response.0 = EVENTS;
+    let events = document.add("get", "/v1/sessions/{session}/events", "The one ordered stream", text());
+    events.resumable("Wait for more, until the session ends");
 }
 
 fn cell_routes(document: &mut Document) {
     let (result, view) = (document.schema::<ExecutionResult>(), document.schema::<CellView>());
     let request = document.schema::<RunCell>();
-    let either = json!({"anyOf": [view.clone(), result.clone()]});
+    let either = json!({"anyOf": [view, result]});
     let route = document.add("post", "/v1/sessions/{session}/cells", "Run Python", either);
     route.request = Some((JSON, request));
-    route.query = vec![
-        (
-            "wait",
-            json!({"type": "boolean"}),
-            "Answer with the ExecutionResult (200) instead of a CellView (202)",
-        ),
-        (
-            "stream",
-            json!({"type": "boolean"}),
-            "Answer with the cell's events (text/event-stream); an event `problem` (a Problem) ends them if \
-             they cannot be written",
-        ),
-    ];
-    document.add("get", "/v1/sessions/{session}/cells/{cell}", "One cell and its result", view).query =
-        vec![("wait", json!({"type": "boolean"}), "Answer when it has ended")];
+    route.flag("wait", "Answer with the ExecutionResult (200) instead of a CellView (202)").flag(
+        "stream",
+        "Answer with the cell's events (text/event-stream); an event `problem` (a Problem) ends them if they cannot be \
+         written",
+    );
+    document.get::<CellView>("/v1/sessions/{session}/cells/{cell}", "One cell and its result").wait();
     let (computed, request) = (document.schema::<Computed>(), document.schema::<Eval>());
     let either = json!({"anyOf": [result, computed]});
-    document
-        .add("post", "/v1/sessions/{session}/eval", "One expression, without changing anything", either)
-        .request = Some((JSON, request));
+    let summary = "One expression, without changing anything";
+    document.add("post", "/v1/sessions/{session}/eval", summary, either).request = Some((JSON, request));
 }
 
 fn file_routes(document: &mut Document) {
     const FILE: &str = "/v1/sessions/{session}/files/{path}";
     let (done, folder) = (document.schema::<Done>(), document.schema::<FolderView>());
     let summary = "A file; a folder as tar, or as FolderView with `Accept: application/json`";
-    let either = json!({"anyOf": [{"type": "string", "format": "binary"}, folder]});
-    document.add("get", FILE, summary, either).response.0 = ANY_FILE;
+    document.add("get", FILE, summary, json!({"anyOf": [binary(), folder]})).response.0 = ANY_FILE;
     let summary = "Write a file, or unpack a folder (Content-Type application/x-tar)";
-    document.add("put", FILE, summary, done.clone()).request =
-        Some((ANY_FILE, json!({"type": "string", "format": "binary"})));
-    document.add("delete", FILE, "Remove a file or a folder", done);
+    document.add("put", FILE, summary, done).request = Some((ANY_FILE, binary()));
+    document.delete::<Done>(FILE, "Remove a file or a folder");
 }

@@ -48,12 +48,10 @@ pub struct Place {
 }
 
 impl Places {
-    #[must_use]
     pub fn of_connections() -> Self {
         Self::new(CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE)
     }
 
-    #[must_use]
     pub fn of_uploads() -> Self {
         Self::new(UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE)
     }

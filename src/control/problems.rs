@@ -9,9 +9,9 @@ use crate::protocol::problem::{Code, Problem};
 /// The error type of every handler.
 pub struct Refused(pub Problem);
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Self {
-        Self(problem)
+impl<E: Into<Problem>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self(error.into())
     }
 }
 

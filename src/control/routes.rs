@@ -6,14 +6,10 @@ pub mod cells;
 mod client_tools;
 mod events;
 mod files;
-mod hold;
-mod images;
 mod jobs;
 mod machine;
-mod quota;
 pub mod sessions;
 
-use axum::Router;
 use axum::body::HttpBody;
 use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::Method;
@@ -21,32 +17,38 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{get, post, put};
+use axum::{Json, Router};
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::Accounts;
-use super::body::charged;
+use super::body::{Path, charged};
 use super::idempotency::{self, InWork};
 use super::identity::Identities;
 use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, Places};
 use super::problems::{ApiResult, Refused};
+use super::sse::{self, Until};
 use super::unread;
+use crate::actors::calls::{Reply, ask};
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
 use crate::actors::restarted::Restarted;
-use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::config::Settings;
 use crate::controls;
 use crate::memory::SMALL_BYTES;
+use crate::protocol::api::Done;
+use crate::protocol::ids::Seq;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
-use crate::store::Journal;
+use crate::store::{EventLog, Journal};
 use crate::tools::Registry;
 
 /// The shared state of all handlers.
@@ -82,7 +84,7 @@ impl App {
             .route("/v1/health", get(machine::health))
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
-            .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/images", get(machine::images).post(machine::pull))
             .route("/v1/job-inputs", put(jobs::receive))
             .route("/v1/jobs", get(jobs::list).post(jobs::submit))
             .route("/v1/jobs/{job}", get(jobs::show).delete(jobs::forget))
@@ -91,7 +93,7 @@ impl App {
             .route("/v1/jobs/{job}/artifacts", get(jobs::artifacts))
             .route("/v1/models", get(asks::models))
             .route("/v1/tools", get(asks::tools))
-            .route("/v1/quota", get(quota::show))
+            .route("/v1/quota", get(machine::quota))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
             .route(sessions::PATH, get(sessions::list).post(sessions::create))
@@ -113,11 +115,11 @@ impl App {
             .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
             .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
             .route("/v1/sessions/{session}/events", get(events::stream))
-            .route("/v1/sessions/{session}/hold", get(hold::hold))
+            .route("/v1/sessions/{session}/hold", get(events::hold))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
-            .route("/v1/sessions/{session}/files", get(files::get_root).put(files::put_root))
-            .route("/v1/sessions/{session}/files/", get(files::get_root).put(files::put_root))
+            .route("/v1/sessions/{session}/files", get(files::get).put(files::put))
+            .route("/v1/sessions/{session}/files/", get(files::get).put(files::put))
             .route(
                 "/v1/sessions/{session}/files/{*path}",
                 get(files::get).put(files::put).delete(files::remove),
@@ -156,6 +158,94 @@ impl App {
             let _ = found.session.cast(acted);
         }
         Ok(found.session)
+    }
+
+    /// Streams events of a session to the caller.
+    fn stream(&self, peer: &Peer, log: Arc<EventLog>, after: Seq, until: Until) -> ApiResult<Response> {
+        let (shutdown, pool) = (self.shutdown.clone(), self.ledger.memory(peer.uid));
+        Ok(sse::respond(log, after, until, shutdown, pool, None)?)
+    }
+}
+
+/// A request about one session: who asks, and how the path names the session.
+pub struct SessionRequest {
+    pub app: App,
+    pub peer: Peer,
+    key: String,
+}
+
+#[derive(Deserialize)]
+struct SessionParameter {
+    session: String,
+}
+
+impl FromRequestParts<App> for SessionRequest {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+        let peer = Peer::from_request_parts(parts, app).await?;
+        let Path(SessionParameter { session: key }) = Path::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), peer, key })
+    }
+}
+
+impl SessionRequest {
+    /// Finds the session. To be called once in a request, because each access by an administrator is recorded.
+    pub async fn session(&self) -> ApiResult<SessionRef> {
+        self.app.session(&self.peer, &self.key).await
+    }
+
+    /// Asks the session, whose answer takes as long as the work does.
+    pub async fn ask<T: Send + 'static>(&self, message: impl FnOnce(Reply<T>) -> SessionMsg) -> ApiResult<T> {
+        Ok(ask(&self.session().await?, message).await?)
+    }
+
+    /// Has the session do something that has no answer but its end.
+    pub async fn act(&self, message: impl FnOnce(Reply<()>) -> SessionMsg) -> ApiResult<Json<Done>> {
+        self.ask(message).await?;
+        Ok(Json(Done {}))
+    }
+
+    pub async fn handles(&self) -> ApiResult<(SessionRef, Handles)> {
+        let session = self.session().await?;
+        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        Ok((session, handles))
+    }
+}
+
+/// Whether the answer waits for the end.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitQuery {
+    #[serde(default)]
+    wait: bool,
+}
+
+/// Whether the answer waits for the end, or is the stream of events until then.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerQuery {
+    #[serde(default)]
+    wait: bool,
+    #[serde(default)]
+    stream: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Lists what all users have; for administrators only.
+    #[serde(default)]
+    all: bool,
+}
+
+impl ListQuery {
+    /// The user whose things are listed; `None` for all users.
+    fn owner(&self, app: &App, peer: &Peer) -> Result<Option<u32>, Problem> {
+        if self.all {
+            peer.require_admin(&app.settings.admin.group, "see what others have")?;
+        }
+        Ok((!self.all).then_some(peer.uid))
     }
 }
 

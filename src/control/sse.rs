@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::header;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
@@ -71,20 +71,9 @@ struct Feed {
     pool: Pool,
 }
 
-/// Streams the events after a number. If those events are gone, or the number is higher than the newest event's, this
-/// is a problem before anything is sent.
+/// Streams the events after a number and keeps `hold` for as long as the stream lasts. If those events are gone, or the
+/// number is higher than the newest event's, this is a problem before anything is sent.
 pub fn respond(
-    log: Arc<EventLog>,
-    after: Seq,
-    until: Until,
-    shutdown: CancellationToken,
-    pool: Pool,
-) -> Result<Response, Problem> {
-    respond_holding(log, after, until, shutdown, pool, None)
-}
-
-/// Like [`respond`], and keeps `hold` for as long as the stream lasts.
-pub fn respond_holding(
     log: Arc<EventLog>,
     after: Seq,
     until: Until,
@@ -116,21 +105,15 @@ pub fn respond_holding(
         _hold: hold,
         pool,
     };
-    let body = Body::from_stream(stream::unfold(feed, |mut feed| async move {
+    Ok(event_stream(Body::from_stream(stream::unfold(feed, |mut feed| async move {
         let chunk = feed.next().await?;
         Some((Ok::<Bytes, Infallible>(chunk), feed))
-    }));
-    let response = Response::builder()
-        .header(header::CONTENT_TYPE, "text/event-stream")
-        .header(header::CACHE_CONTROL, "no-store")
-        .body(body);
-    response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+    }))))
 }
 
-/// A stream that has ended before it began.
-pub fn nothing() -> Result<Response, Problem> {
-    let response = Response::builder().header(header::CONTENT_TYPE, "text/event-stream").body(Body::empty());
-    response.map_err(|error| Problem::new(Code::Internal, error.to_string()))
+/// An answer whose body is a stream of events.
+pub fn event_stream(body: Body) -> Response {
+    ([(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
 /// The problem that ends a stream whose awaited end cannot be written to the journal.

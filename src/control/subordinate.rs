@@ -22,7 +22,6 @@ pub(super) fn owner_of(uid: u32) -> Option<String> {
 }
 
 /// Why guests cannot have the ids of this range, if any of them already belongs to a user.
-#[must_use]
 pub fn taken(first: u32, count: u32) -> Option<String> {
     taken_by(&read(SUBORDINATE_IDS), &read(ACCOUNTS), first, count)
 }

@@ -65,7 +65,6 @@ impl DaemonError {
 }
 
 /// Runs the daemon in the foreground until a signal or a request ends it.
-#[must_use]
 pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
     boot::close_inherited();
     match start(config, serving) {

@@ -45,8 +45,7 @@ pub(super) struct Assembler {
 struct Slot {
     index: Option<u64>,
     id: String,
-    name: String,
-    arguments: String,
+    function: FunctionCall,
 }
 
 /// Parses what a server sent as a stream or as an answer, unless it would take much more memory than its text: a list
@@ -166,15 +165,7 @@ impl Assembler {
         if slot.id.is_empty() {
             id.clone_into(&mut slot.id);
         }
-        // Some servers send the name in pieces, others repeat the whole name with every piece of the arguments.
-        if slot.name != name && slot.name.len() + name.len() <= NAME_BYTES {
-            slot.name.push_str(name);
-        }
-        slot.arguments.push_str(&arguments);
-        if slot.arguments.len() > ARGUMENTS_BYTES {
-            return Err(too_large("the arguments of a tool call", ARGUMENTS_BYTES));
-        }
-        Ok(())
+        extend(&mut slot.function, name, &arguments, "a tool call")
     }
 
     /// The call that a piece belongs to: the one with its index or its id, or the last one.
@@ -186,7 +177,7 @@ impl Assembler {
             (None, "") => {
                 let last = self.calls.len().checked_sub(1);
                 // A name that follows arguments begins the next call.
-                let next = self.calls.last().is_some_and(|slot| !slot.arguments.is_empty());
+                let next = self.calls.last().is_some_and(|slot| !slot.function.arguments.is_empty());
                 last.filter(|_| name.is_empty() || !next)
             }
             (None, id) => self.calls.iter().rposition(|slot| slot.id == id),
@@ -205,17 +196,7 @@ impl Assembler {
     fn legacy_call(&mut self, piece: &Value) -> Result<(), AttemptFailure> {
         let (name, arguments) = (short(piece.get("name")), arguments_of(piece));
         self.count(name.len() + arguments.len())?;
-        let call = self
-            .function_call
-            .get_or_insert_with(|| FunctionCall { name: String::new(), arguments: String::new() });
-        if call.name != name && call.name.len() + name.len() <= NAME_BYTES {
-            call.name.push_str(name);
-        }
-        call.arguments.push_str(&arguments);
-        if call.arguments.len() > ARGUMENTS_BYTES {
-            return Err(too_large("the arguments of a function call", ARGUMENTS_BYTES));
-        }
-        Ok(())
+        extend(self.function_call.get_or_insert_default(), name, &arguments, "a function call")
     }
 
     fn count(&mut self, bytes: usize) -> Result<(), AttemptFailure> {
@@ -226,11 +207,12 @@ impl Assembler {
     /// The reply. `turn` makes ids unique that the provider left out or used twice.
     pub fn reply(self, turn: usize) -> ChatReply {
         let mut tool_calls: Vec<ToolCall> = Vec::new();
-        let calls = self.calls.into_iter().filter(|slot| !slot.name.is_empty() || !slot.arguments.is_empty());
+        let calls = self.calls.into_iter().filter(|slot| slot.function != FunctionCall::default());
         for (number, slot) in calls.enumerate() {
             let taken = slot.id.is_empty() || tool_calls.iter().any(|call| call.id == slot.id);
             let id = if taken { format!("call_{turn}_{number}") } else { slot.id };
-            tool_calls.push(ToolCall { id, name: slot.name, arguments: slot.arguments });
+            let FunctionCall { name, arguments } = slot.function;
+            tool_calls.push(ToolCall { id, name, arguments });
         }
         let finish = match self.finish {
             Some(Finish::Stop) if !tool_calls.is_empty() => Finish::ToolCalls,
@@ -259,6 +241,19 @@ fn apart(content: String) -> (String, String) {
         Some((thought, said)) => (thought.trim().to_owned(), said.trim_start().to_owned()),
         None => (String::new(), content),
     }
+}
+
+/// Adds a piece to a call. Some servers send the name in pieces, others repeat the whole name with every piece of the
+/// arguments.
+fn extend(call: &mut FunctionCall, name: &str, arguments: &str, what: &str) -> Result<(), AttemptFailure> {
+    if call.name != name && call.name.len() + name.len() <= NAME_BYTES {
+        call.name.push_str(name);
+    }
+    call.arguments.push_str(arguments);
+    if call.arguments.len() > ARGUMENTS_BYTES {
+        return Err(too_large(&format!("the arguments of {what}"), ARGUMENTS_BYTES));
+    }
+    Ok(())
 }
 
 fn too_large(what: &str, limit: usize) -> AttemptFailure {

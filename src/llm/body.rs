@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::config::{Model, Provider};
-use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Role};
+use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, ToolCall};
 use crate::schema::{strict, undo};
 
 /// A limit of reply tokens that every model accepts.
@@ -60,33 +60,15 @@ fn takes(model: &Model, tokens: u64) -> bool {
 }
 
 fn message(message: &Message) -> Value {
-    let mut out = Map::new();
-    let role = match message.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::Function => "function",
-    };
-    out.insert("role".to_owned(), role.into());
-    out.insert("content".to_owned(), message.content.as_str().into());
+    let mut out = json!(message);
     if !message.tool_calls.is_empty() {
-        let call = |call: &crate::protocol::chat::ToolCall| {
+        let call = |call: &ToolCall| {
             let function = json!({"name": call.name, "arguments": call.arguments});
             json!({"id": call.id, "type": "function", "function": function})
         };
-        out.insert("tool_calls".to_owned(), message.tool_calls.iter().map(call).collect());
+        out["tool_calls"] = message.tool_calls.iter().map(call).collect();
     }
-    if let Some(call) = &message.function_call {
-        out.insert("function_call".to_owned(), json!({"name": call.name, "arguments": call.arguments}));
-    }
-    if let Some(id) = &message.tool_call_id {
-        out.insert("tool_call_id".to_owned(), id.as_str().into());
-    }
-    if let Some(name) = &message.name {
-        out.insert("name".to_owned(), name.as_str().into());
-    }
-    out.into()
+    out
 }
 
 fn tool(model: &Model, tool: &ModelTool) -> Value {
@@ -130,7 +112,7 @@ pub(super) fn unbend(model: &Model, request: &ChatRequest, mut reply: ChatReply)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::chat::{AnswerSchema, Finish, FunctionCall, ToolCall};
+    use crate::protocol::chat::{AnswerSchema, Finish, FunctionCall, Role};
     use std::path::Path;
 
     fn model(text: &str) -> Model {

@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt as _;
 
 use super::failure::{AttemptFailure, clean};
 use super::secret::Secret;
-use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelFailureKind};
+use crate::protocol::chat::{ChatReply, ChatRequest, Message};
 
 const CASSETTE_BYTES: u64 = 256 * 1024 * 1024;
 /// Hexadecimal digits of a hash; it only distinguishes versions of one tool.
@@ -208,8 +208,9 @@ impl Replayer {
         let wanted = Normal::of(request);
         let (mut equal, mut nearest) = (Vec::new(), None::<(usize, String)>);
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let line: Line = serde_json::from_str(line)
-                .map_err(|error| miss(format!("line {} of the cassette is wrong: {error}", number + 1)))?;
+            let line: Line = serde_json::from_str(line).map_err(|error| {
+                AttemptFailure::not_recorded(format!("line {} of the cassette is wrong: {error}", number + 1))
+            })?;
             if line.request == wanted {
                 equal.push(line.reply);
             } else if equal.is_empty() {
@@ -221,7 +222,9 @@ impl Replayer {
         }
         let Some(last) = equal.len().checked_sub(1) else {
             let nearest = nearest.map_or_else(|| "it is empty".to_owned(), |(_, what)| what);
-            return Err(miss(format!("the cassette does not know this request; {nearest}")));
+            return Err(AttemptFailure::not_recorded(format!(
+                "the cassette does not know this request; {nearest}"
+            )));
         };
         let key = serde_json::to_string(&wanted).unwrap_or_default();
         let mut played = self.played.lock();
@@ -234,20 +237,17 @@ impl Replayer {
 
 /// The text of the file to be played.
 pub(super) async fn read(file: Option<&Path>, limit: u64) -> Result<String, AttemptFailure> {
-    let file = file.ok_or_else(|| miss("there is no file to play".to_owned()))?;
+    let file = file.ok_or_else(|| AttemptFailure::not_recorded("there is no file to play".to_owned()))?;
     let shown = file.display();
-    let cannot = |error: std::io::Error| miss(format!("{shown} cannot be read: {error}"));
+    let cannot =
+        |error: std::io::Error| AttemptFailure::not_recorded(format!("{shown} cannot be read: {error}"));
     let mut text = String::new();
     let opened = tokio::fs::File::open(file).await.map_err(cannot)?;
     opened.take(limit + 1).read_to_string(&mut text).await.map_err(cannot)?;
     if text.len() as u64 > limit {
-        return Err(miss(format!("{shown} is larger than {limit} bytes")));
+        return Err(AttemptFailure::not_recorded(format!("{shown} is larger than {limit} bytes")));
     }
     Ok(text)
-}
-
-fn miss(message: String) -> AttemptFailure {
-    AttemptFailure::new(ModelFailureKind::NotRecorded, message)
 }
 
 #[cfg(test)]

@@ -80,12 +80,10 @@ impl Client {
         })
     }
 
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    #[must_use]
     pub fn settings(&self) -> &Model {
         &self.model
     }

@@ -41,6 +41,10 @@ impl AttemptFailure {
         Self::new(ModelFailureKind::BadReply, message)
     }
 
+    pub fn not_recorded(message: impl Into<String>) -> Self {
+        Self::new(ModelFailureKind::NotRecorded, message)
+    }
+
     /// The failure for an unsuccessful HTTP status.
     pub fn of_status(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
         let parsed = serde_json::from_str::<Value>(body).ok();

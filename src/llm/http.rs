@@ -227,7 +227,6 @@ impl Body<'_> {
 }
 
 /// The bytes after which a reply of at most `tokens` is cut short.
-#[must_use]
 pub fn reply_bytes(tokens: u64) -> u64 {
     tokens.saturating_mul(BYTES_PER_TOKEN)
 }

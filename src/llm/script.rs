@@ -28,9 +28,7 @@ use std::time::Duration;
 
 use super::client::Delta;
 use super::failure::{AttemptFailure, clean};
-use crate::protocol::chat::{
-    ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelFailureKind, Role, ToolCall,
-};
+use crate::protocol::chat::{ChatReply, ChatRequest, Finish, FunctionCall, Message, Role, ToolCall};
 
 /// A script is written by hand; a file larger than this is refused as something else.
 const SCRIPT_BYTES: u64 = 4 * 1024 * 1024;
@@ -97,15 +95,16 @@ pub(super) async fn play(
 }
 
 fn answer(text: &str, request: &ChatRequest) -> Result<(ChatReply, Duration), AttemptFailure> {
-    let script: Script = toml::from_str(text)
-        .map_err(|error| miss(format!("the script is wrong: {}", clean(&error.to_string()))))?;
+    let script: Script = toml::from_str(text).map_err(|error| {
+        AttemptFailure::not_recorded(format!("the script is wrong: {}", clean(&error.to_string())))
+    })?;
     let first = request.messages.iter().find(|message| message.role == Role::User);
     let first = first.map_or("", |message| message.content.as_str());
     let own = script.conversations.iter().find(|conversation| first.contains(&conversation.first));
     let replies = own.map_or(script.replies.as_slice(), |conversation| conversation.replies.as_slice());
     let place = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
     let Some(scripted) = replies.get(place) else {
-        return Err(miss(format!(
+        return Err(AttemptFailure::not_recorded(format!(
             "the script ends after {} replies, and this is request {}",
             replies.len(),
             place + 1
@@ -113,7 +112,7 @@ fn answer(text: &str, request: &ChatRequest) -> Result<(ChatReply, Duration), At
     };
     let newest = request.messages.last().map_or("", |message| message.content.as_str());
     if let Some(expected) = scripted.expect.as_ref().filter(|expected| !newest.contains(expected.as_str())) {
-        return Err(miss(format!(
+        return Err(AttemptFailure::not_recorded(format!(
             "reply {} of the script expects `{}` in the newest message, which is: {}",
             place + 1,
             clean(expected),
@@ -163,10 +162,6 @@ async fn tell(text: &str, delay: Duration, deltas: &mut (impl FnMut(Delta) + Sen
         tokio::time::sleep(delay / count).await;
         deltas(Delta::Text(piece.iter().collect()));
     }
-}
-
-fn miss(message: String) -> AttemptFailure {
-    AttemptFailure::new(ModelFailureKind::NotRecorded, message)
 }
 
 #[cfg(test)]

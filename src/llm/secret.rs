@@ -10,7 +10,6 @@ pub struct Secret(String);
 
 impl Secret {
     /// `None` if the text is blank.
-    #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))
@@ -21,7 +20,6 @@ impl Secret {
     }
 
     /// The text with the key replaced, because providers repeat the key in their errors.
-    #[must_use]
     pub fn redact(&self, text: &str) -> String {
         text.replace(&self.0, REDACTED)
     }

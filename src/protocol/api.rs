@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName};
 use super::preload::Preloaded;
-use super::quota::Usage;
+use super::quota::QuotaUsage;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
 
@@ -101,7 +101,7 @@ pub struct QuotaView {
     pub uid: u32,
     /// The name of the user, if the user id has one.
     pub user: Option<String>,
-    pub quotas: Vec<Usage>,
+    pub quotas: Vec<QuotaUsage>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::chat::{Message, ModelTool, Usage};
 use super::ids::{CellNumber, SessionId, SessionName};
+use super::words::words;
 
 /// Number of an ask in its session: 1, 2, 3, …
 pub type AskNumber = u64;
@@ -37,24 +38,25 @@ pub struct NewAsk {
     pub fresh: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Dialect {
-    #[default]
-    ToolCalls,
-    NextStep,
-    JsonAction,
-    XmlTags,
+words! {
+    #[derive(Default)]
+    pub enum Dialect {
+        #[default]
+        ToolCalls = "tool_calls",
+        NextStep = "next_step",
+        JsonAction = "json_action",
+        XmlTags = "xml_tags",
+    }
 }
 
-/// The language of the texts that a model gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Language {
-    #[default]
-    #[serde(rename = "en")]
-    English,
-    #[serde(rename = "zh")]
-    Chinese,
+words! {
+    /// The language of the texts that a model gets.
+    #[derive(Default)]
+    pub enum Language {
+        #[default]
+        English = "en",
+        Chinese = "zh",
+    }
 }
 
 /// When a person has to approve.
@@ -236,11 +238,11 @@ pub enum Decision {
     Edit { text: String },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DefaultDecision {
-    Accept,
-    Reject,
+words! {
+    pub enum DefaultDecision {
+        Accept = "accept",
+        Reject = "reject",
+    }
 }
 
 /// `GET /v1/sessions/{s}/asks`

@@ -33,7 +33,6 @@ pub struct Message {
 }
 
 impl Message {
-    #[must_use]
     pub fn new(role: Role, content: impl Into<String>) -> Self {
         Self {
             role,
@@ -54,7 +53,7 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionCall {
     pub name: String,
     pub arguments: String,
@@ -123,7 +122,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    #[must_use]
     pub fn total(self) -> u64 {
         self.prompt_tokens.saturating_add(self.completion_tokens)
     }

@@ -8,7 +8,6 @@ use time::format_description::well_known::Rfc3339;
 
 /// The time of the system clock, which may jump. A test makes it jump with `BELLJAR_CLOCK`, which names a file with the
 /// seconds to add. Release builds ignore the variable.
-#[must_use]
 pub fn wall() -> SystemTime {
     static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let now = SystemTime::now();
@@ -28,27 +27,23 @@ fn wall_since_epoch() -> Duration {
 }
 
 /// RFC 3339 in UTC with milliseconds.
-#[must_use]
 pub fn now() -> String {
     let since = wall_since_epoch();
     rfc3339(since.as_secs(), since.subsec_millis())
 }
 
 /// Days since 1970 in UTC, for what is counted per day.
-#[must_use]
 pub fn today() -> u64 {
     wall_since_epoch().as_secs() / 86_400
 }
 
 /// Time since `at`, a timestamp from [`now`]; zero if it is in the future or malformed.
-#[must_use]
 pub fn since(at: &str) -> Duration {
     let now = wall_since_epoch();
     parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
 }
 
 /// Time between two timestamps from [`now`]; zero if they are in the wrong order or one is malformed.
-#[must_use]
 pub fn between(from: &str, to: &str) -> Duration {
     parse(from).zip(parse(to)).map_or(Duration::ZERO, |(from, to)| to.saturating_sub(from))
 }

@@ -23,7 +23,6 @@ pub const BROKEN_PIPE: u8 = 141;
 pub const TERMINATED: u8 = 143;
 
 /// The code for the end of a cell. A crash is never 0.
-#[must_use]
 pub fn exit_code(result: &ExecutionResult) -> u8 {
     match result.status {
         Status::Success => SUCCESS,
@@ -40,7 +39,6 @@ pub fn exit_code(result: &ExecutionResult) -> u8 {
 }
 
 /// The code for the end of a script that has a process of its own: the argument of `sys.exit` counts.
-#[must_use]
 pub fn script_exit_code(result: &ExecutionResult) -> u8 {
     match (result.status, result.reason, result.exit_code) {
         (Status::Failure, Reason::Exit, Some(code)) => low_byte(code),
@@ -49,7 +47,6 @@ pub fn script_exit_code(result: &ExecutionResult) -> u8 {
 }
 
 /// The code for the end of an ask.
-#[must_use]
 pub fn ask_exit_code(outcome: AskOutcome) -> u8 {
     match outcome {
         AskOutcome::Answered => SUCCESS,

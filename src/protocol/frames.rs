@@ -287,7 +287,6 @@ impl KernelFrame {
     }
 
     /// The runner's part of a binary frame that is not output, as text.
-    #[must_use]
     pub fn said_by_runner(frame: &[u8]) -> Option<&str> {
         std::str::from_utf8(unwrapped(frame)?.1).ok()
     }
@@ -365,7 +364,6 @@ pub struct OutputFrame<'a> {
 
 impl<'a> OutputFrame<'a> {
     /// None if the frame is malformed.
-    #[must_use]
     pub fn parse(frame: &'a [u8]) -> Option<Self> {
         let (header, data) = frame.split_at_checked(OUTPUT_HEADER_BYTES)?;
         if data.len() > OUTPUT_FRAME_BYTES {

@@ -5,7 +5,6 @@
 pub const PATTERN_CHARS: usize = 200;
 
 /// Whether the pattern matches a relative path.
-#[must_use]
 pub fn matches(pattern: &str, path: &str) -> bool {
     let pattern: Vec<&str> = parts(pattern).collect();
     let path: Vec<&str> = parts(path).collect();

@@ -25,7 +25,6 @@ macro_rules! uuid_id {
 
         impl $name {
             $(#[$about])*
-            #[must_use]
             pub fn fresh() -> Self {
                 Self($fresh())
             }
@@ -64,7 +63,6 @@ uuid_id!(
 pub struct SandboxId(pub String);
 
 impl SandboxId {
-    #[must_use]
     pub fn fresh() -> Self {
         let mut hex = Uuid::new_v4().simple().to_string();
         hex.truncate(16);
@@ -98,7 +96,6 @@ impl SessionName {
         Ok(Self(text.to_owned()))
     }
 
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }

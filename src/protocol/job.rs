@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::ids::{InputId, JobId};
 use super::receipt::{Backend, ImageFact, LimitFact};
+use super::words::words;
 
 /// `POST /v1/jobs`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -52,34 +53,19 @@ pub enum JobState {
     Ended,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// The script exited with 0.
-    Passed,
-    /// The script exited with something else.
-    Failed,
-    TimedOut,
-    /// A signal or a guard of the host ended the script.
-    Crashed,
-    OutOfMemory,
-    Cancelled,
-    /// The job could not be run to its end, for a reason that is not the script's.
-    Error,
-}
-
-impl Verdict {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Passed => "passed",
-            Self::Failed => "failed",
-            Self::TimedOut => "timed_out",
-            Self::Crashed => "crashed",
-            Self::OutOfMemory => "out_of_memory",
-            Self::Cancelled => "cancelled",
-            Self::Error => "error",
-        }
+words! {
+    pub enum Verdict {
+        /// The script exited with 0.
+        Passed = "passed",
+        /// The script exited with something else.
+        Failed = "failed",
+        TimedOut = "timed_out",
+        /// A signal or a guard of the host ended the script.
+        Crashed = "crashed",
+        OutOfMemory = "out_of_memory",
+        Cancelled = "cancelled",
+        /// The job could not be run to its end, for a reason that is not the script's.
+        Error = "error",
     }
 }
 

@@ -96,8 +96,6 @@ pub const SESSION_NAME_CHARS: usize = 64;
 pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
 /// While output flows, events are at least this far apart; the first is never delayed.
 pub const OUTPUT_COALESCE: Duration = Duration::from_millis(20);
-/// Finished cells of a session whose results can still be fetched.
-pub const RESULTS_KEPT: usize = 100;
 /// Segments in `ExecutionResult::output`; further switches between the streams are merged.
 pub const OUTPUT_SEGMENTS: usize = 1_000;
 

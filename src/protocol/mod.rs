@@ -26,3 +26,4 @@ pub mod text;
 pub mod timeout;
 pub mod tool;
 pub mod values;
+pub mod words;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 /// The length of the named period: `usual`, unless a test sets another one in seconds, as in
 /// `BELLJAR_PERIODS=unheld:3,reaper:4`. Release builds ignore the variable.
-#[must_use]
 pub fn period(name: &str, usual: Duration) -> Duration {
     static OTHERS: OnceLock<String> = OnceLock::new();
     if !cfg!(debug_assertions) {

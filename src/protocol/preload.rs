@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{PRELOAD_CHARS, PRELOAD_ENTRIES};
+use super::values::is_identifier;
 
 /// A group of modules, of which all that are installed are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,14 +63,12 @@ impl Preload {
         Ok(preload)
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.imports.is_empty() && self.families.is_empty()
     }
 }
 
 /// The entries of a file: one a line, without comments.
-#[must_use]
 pub fn entries_of(text: &str) -> Vec<String> {
     text.lines()
         .map(|line| line.split_once('#').map_or(line, |(before, _)| before).trim())
@@ -87,7 +86,7 @@ fn statement(text: &str) -> Option<String> {
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let holds = match words.as_slice() {
         ["from", module, "import", "*"] => is_module(module),
-        ["from", module, "import", names @ ..] => is_module(module) && is_list(names, is_name),
+        ["from", module, "import", names @ ..] => is_module(module) && is_list(names, is_identifier),
         ["import", modules @ ..] => is_list(modules, is_module),
         modules => return is_list(modules, is_module).then(|| format!("import {}", words.join(" "))),
     };
@@ -98,18 +97,13 @@ fn statement(text: &str) -> Option<String> {
 fn is_list(words: &[&str], is_item: fn(&str) -> bool) -> bool {
     words.split(|word| *word == ",").all(|item| match item {
         [what] => is_item(what),
-        [what, "as", name] => is_item(what) && is_name(name),
+        [what, "as", name] => is_item(what) && is_identifier(name),
         _ => false,
     })
 }
 
 fn is_module(word: &str) -> bool {
-    word.split('.').all(is_name)
-}
-
-fn is_name(word: &str) -> bool {
-    word.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-        && word.chars().all(|c| c.is_alphanumeric() || c == '_')
+    word.split('.').all(is_identifier)
 }
 
 #[cfg(test)]

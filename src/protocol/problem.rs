@@ -69,7 +69,6 @@ pub enum Code {
 
 impl Code {
     /// The HTTP status that a problem with this code is sent with.
-    #[must_use]
     pub fn http_status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
@@ -111,7 +110,6 @@ pub struct Problem {
 }
 
 impl Problem {
-    #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None }
     }

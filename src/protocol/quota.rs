@@ -4,62 +4,35 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is counted. The names are also those of the settings in `[quota]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    Sessions,
-    /// Cells that run at the same time.
-    Cells,
-    /// Bytes of memory of all sandboxes.
-    Memory,
-    /// CPUs of all sandboxes, in thousandths of a CPU.
-    Cpus,
-    /// Processes and threads that all sandboxes may have.
-    Processes,
-    /// Bytes in the workspaces that the daemon made.
-    Workspace,
-    /// Stored bytes of events and outputs.
-    Journal,
-    /// Tokens of models in one day (UTC).
-    Tokens,
-    /// Jobs that wait or run.
-    Jobs,
-    /// Bytes that requests, frames, events and the like take in the daemon's own memory.
-    DaemonMemory,
+use super::words::words;
+
+words! {
+    /// What is counted. The names are also those of the settings in `[quota]`.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Kind {
+        Sessions = "sessions",
+        /// Cells that run at the same time.
+        Cells = "cells",
+        /// Bytes of memory of all sandboxes.
+        Memory = "memory",
+        /// CPUs of all sandboxes, in thousandths of a CPU.
+        Cpus = "cpus",
+        /// Processes and threads that all sandboxes may have.
+        Processes = "processes",
+        /// Bytes in the workspaces that the daemon made.
+        Workspace = "workspace",
+        /// Stored bytes of events and outputs.
+        Journal = "journal",
+        /// Tokens of models in one day (UTC).
+        Tokens = "tokens",
+        /// Jobs that wait or run.
+        Jobs = "jobs",
+        /// Bytes that requests, frames, events and the like take in the daemon's own memory.
+        DaemonMemory = "daemon_memory",
+    }
 }
 
 impl Kind {
-    pub const ALL: [Self; 10] = [
-        Self::Sessions,
-        Self::Cells,
-        Self::Memory,
-        Self::Cpus,
-        Self::Processes,
-        Self::Workspace,
-        Self::Journal,
-        Self::Tokens,
-        Self::Jobs,
-        Self::DaemonMemory,
-    ];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sessions => "sessions",
-            Self::Cells => "cells",
-            Self::Memory => "memory",
-            Self::Cpus => "cpus",
-            Self::Processes => "processes",
-            Self::Workspace => "workspace",
-            Self::Journal => "journal",
-            Self::Tokens => "tokens",
-            Self::Jobs => "jobs",
-            Self::DaemonMemory => "daemon_memory",
-        }
-    }
-
-    #[must_use]
     pub fn unit(self) -> Unit {
         match self {
             Self::Sessions | Self::Cells | Self::Processes | Self::Tokens | Self::Jobs => Unit::Count,
@@ -103,7 +76,7 @@ pub struct Share {
 
 /// One quota of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Usage {
+pub struct QuotaUsage {
     pub kind: Kind,
     pub unit: Unit,
     pub used: u64,

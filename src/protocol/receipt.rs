@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frames::Probe;
 use super::ids::SandboxId;
+use super::words::words;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {
@@ -34,63 +35,39 @@ pub struct Receipt {
     pub chosen: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// The first backend that works on this host.
-    #[default]
-    Auto,
-    /// A container of an engine.
-    Docker,
-    /// A jail that bubblewrap builds: namespaces, the same seccomp filter, limits.
-    Bubblewrap,
-    /// A process like any other, for code that is trusted. Never chosen by `auto`.
-    Process,
+words! {
+    #[derive(Default)]
+    pub enum Backend {
+        /// The first backend that works on this host.
+        #[default]
+        Auto = "auto",
+        /// A container of an engine.
+        Docker = "docker",
+        /// A jail that bubblewrap builds: namespaces, the same seccomp filter, limits.
+        Bubblewrap = "bubblewrap",
+        /// A process like any other, for code that is trusted. Never chosen by `auto`.
+        Process = "process",
+    }
 }
 
-/// How strongly a guest is isolated from the host; stronger isolation compares as greater.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Isolation {
-    #[default]
-    None,
-    Jail,
-    Container,
-}
-
-impl Isolation {
-    pub const ALL: [Self; 3] = [Self::None, Self::Jail, Self::Container];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Jail => "jail",
-            Self::Container => "container",
-        }
+words! {
+    /// How strongly a guest is isolated from the host; stronger isolation compares as greater.
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum Isolation {
+        #[default]
+        None = "none",
+        Jail = "jail",
+        Container = "container",
     }
 }
 
 impl Backend {
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Docker, Self::Bubblewrap, Self::Process];
-
     /// The isolation that the backend gives; for `auto`, the weakest that it may choose.
-    #[must_use]
     pub fn isolation(self) -> Isolation {
         match self {
             Self::Docker => Isolation::Container,
             Self::Auto | Self::Bubblewrap => Isolation::Jail,
             Self::Process => Isolation::None,
-        }
-    }
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Docker => "docker",
-            Self::Bubblewrap => "bubblewrap",
-            Self::Process => "process",
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ids::CellNumber;
+use super::words::words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -58,22 +59,24 @@ pub enum Reason {
     ByCancel,
 }
 
-/// Where a cell runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// The notebook line: state is kept.
-    #[default]
-    Main,
-    /// A forked copy whose changes are dropped.
-    Fork,
+words! {
+    /// Where a cell runs.
+    #[derive(Default)]
+    pub enum Mode {
+        /// The notebook line: state is kept.
+        #[default]
+        Main = "main",
+        /// A forked copy whose changes are dropped.
+        Fork = "fork",
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Stream {
-    Stdout,
-    Stderr,
+words! {
+    #[derive(Hash)]
+    pub enum Stream {
+        Stdout = "stdout",
+        Stderr = "stderr",
+    }
 }
 
 /// A run of output of one stream, in the order in which it was written.

@@ -48,7 +48,6 @@ pub struct SseDecoder {
 }
 
 impl SseDecoder {
-    #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit, line: Vec::new(), name: String::new(), data: None, after_return: false, begun: false }
     }

@@ -24,7 +24,6 @@ impl Timeouts {
     }
 
     /// For models, which a refusal would cost a request: too long a time becomes the most, an invalid one the default.
-    #[must_use]
     pub fn nearest(self, wanted_s: Option<f64>) -> Duration {
         let wanted = wanted_s.filter(|seconds| seconds.is_finite() && *seconds > 0.0);
         let default = self.default.min(self.most);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::problem::{Code, Problem};
 
 /// Keywords of Python.
-const KEYWORDS: [&str; 35] = [
+pub const KEYWORDS: [&str; 35] = [
     "False", "None", "True", "and", "as", "assert", "async", "await", "break", "class", "continue", "def",
     "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
     "lambda", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
@@ -37,16 +37,19 @@ pub fn check_names(values: &Map<String, Value>) -> Result<(), Problem> {
     }
 }
 
-#[must_use]
 pub fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
 
+/// Whether a text has the form of a name in Python; keywords have it, too.
+pub fn is_identifier(text: &str) -> bool {
+    text.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
 fn is_variable_name(name: &str) -> bool {
-    let is_word = name.chars().next().is_some_and(|c| c.is_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_alphanumeric() || c == '_');
     let is_pythons = is_keyword(name) || (name.starts_with("__") && name.ends_with("__"));
-    is_word && !is_pythons
+    is_identifier(name) && !is_pythons
 }
 
 /// Reads JSON. The error says what is wrong with it.
@@ -63,7 +66,6 @@ pub fn check_integers(json: &str) -> Result<(), String> {
 }
 
 /// The deepest nesting of JSON, found without parsing it.
-#[must_use]
 pub fn depth(json: &str) -> usize {
     let (mut depth, mut most) = (0_usize, 0);
     for byte in between_strings(json).flat_map(str::bytes) {
@@ -79,7 +81,6 @@ pub fn depth(json: &str) -> usize {
 
 /// Most bytes of memory that JSON takes as parsed values, in addition to its text, found without parsing it. A list of
 /// small numbers takes many times its size as text, and a list of small objects even more.
-#[must_use]
 pub fn parsed_bytes(json: &str) -> u64 {
     let of = |byte: u8| match byte {
         b',' => VALUE_BYTES,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::refusal::{Refusal, Whose};
 use crate::config::{Limits, Quota};
 use crate::controls;
-use crate::protocol::quota::{Kind, Share, Usage};
+use crate::protocol::quota::{Kind, QuotaUsage, Share};
 
 /// Maximum number of names that a refusal or a view lists.
 const NAMED: usize = 5;
@@ -355,8 +355,8 @@ impl Books {
     }
 
     #[must_use]
-    pub fn usage(&self, uid: u32) -> Vec<Usage> {
-        let usage = |kind: Kind| Usage {
+    pub fn usage(&self, uid: u32) -> Vec<QuotaUsage> {
+        let usage = |kind: Kind| QuotaUsage {
             kind,
             unit: kind.unit(),
             used: self.used(uid, kind),

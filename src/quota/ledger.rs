@@ -10,7 +10,7 @@ use crate::config::{Limits, Quota};
 use crate::fair_queue::{FairQueue, Full, Place};
 use crate::memory::{Memory, Pool};
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::quota::{Kind, Usage};
+use crate::protocol::quota::{Kind, QuotaUsage};
 
 /// Limit of waiters that one user may have for permits. Each session has a bounded queue before this one.
 const WAITING_PER_USER: usize = 1024;
@@ -192,7 +192,7 @@ impl Ledger {
     }
 
     #[must_use]
-    pub fn usage(&self, uid: u32) -> Vec<Usage> {
+    pub fn usage(&self, uid: u32) -> Vec<QuotaUsage> {
         let mut usage = self.inner.lock().books.usage(uid);
         for of in usage.iter_mut().filter(|of| of.kind == Kind::DaemonMemory) {
             (of.used, of.by) = self.memory.taken(uid);

@@ -10,7 +10,6 @@ use crate::protocol::receipt::{Isolation, Receipt};
 use crate::sandbox::spec::WORKSPACE;
 
 /// The isolation in one line for people.
-#[must_use]
 pub fn isolation_line(receipt: &Receipt) -> String {
     let kind = match receipt.backend.isolation() {
         Isolation::Container => "container",

@@ -53,7 +53,6 @@ pub struct Prepared {
 }
 
 impl Launcher {
-    #[must_use]
     pub fn new(service: Service, settings: Arc<Settings>, paths: Paths, instance: String) -> Self {
         let claims = Arc::<Claims>::default();
         let jails = |walls| {
@@ -83,7 +82,6 @@ impl Launcher {
     }
 
     /// The backend that makes sandboxes of a kind.
-    #[must_use]
     pub fn backend(&self, kind: Backend) -> &dyn SandboxBackend {
         match kind {
             Backend::Docker | Backend::Auto => &self.docker,
@@ -103,7 +101,6 @@ impl Launcher {
     }
 
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
-    #[must_use]
     pub fn is_live(&self, sandbox: &str) -> bool {
         self.claims.is_live(sandbox)
     }

@@ -59,7 +59,6 @@ impl Sandbox {
     ///
     /// The guardian shares the limit with all processes of user code. Processes that fork as fast as they can use it up
     /// in every period before the guardian could end them, at any priority.
-    #[must_use]
     pub fn lift_cpu_limit(self: &Arc<Self>) -> CpuLimitLifted {
         let mut lifted = self.lifted.lock();
         lifted.times += 1;
@@ -74,7 +73,6 @@ impl Sandbox {
         self.held.limit_cpus(Some(self.spec.limits.cpus))
     }
 
-    #[must_use]
     pub fn id(&self) -> &SandboxId {
         &self.spec.sandbox
     }
@@ -103,7 +101,6 @@ impl Sandbox {
     }
 
     /// The daemon's own folder for this sandbox, which is removed with it.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder.path
     }

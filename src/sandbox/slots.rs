@@ -33,7 +33,6 @@ impl Drop for UserSlot {
 }
 
 impl UserSlots {
-    #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let last = settings.uid_first.saturating_add(settings.uid_count).saturating_sub(1);
         Self { first: settings.uid_first, last, taken: Mutex::default() }

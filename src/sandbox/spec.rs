@@ -101,7 +101,6 @@ pub struct Limits {
 
 impl Limits {
     /// The limits that follow from the settings and the session's request.
-    #[must_use]
     pub fn new(settings: &Settings, wanted: &SandboxRequest) -> Self {
         Self {
             memory_bytes: wanted.memory_in_all(settings),
@@ -132,7 +131,6 @@ pub struct SandboxRequest {
 impl SandboxRequest {
     /// The memory with the part for checkpoints, which share pages with the worker until one of them writes. This
     /// amount is both charged to the owner and set as the sandbox's limit.
-    #[must_use]
     pub fn memory_in_all(&self, settings: &Settings) -> u64 {
         let checkpoints = if self.checkpoints == 0 { 0 } else { settings.checkpoint_bytes };
         self.memory_bytes.saturating_add(checkpoints)

@@ -20,7 +20,6 @@ impl Blobs {
         Ok(Self { folder })
     }
 
-    #[must_use]
     pub fn name(content: &[u8]) -> String {
         hex::encode(Sha256::digest(content))
     }

@@ -177,12 +177,10 @@ pub struct Captured {
 }
 
 impl Capture {
-    #[must_use]
     pub fn new(caps: OutputCaps) -> Self {
         Self { both: HeadTail::new(caps), stdout: HeadTail::new(caps), stderr: HeadTail::new(caps) }
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.both.head_bytes == 0 && self.both.tail_bytes == 0
     }
@@ -208,7 +206,6 @@ impl Capture {
         }
     }
 
-    #[must_use]
     pub fn finish(mut self) -> Captured {
         for part in [&mut self.both, &mut self.stdout, &mut self.stderr] {
             part.settle();

@@ -161,13 +161,11 @@ impl EventLog {
         Self { state, core, spill }
     }
 
-    #[must_use]
     pub fn session(&self) -> SessionId {
         self.state.session
     }
 
     /// The folder where the output of this session's cells must be stored, because its events refer to files there.
-    #[must_use]
     pub fn spill_folder(&self) -> &Path {
         &self.spill
     }
@@ -302,32 +300,27 @@ impl EventLog {
     }
 
     /// Whether no further event will become visible.
-    #[must_use]
     pub fn is_closed(&self) -> bool {
         let inner = self.state.inner.lock();
         inner.abandoned || (inner.closed && inner.lag() == 0)
     }
 
     /// The sequence number of the newest committed event.
-    #[must_use]
     pub fn newest(&self) -> Seq {
         *self.state.newest.borrow()
     }
 
     /// A receiver that changes with each commit, including one since the receiver was last looked at.
-    #[must_use]
     pub fn watch(&self) -> watch::Receiver<Seq> {
         self.state.newest.subscribe()
     }
 
     /// Events that are appended and not committed yet.
-    #[must_use]
     pub fn lag(&self) -> usize {
         usize::try_from(self.state.inner.lock().lag()).unwrap_or(usize::MAX)
     }
 
     /// Why the appended events cannot be written at the moment; `None` if they can or none are waiting.
-    #[must_use]
     pub fn stuck(&self) -> Option<String> {
         self.core.queue.healthy().err().filter(|_| self.lag() > 0)
     }

@@ -8,7 +8,7 @@ use super::account::ROW_BYTES;
 use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
-use super::rows::int;
+use super::rows::{all, bytes, int};
 use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
@@ -96,13 +96,10 @@ impl Journal {
         key: &str,
         session: SessionId,
     ) -> Result<(), JournalError> {
-        let key = key.to_owned();
-        let note = move |file: &Connection, _: &Blobs| {
-            let query = "UPDATE idempotency SET target = NULL WHERE owner = ?1 AND key = ?2
-                AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ?3 AND removed_at IS NULL)";
-            Ok(file.execute(query, params![owner, key, session.0.as_bytes()])?)
-        };
-        self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await.map(drop)
+        let query = "UPDATE idempotency SET target = NULL WHERE owner = ?1 AND key = ?2
+            AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ?3 AND removed_at IS NULL)";
+        let values = (owner, key.to_owned(), session.0.into_bytes());
+        self.core.execute(Durability::Full, OnRefusal::Wait, query, values).await.map(drop)
     }
 
     /// Keeps the answer of a claimed request for repetitions of the request.
@@ -114,13 +111,10 @@ impl Journal {
         answer: &Value,
         target: Option<&Value>,
     ) -> Result<(), JournalError> {
-        let (key, answer, target) = (key.to_owned(), answer.to_string(), target.map(Value::to_string));
-        let keep = move |file: &Connection, _: &Blobs| {
-            let query = "UPDATE idempotency SET status = ?3, answer = ?4, target = coalesce(?5, target)
-                WHERE owner = ?1 AND key = ?2";
-            Ok(file.execute(query, params![owner, key, status, answer, target])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, keep).await.map(drop)
+        let query = "UPDATE idempotency SET status = ?3, answer = ?4, target = coalesce(?5, target)
+            WHERE owner = ?1 AND key = ?2";
+        let values = (owner, key.to_owned(), status, answer.to_string(), target.map(Value::to_string));
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await.map(drop)
     }
 
     /// Bytes that the keys of one owner, or of every owner, take on the disk.
@@ -131,23 +125,23 @@ impl Journal {
             let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
                     + coalesce(octet_length(target), 0) + ?3)
                 FROM idempotency WHERE owner BETWEEN ?1 AND ?2 GROUP BY owner";
-            let mut statement = file.prepare(query)?;
-            let kept = statement.query_map(params![first, last, int(ROW_BYTES)], |row| {
-                Ok((row.get(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
-            })?;
-            kept.collect()
+            all(file, query, (first, last, int(ROW_BYTES)), |row| Ok((row.get(0)?, bytes(row, 1)?)))
         })?)
+    }
+
+    /// Deletes some of the expired keys, so that other writes go in between; returns how many.
+    pub(super) async fn expire_keys(&self, now: SystemTime) -> Result<usize, JournalError> {
+        let query = "DELETE FROM idempotency WHERE (owner, key) IN
+            (SELECT owner, key FROM idempotency WHERE created <= ?1 LIMIT ?2)";
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, (oldest(now), ROWS_DELETED)).await
     }
 
     /// Releases a claimed key because nothing was done. A key with a target stays, because something was begun.
     pub async fn release(&self, owner: u32, key: &str) -> Result<(), JournalError> {
-        let key = key.to_owned();
-        let release = move |file: &Connection, _: &Blobs| {
-            let query =
-                "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL AND target IS NULL";
-            Ok(file.execute(query, params![owner, key])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, release).await.map(drop)
+        let query =
+            "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL AND target IS NULL";
+        let values = (owner, key.to_owned());
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await.map(drop)
     }
 }
 
@@ -175,11 +169,4 @@ fn find(
 
 fn oldest(now: SystemTime) -> i64 {
     seconds(now).saturating_sub(int(KEY_LIFE.as_secs()))
-}
-
-/// Deletes some of the expired keys, so that other writes go in between; returns how many.
-pub(super) fn expire(file: &Connection, now: SystemTime) -> rusqlite::Result<usize> {
-    let query = "DELETE FROM idempotency WHERE (owner, key) IN
-        (SELECT owner, key FROM idempotency WHERE created <= ?1 LIMIT ?2)";
-    file.execute(query, params![oldest(now), ROWS_DELETED])
 }

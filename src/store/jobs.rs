@@ -1,14 +1,13 @@
 //! The jobs in the journal: those that wait or run, and for some time those that have ended.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
-use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
-use super::rows::int;
+use super::rows::{all, bytes, int, uuid};
 use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
 use crate::controls;
@@ -34,21 +33,22 @@ impl Journal {
         let (id, owner) = (record.view.id, record.view.owner);
         let ended = (record.view.state == JobState::Ended).then(|| seconds(clock::wall()));
         let text = serde_json::to_string(record).unwrap_or_default();
-        let put = move |file: &Connection, _: &Blobs| {
-            let query = "INSERT OR REPLACE INTO jobs (id, owner, ended_at, record) VALUES (?1, ?2, ?3, ?4)";
-            Ok(file.execute(query, params![id.0.as_bytes(), owner, ended, text])?)
-        };
+        let query = "INSERT OR REPLACE INTO jobs (id, owner, ended_at, record) VALUES (?1, ?2, ?3, ?4)";
         // The end of a job waits until the disk accepts it; a new job that cannot be written is refused.
         let on_refusal = if ended.is_some() { OnRefusal::Wait } else { OnRefusal::Fail };
-        self.core.queue.ask(Durability::Full, on_refusal, put).await.map(drop)
+        let values = (id.0.into_bytes(), owner, ended, text);
+        self.core.execute(Durability::Full, on_refusal, query, values).await.map(drop)
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<JobRecord>, JournalError> {
-        let text = self.core.read(|file, _| {
+        Ok(self.text_of_job(id)?.as_deref().and_then(parse))
+    }
+
+    fn text_of_job(&self, id: JobId) -> Result<Option<String>, JournalError> {
+        Ok(self.core.read(|file, _| {
             let query = "SELECT record FROM jobs WHERE id = ?1";
-            file.query_row(query, [id.0.as_bytes()], |row| row.get::<_, String>(0)).optional()
-        })?;
-        Ok(text.as_deref().and_then(parse))
+            file.query_row(query, [id.0.as_bytes()], |row| row.get(0)).optional()
+        })?)
     }
 
     /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `room` granted
@@ -66,22 +66,15 @@ impl Journal {
         let ids = self.core.read(|file, _| {
             let query = "SELECT id, octet_length(record) FROM jobs
                 WHERE ?1 IS NULL OR owner = ?1 ORDER BY id DESC LIMIT ?2";
-            let mut statement = file.prepare(query)?;
-            let found = statement.query_map(params![owner, int(limit as u64)], |row| {
-                Ok((row.get::<_, [u8; 16]>(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
-            })?;
-            found.collect::<rusqlite::Result<Vec<_>>>()
+            let row = |row: &rusqlite::Row<'_>| Ok((JobId(uuid(row, 0)?), bytes(row, 1)?));
+            all(file, query, (owner, int(limit as u64)), row)
         });
         let mut views = Vec::new();
         for (id, bytes) in ids.map_err(JournalError::from)? {
             if controls::holds("job_list_charge") {
                 room(bytes)?;
             }
-            let text = self.core.read(|file, _| {
-                let query = "SELECT record FROM jobs WHERE id = ?1";
-                file.query_row(query, [id], |row| row.get::<_, String>(0)).optional()
-            });
-            let text = text.map_err(JournalError::from)?.unwrap_or_default();
+            let text = self.text_of_job(id)?.unwrap_or_default();
             // A job that was forgotten meanwhile is left out, and so is a record that cannot be parsed: it is logged
             // where it is used.
             views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|said| said.view));
@@ -95,7 +88,7 @@ impl Journal {
         match owner {
             Some(owner) => {
                 let query = "SELECT record FROM jobs WHERE owner = ?1 ORDER BY id DESC LIMIT ?2";
-                self.records(query, params![owner, limit])
+                self.records(query, (owner, limit))
             }
             None => self.records("SELECT record FROM jobs ORDER BY id DESC LIMIT ?1", [limit]),
         }
@@ -103,24 +96,18 @@ impl Journal {
 
     /// Records that an administrator acts on another user's job; the caller does this before the act itself.
     pub async fn note_act(&self, id: JobId, admin: u32, act: &str) -> Result<(), JournalError> {
-        let (at, act, now) = (clock::now(), act.to_owned(), seconds(clock::wall()));
-        let insert = move |file: &Connection, _: &Blobs| {
-            let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
-            Ok(file.execute(query, params![id.0.as_bytes(), at, now, admin, act])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Fail, insert).await.map(drop)
+        let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let values = (id.0.into_bytes(), clock::now(), seconds(clock::wall()), admin, act.to_owned());
+        self.core.execute(Durability::Normal, OnRefusal::Fail, query, values).await.map(drop)
     }
 
     /// What administrators did with a job, oldest first; if there are many, only the newest ones.
     pub fn acts(&self, id: JobId) -> Result<Vec<AdminAct>, JournalError> {
         let mut acts = self.core.read(|file, _| {
             let query = "SELECT at, admin, act FROM job_acts WHERE job = ?1 ORDER BY rowid DESC LIMIT ?2";
-            let mut statement = file.prepare(query)?;
-            let limit = int(JOB_ACTS_LISTED as u64);
-            let rows = statement.query_map(params![id.0.as_bytes(), limit], |row| {
+            all(file, query, (id.0.as_bytes(), int(JOB_ACTS_LISTED as u64)), |row| {
                 Ok(AdminAct { at: row.get(0)?, admin: row.get(1)?, act: row.get(2)? })
-            })?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
+            })
         })?;
         acts.reverse();
         Ok(acts)
@@ -136,13 +123,9 @@ impl Journal {
         Ok(self.core.scan(|file, _| {
             let query =
                 "SELECT owner, id, octet_length(record) FROM jobs WHERE ended_at IS NOT NULL ORDER BY id";
-            let mut statement = file.prepare(query)?;
-            let found = statement.query_map([], |row| {
-                let bytes = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
-                let id = JobId(uuid::Uuid::from_bytes(row.get::<_, [u8; 16]>(1)?));
-                Ok((row.get(0)?, id, bytes.saturating_add(ROW_BYTES)))
-            })?;
-            found.collect()
+            all(file, query, [], |row| {
+                Ok((row.get(0)?, JobId(uuid(row, 1)?), bytes(row, 2)?.saturating_add(ROW_BYTES)))
+            })
         })?)
     }
 
@@ -159,40 +142,28 @@ impl Journal {
         let mut forgotten = 0;
         loop {
             // In steps, so that other writes go in between.
-            let delete = move |file: &Connection, _: &Blobs| {
-                let query =
-                    "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE ended_at <= ?1 LIMIT ?2)";
-                Ok(file.execute(query, params![before, ROWS_DELETED])?)
-            };
-            match self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await? {
+            let query = "DELETE FROM jobs WHERE id IN (SELECT id FROM jobs WHERE ended_at <= ?1 LIMIT ?2)";
+            let values = (before, ROWS_DELETED);
+            match self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await? {
                 0 => break,
                 some => forgotten += some,
             }
         }
-        let delete = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM job_acts WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs)";
-            Ok(file.execute(query, [before])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
+        let query = "DELETE FROM job_acts WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs)";
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, [before]).await?;
         Ok(forgotten)
     }
 
     /// Forgets a job that has ended; false if there is no such job. The record of what administrators did with it is
     /// kept.
     pub async fn forget_job(&self, id: JobId) -> Result<bool, JournalError> {
-        let delete = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM jobs WHERE id = ?1 AND ended_at IS NOT NULL";
-            Ok(file.execute(query, [id.0.as_bytes()])?)
-        };
-        Ok(self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await? > 0)
+        let query = "DELETE FROM jobs WHERE id = ?1 AND ended_at IS NOT NULL";
+        let values = [id.0.into_bytes()];
+        Ok(self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await? > 0)
     }
 
     fn records(&self, query: &str, values: impl rusqlite::Params) -> Result<Vec<JobRecord>, JournalError> {
-        let texts = self.core.read(|file, _| {
-            let mut statement = file.prepare(query)?;
-            let rows = statement.query_map(values, |row| row.get::<_, String>(0))?;
-            rows.collect::<rusqlite::Result<Vec<_>>>()
-        })?;
+        let texts: Vec<String> = self.core.read(|file, _| all(file, query, values, |row| row.get(0)))?;
         Ok(texts.iter().filter_map(|text| parse(text)).collect())
     }
 }

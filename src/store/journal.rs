@@ -16,7 +16,7 @@ use super::lane::WriteBacklog;
 use super::rows;
 use super::schema::{self, OpenError};
 use super::spent;
-use super::writer::{Batch, Durability, Queue, Writer};
+use super::writer::{Batch, Durability, OnRefusal, Queue, Writer};
 use crate::protocol::ids::SessionId;
 
 /// A handle; clones are cheap. Dropping the last handle, including those inside logs, writes all waiting commands and
@@ -103,7 +103,6 @@ impl Journal {
     /// Keeps the writer busy until the sender is dropped.
     #[cfg(test)]
     pub fn hold_writer(&self) -> std::sync::mpsc::Sender<()> {
-        use super::writer::OnRefusal;
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (entered, is_held) = std::sync::mpsc::channel();
         let journal = self.clone();
@@ -131,7 +130,6 @@ impl Journal {
     }
 
     /// The folder of the spill files with the output of a session's cells.
-    #[must_use]
     pub fn spill_folder(&self, session: SessionId) -> PathBuf {
         self.core.spill_folder(session)
     }
@@ -172,6 +170,18 @@ impl Core {
         query: impl FnOnce(&Connection, &Blobs) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<T> {
         query(&self.scanner.lock(), &self.blobs)
+    }
+
+    /// Writes with one statement; returns how many rows it changed.
+    pub async fn execute<V: rusqlite::Params + Clone + Send + 'static>(
+        &self,
+        durability: Durability,
+        on_refusal: OnRefusal,
+        query: &'static str,
+        values: V,
+    ) -> Result<usize, JournalError> {
+        let execute = move |file: &Connection, _: &Blobs| Ok(file.execute(query, values.clone())?);
+        self.queue.ask(durability, on_refusal, execute).await
     }
 
     fn close(&self) {

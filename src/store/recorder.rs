@@ -156,7 +156,6 @@ impl Running {
 }
 
 impl Recorder {
-    #[must_use]
     pub fn new(log: Arc<EventLog>, spill: Spill, caps: OutputCaps) -> Self {
         Self::with(log, State::new(spill, caps))
     }
@@ -181,7 +180,6 @@ impl Recorder {
         (state.sealed, state.pending) = (true, None);
     }
 
-    #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.state.lock().sealed
     }
@@ -283,7 +281,6 @@ impl Recorder {
         }
     }
 
-    #[must_use]
     pub fn flush_at(&self) -> Option<Instant> {
         let state = self.state.lock();
         let waiting = state.pending.as_ref().is_some_and(|held| !held.partial);
@@ -291,13 +288,11 @@ impl Recorder {
     }
 
     /// Whether output waits to be published, even if only for the end of a character.
-    #[must_use]
     pub fn has_pending(&self) -> bool {
         self.state.lock().pending.is_some()
     }
 
     /// Whether a running cell has produced any output or display.
-    #[must_use]
     pub fn has_output(&self, cell: CellNumber) -> bool {
         let state = self.state.lock();
         let shown = |running: &Running| {
@@ -312,7 +307,6 @@ impl Recorder {
     }
 
     /// Ends the recording of a cell and publishes the rest.
-    #[must_use]
     pub fn finish(&self, cell: CellNumber) -> CellRecord {
         let mut state = self.state.lock();
         self.publish(&mut state, Publish::All);

@@ -104,13 +104,6 @@ fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
 
-fn stream_name(stream: Stream) -> &'static str {
-    match stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
-    }
-}
-
 impl Entry {
     pub fn cost(&self) -> usize {
         match &self.content {
@@ -149,7 +142,7 @@ impl Row {
             }
             Content::Json(text) => json = Some(&**text),
             Content::Output { stream: of, start: from, bytes: count } => {
-                (stream, start, bytes) = (Some(stream_name(*of)), Some(int(*from)), Some(int(*count)));
+                (stream, start, bytes) = (Some(of.name()), Some(int(*from)), Some(int(*count)));
             }
         }
         let carry = self.carry.as_ref().and_then(|carry| serde_json::to_string(carry).ok());
@@ -367,14 +360,31 @@ pub(super) fn sandboxes(
 
 /// The highest frame number applied, per sandbox.
 pub(super) fn received(connection: &Connection, session: SessionId) -> rusqlite::Result<Vec<AppliedFrame>> {
-    let mut statement = connection.prepare(
-        "SELECT sandbox, max(received) FROM events
-         WHERE session = ?1 AND sandbox IS NOT NULL GROUP BY sandbox",
-    )?;
-    let rows = statement.query_map([session.0.as_bytes()], |row| {
+    let query = "SELECT sandbox, max(received) FROM events
+         WHERE session = ?1 AND sandbox IS NOT NULL GROUP BY sandbox";
+    all(connection, query, [session.0.as_bytes()], |row| {
         Ok(AppliedFrame { sandbox: SandboxId(row.get(0)?), received: unsigned(row.get(1)?) })
-    })?;
-    rows.collect()
+    })
+}
+
+/// All rows that a query finds.
+pub(super) fn all<T>(
+    connection: &Connection,
+    query: &str,
+    values: impl rusqlite::Params,
+    row: impl FnMut(&SqlRow<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection.prepare(query)?.query_map(values, row)?.collect()
+}
+
+/// A UUID in the given column.
+pub(super) fn uuid(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<uuid::Uuid> {
+    Ok(uuid::Uuid::from_bytes(row.get(column)?))
+}
+
+/// A number of bytes in the given column.
+pub(super) fn bytes(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get(column).map(unsigned)
 }
 
 /// Passes the output and displays of a cell since its last start to `each`, in order.

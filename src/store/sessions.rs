@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::blobs::Blobs;
 use super::error::JournalError;
-use super::idempotency;
 use super::journal::Journal;
 use super::rows::{self, int};
 use super::writer::{Durability, OnRefusal, WriteError};
@@ -60,37 +59,21 @@ impl Journal {
         if made { Ok(()) } else { Err(JournalError::NameTaken) }
     }
 
-    /// Replaces the record of a living session; its name and owner stay.
-    pub async fn update_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
-        let (id, text) = (record.id, to_text(record));
-        let update = move |file: &Connection, _: &Blobs| {
-            let query = "UPDATE sessions SET record = ?2 WHERE id = ?1 AND removed_at IS NULL";
-            Ok(file.execute(query, params![id.0.as_bytes(), text])?)
-        };
-        self.core.queue.ask(Durability::Full, OnRefusal::Wait, update).await.map(drop)
-    }
-
     /// Marks a session as removed, which frees its name. Its events are kept until they expire or are forgotten.
     pub async fn remove_session(&self, id: SessionId) -> Result<(), JournalError> {
         self.remove_session_at(id, clock::wall()).await
     }
 
     pub(super) async fn remove_session_at(&self, id: SessionId, now: SystemTime) -> Result<(), JournalError> {
-        let remove = move |file: &Connection, _: &Blobs| {
-            let query = "UPDATE sessions SET removed_at = ?2 WHERE id = ?1 AND removed_at IS NULL";
-            Ok(file.execute(query, params![id.0.as_bytes(), seconds(now)])?)
-        };
-        self.core.queue.ask(Durability::Full, OnRefusal::Wait, remove).await.map(drop)
+        let query = "UPDATE sessions SET removed_at = ?2 WHERE id = ?1 AND removed_at IS NULL";
+        let values = (id.0.into_bytes(), seconds(now));
+        self.core.execute(Durability::Full, OnRefusal::Wait, query, values).await.map(drop)
     }
 
     /// The sessions that are not removed, oldest first.
     pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
-        let found = self.core.read(|file, _| {
-            let mut statement =
-                file.prepare("SELECT record FROM sessions WHERE removed_at IS NULL ORDER BY id")?;
-            let records = statement.query_map([], |row| row.get::<_, String>(0))?;
-            records.collect::<rusqlite::Result<Vec<_>>>()
-        })?;
+        let query = "SELECT record FROM sessions WHERE removed_at IS NULL ORDER BY id";
+        let found = self.core.read(|file, _| rows::all(file, query, [], |row| row.get(0)))?;
         let parse = |text: String| match serde_json::from_str(&text) {
             Ok(record) => Some(record),
             Err(error) => {
@@ -103,11 +86,8 @@ impl Journal {
 
     /// The ids of all sessions that are not removed, including those whose records cannot be parsed.
     pub fn living(&self) -> Result<Vec<SessionId>, JournalError> {
-        Ok(self.core.read(|file, _| {
-            let mut statement = file.prepare("SELECT id FROM sessions WHERE removed_at IS NULL")?;
-            let ids = statement.query_map([], |row| row.get::<_, [u8; 16]>(0))?;
-            ids.map(|id| Ok(SessionId(uuid::Uuid::from_bytes(id?)))).collect::<rusqlite::Result<Vec<_>>>()
-        })?)
+        let query = "SELECT id FROM sessions WHERE removed_at IS NULL";
+        Ok(self.core.read(|file, _| rows::all(file, query, [], |row| Ok(SessionId(rows::uuid(row, 0)?))))?)
     }
 
     /// The sandboxes that may belong to a session; only the session itself may remove them.
@@ -134,10 +114,8 @@ impl Journal {
     /// Deletes all data of a session: rows, output and large values.
     pub async fn forget(&self, id: SessionId) -> Result<(), JournalError> {
         while self.delete_some(id).await? {}
-        let delete = move |file: &Connection, _: &Blobs| {
-            Ok(file.execute("DELETE FROM sessions WHERE id = ?1", [id.0.as_bytes()])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
+        let (query, values) = ("DELETE FROM sessions WHERE id = ?1", [id.0.into_bytes()]);
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await?;
         self.give_pages_back().await?;
         let folder = self.spill_folder(id);
         // The folder may hold up to a gigabyte in many files, so it is not deleted on the caller's thread.
@@ -173,8 +151,7 @@ impl Journal {
             let oldest = "session = ?1 AND seq < (SELECT min(seq) FROM events WHERE session = ?1) + ?2";
             let values = params![id.0.as_bytes(), ROWS_DELETED];
             let query = format!("SELECT DISTINCT blob FROM events WHERE {oldest} AND blob IS NOT NULL");
-            let large =
-                file.prepare(&query)?.query_map(values, |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let large = rows::all(file, &query, values, |row| row.get(0))?;
             Ok((file.execute(&format!("DELETE FROM events WHERE {oldest}"), values)?, large))
         };
         let (deleted, large): (usize, Vec<String>) =
@@ -200,18 +177,14 @@ impl Journal {
     /// to. To be called after opening and every day.
     pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<Tidied, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
-        let expired = self.core.read(|file, _| {
-            let mut statement = file.prepare("SELECT id FROM sessions WHERE removed_at <= ?1")?;
-            let ids = statement.query_map([before], |row| row.get::<_, [u8; 16]>(0))?;
-            ids.collect::<rusqlite::Result<Vec<_>>>()
-        })?;
+        let query = "SELECT id FROM sessions WHERE removed_at <= ?1";
+        let expired = self.core.read(|file, _| rows::all(file, query, [before], |row| rows::uuid(row, 0)))?;
         let mut tidied = Tidied { sessions: expired.len(), ..Tidied::default() };
         for id in expired {
-            self.forget(SessionId(uuid::Uuid::from_bytes(id))).await?;
+            self.forget(SessionId(id)).await?;
         }
         loop {
-            let expire = move |file: &Connection, _: &Blobs| Ok(idempotency::expire(file, now)?);
-            match self.core.queue.ask(Durability::Normal, OnRefusal::Wait, expire).await? {
+            match self.expire_keys(now).await? {
                 0 => break,
                 some => tidied.keys += some,
             }

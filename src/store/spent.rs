@@ -7,7 +7,7 @@ use super::account::ROW_BYTES;
 use super::blobs::INLINE_BYTES;
 use super::error::JournalError;
 use super::journal::Journal;
-use super::rows::int;
+use super::rows::{all, bytes, int, uuid};
 use crate::protocol::chat::Usage;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::SessionId;
@@ -32,16 +32,14 @@ impl Journal {
             let query = "SELECT sessions.owner, sessions.name, events.json, events.blob
                 FROM events INDEXED BY model_costs JOIN sessions ON sessions.id = events.session
                 WHERE events.name IN ('model_replied', 'model_spent') AND events.at >= ?1";
-            let mut statement = file.prepare(query)?;
-            let spent = statement.query_map([day], |row| {
+            all(file, query, [day], |row| {
                 let json = match (row.get::<_, Option<String>>(2)?, row.get::<_, Option<String>>(3)?) {
                     (None, Some(blob)) => blobs.get(&blob).ok(),
                     (json, _) => json,
                 };
                 let tokens = json.map_or(INLINE_BYTES as u64 / BYTES_PER_TOKEN, |json| tokens(&json));
                 Ok(SpentTokens { owner: row.get(0)?, by: row.get(1)?, tokens })
-            })?;
-            spent.collect()
+            })
         })?)
     }
 
@@ -49,11 +47,7 @@ impl Journal {
     pub fn removed(&self) -> Result<Vec<(u32, SessionId)>, JournalError> {
         Ok(self.core.scan(|file, _| {
             let query = "SELECT owner, id FROM sessions WHERE removed_at IS NOT NULL ORDER BY removed_at, id";
-            let mut statement = file.prepare(query)?;
-            let found = statement.query_map([], |row| {
-                Ok((row.get(0)?, SessionId(uuid::Uuid::from_bytes(row.get::<_, [u8; 16]>(1)?))))
-            })?;
-            found.collect()
+            all(file, query, [], |row| Ok((row.get(0)?, SessionId(uuid(row, 1)?))))
         })?)
     }
 
@@ -83,14 +77,12 @@ pub(super) fn stored(file: &Connection, session: SessionId) -> rusqlite::Result<
         FROM events WHERE session = ?1";
     let (large, row) = (int(INLINE_BYTES as u64), int(ROW_BYTES));
     let values = rusqlite::params![session.0.as_bytes(), large, row];
-    let bytes: i64 = file.query_row(query, values, |row| row.get(0))?;
-    Ok(u64::try_from(bytes).unwrap_or(0))
+    file.query_row(query, values, |row| bytes(row, 0))
 }
 
 fn record_bytes(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
     let query = "SELECT coalesce(sum(octet_length(record)), 0) FROM sessions WHERE id = ?1";
-    let bytes: i64 = file.query_row(query, [session.0.as_bytes()], |row| row.get(0))?;
-    Ok(u64::try_from(bytes).unwrap_or(0))
+    file.query_row(query, [session.0.as_bytes()], |row| bytes(row, 0))
 }
 
 /// Bytes of the files with a session's output.

@@ -36,7 +36,6 @@ pub struct Range {
 }
 
 impl Range {
-    #[must_use]
     pub fn new(folder: &Path, cell: Option<CellNumber>, start: u64, bytes: u64) -> Self {
         Self { path: path(folder, cell.unwrap_or(BETWEEN_CELLS)), start, bytes }
     }
@@ -48,7 +47,6 @@ impl Range {
     }
 
     /// Invalid UTF-8 is replaced: clients get text.
-    #[must_use]
     pub fn text(&self) -> String {
         match self.read() {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

@@ -118,13 +118,11 @@ impl ClientTools {
     }
 
     /// The lent tools, for a registry of the session.
-    #[must_use]
     pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
         self.state.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
     }
 
     /// A receiver that changes with the set of tools.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.state.lock().changes.subscribe()
     }

@@ -14,7 +14,6 @@ use crate::protocol::frames::ToolFailure;
 pub const PURPOSE: &str = "tool_call_purpose";
 
 /// The parameters of a tool plus the required purpose, in the form that a model gets.
-#[must_use]
 pub fn with_purpose(parameters: &Value, description: &str) -> Value {
     let mut schema = with_optional_purpose(parameters, description);
     if let Some(root) = schema.as_object_mut() {
@@ -28,7 +27,6 @@ pub fn with_purpose(parameters: &Value, description: &str) -> Value {
 }
 
 /// The parameters of a tool plus an optional purpose, for code, which need not give one.
-#[must_use]
 pub fn with_optional_purpose(parameters: &Value, description: &str) -> Value {
     let mut schema = parameters.clone();
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
@@ -79,7 +77,6 @@ impl Definition {
     }
 
     /// The description in the given language; never empty.
-    #[must_use]
     pub fn described(&self, language: Language) -> &str {
         let (text, none) = match language {
             Language::English => (&self.description, "no tool description"),
@@ -112,7 +109,6 @@ pub struct Image {
 
 impl ToolOutput {
     /// The result as the content of a message to a model.
-    #[must_use]
     pub fn told(&self) -> String {
         match self {
             Self::Value(Value::String(text)) | Self::Text(text) | Self::Parts { text, .. } => text.clone(),
@@ -121,7 +117,6 @@ impl ToolOutput {
     }
 
     /// The result as the single value that the journal keeps.
-    #[must_use]
     pub fn into_value(self) -> Value {
         match self {
             Self::Value(value) => value,
@@ -156,7 +151,6 @@ pub struct Context {
 
 impl Context {
     /// A context for tools that need no access to the session.
-    #[must_use]
     pub fn new(session: Value) -> Self {
         Self { session, port: None, on_waiting: None, memory: None }
     }

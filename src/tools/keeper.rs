@@ -61,7 +61,6 @@ impl ProgramEnd {
 }
 
 /// The path of this binary. `/proc/self/exe` names the running one even if the file has been replaced since.
-#[must_use]
 pub fn binary() -> PathBuf {
     if cfg!(test) {
         // The unit tests are a binary of their own; the real one is built beside it.

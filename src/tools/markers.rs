@@ -17,7 +17,6 @@ const RESPONSES: usize = 10_000;
 const RESPONSE_BYTES: u64 = 128;
 
 /// The marker that code gets in place of the answer to this call.
-#[must_use]
 pub fn marker(call: u64) -> String {
     format!("{OPENING}{call}{CLOSING}")
 }
@@ -55,22 +54,18 @@ impl Responses {
     }
 
     /// The bytes that the kept answers take.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.kept.len() as u64))
     }
 
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    #[must_use]
     pub fn text(&self, call: u64) -> Option<&str> {
         self.kept.get(&call).map(|(text, _)| text.as_str())
     }
 
-    #[must_use]
     pub fn images(&self, call: u64) -> &[Image] {
         self.kept.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
     }
@@ -99,7 +94,6 @@ pub struct Expander {
 
 impl Expander {
     /// `most_bytes` limits the bytes that are inserted in total.
-    #[must_use]
     pub fn new(most_bytes: usize) -> Self {
         Self { held: String::new(), bytes_left: most_bytes }
     }
@@ -185,7 +179,6 @@ pub fn replace_markers<'a>(
 }
 
 /// The length of `data` before a possible beginning of a marker whose end has not arrived yet.
-#[must_use]
 pub fn before_begun_marker(data: &[u8]) -> usize {
     let from = data.len().saturating_sub(OPENING.len() + DIGITS + 1);
     let begun = |start: &usize| data.get(*start..).is_some_and(is_begun);

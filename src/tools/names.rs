@@ -8,7 +8,6 @@ const RESERVED: [&str; 3] = ["tools", "aio", "ToolError"];
 
 /// The name of the tool for the name of a type: without the suffix `Tool`, in snake case. `ExecutePythonCodeTool`
 /// becomes `execute_python_code`; the name of a tool stays as it is.
-#[must_use]
 pub fn tool_name(type_name: &str) -> String {
     let stem = match type_name.strip_suffix("Tool").or_else(|| type_name.strip_suffix("_tool")) {
         Some(stem) if !stem.is_empty() => stem,
@@ -35,7 +34,6 @@ pub fn tool_name(type_name: &str) -> String {
 }
 
 /// Whether providers and Python accept the name.
-#[must_use]
 pub fn is_tool_name(name: &str) -> bool {
     let mut letters = name.chars();
     letters.next().is_some_and(|first| first.is_ascii_alphabetic())

@@ -140,19 +140,16 @@ impl Registry {
         Ok(Self { tools, left_out })
     }
 
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.tools.keys().cloned().collect()
     }
 
     /// The definition of a tool, found by its name or an alias.
-    #[must_use]
     pub fn definition(&self, name: &str) -> Option<&Definition> {
         self.find(name).map(|entry| entry.definition.as_ref())
     }
 
     /// The tools in the form that a model gets.
-    #[must_use]
     pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
         let purpose = purpose_in(language);
         let told = |entry: &Entry| ModelTool {
@@ -164,7 +161,6 @@ impl Registry {
     }
 
     /// The tools in the form that code in a cell gets.
-    #[must_use]
     pub fn specs(&self) -> Vec<ToolSpec> {
         let spec = |entry: &Entry| ToolSpec {
             name: entry.definition.name.clone(),

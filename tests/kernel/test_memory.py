@@ -63,13 +63,13 @@ class ACrowdThatStandsStill(unittest.TestCase):
             mock.patch.object(runners.process, "is_halted", lambda: halted),
             mock.patch.object(runners.process, "is_crowded", lambda _most: crowded),
         ):
-            self.runners.kill_strays(lambda: self.killed.append(1) or [])
+            self.runners.strays.kill(lambda: self.killed.append(1) or [])
 
     def test_it_is_killed_when_the_end_of_its_cell_is_told_and_before_anything_is_started(self):
         self.kill_strays(halted=True, crowded=True)
-        self.assertEqual((self.killed, self.runners.has_room()), ([], False))
-        self.runners.wait_for_room()
-        self.assertEqual((self.killed, self.runners.has_room()), ([1], True))
+        self.assertEqual((self.killed, self.runners.strays.has_room()), ([], False))
+        self.runners.strays.wait_for_room()
+        self.assertEqual((self.killed, self.runners.strays.has_room()), ([1], True))
 
     def test_a_few_are_killed_at_once_and_so_is_what_runs(self):
         self.kill_strays(halted=True, crowded=False)

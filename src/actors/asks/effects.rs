@@ -284,16 +284,11 @@ impl AsksState {
         restricted: bool,
     ) {
         let Some(current) = &mut self.current else { return };
+        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout);
         let request = CellRequest {
-            code,
-            mode: Mode::Main,
-            expression: false,
-            timeout: Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout),
-            replay: None,
             origin: Some(CellOrigin { ask, id: id.clone() }),
-            bound_by: None,
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
-            keyed: None,
+            ..CellRequest::new(code, Mode::Main, timeout)
         };
         let session = self.args.session.clone();
         let task = task_of_cell(myself, ask, &id, async move { session.run(request).await });

@@ -110,17 +110,8 @@ impl Port {
             PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
         };
         Box::pin(async move {
-            let request = CellRequest {
-                code,
-                mode,
-                expression,
-                timeout,
-                replay: None,
-                origin: None,
-                bound_by,
-                rules,
-                keyed: None,
-            };
+            let request =
+                CellRequest { expression, bound_by, rules, ..CellRequest::new(code, mode, timeout) };
             Ok((*session.run(request).await?).clone())
         })
     }

@@ -18,7 +18,7 @@ use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
-use crate::sandbox::workspace::usage::Usage;
+use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::restore::{Died, OpenCall};
 use crate::session::rules::SandboxRules;
@@ -111,7 +111,7 @@ pub enum ExecutorMsg {
     Look,
     /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
-    QuotaLooked(Usage),
+    QuotaLooked(DiskUsage),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,

@@ -25,7 +25,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
-use crate::sandbox::workspace::usage::Usage;
+use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
@@ -88,7 +88,7 @@ pub struct ExecutorState {
     /// Whether the snapshot has not been saved for the next daemon yet.
     pub(super) snapshot_unnoted: bool,
     /// The last measured size of the workspace.
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<DiskUsage>,
     pub(super) quota_look: Option<tokio::task::JoinHandle<()>>,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,

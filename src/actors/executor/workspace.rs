@@ -11,7 +11,7 @@ use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
 use crate::sandbox::workspace::owner::WorkKind;
-use crate::sandbox::workspace::usage::{self, Hidden, Usage};
+use crate::sandbox::workspace::usage::{self, DiskUsage, Hidden};
 use crate::session::outcome::EndedBy;
 
 /// How many checks in a row may find an oversized workspace growing while no cell can be blamed.
@@ -69,11 +69,11 @@ impl ExecutorState {
     /// sandbox, because something that an earlier cell left behind writes. Files that cannot be measured
     /// count as growth, except in a folder of the caller: it is on the caller's disk, and may hold more than
     /// is measured. Folders that a guest makes inaccessible always count.
-    pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: Usage) {
+    pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: DiskUsage) {
         let before = self.usage.replace(usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         // Written data that the measurement does not see matters when the disk is nearly full.
-        let seen = |before: Usage| {
+        let seen = |before: DiskUsage| {
             usage.bytes > before.bytes
                 || usage.entries > before.entries
                 || usage.is_disk_short && usage.written > before.written
@@ -110,7 +110,7 @@ pub(super) async fn measured(
     workspace: Arc<Workspace>,
     first: Option<i32>,
     disk_reserve: u64,
-) -> Option<(Usage, Duration)> {
+) -> Option<(DiskUsage, Duration)> {
     let measured = workspace.measure(first, disk_reserve).await.map_err(|problem| problem.message);
     let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
     measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()

@@ -166,16 +166,10 @@ impl JobRun {
         let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
         let id = self.record.view.id;
         ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
+        let timeout = Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default();
         let request = CellRequest {
-            code: script::CODE.to_owned(),
-            mode: Mode::Main,
-            expression: false,
-            timeout: Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default(),
-            replay: None,
-            origin: None,
-            bound_by: None,
             rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
-            keyed: None,
+            ..CellRequest::new(script::CODE.to_owned(), Mode::Main, timeout)
         };
         ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
     }

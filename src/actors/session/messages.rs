@@ -110,6 +110,14 @@ pub struct CellRequest {
     pub keyed: Option<Keyed>,
 }
 
+impl CellRequest {
+    /// A cell that nobody but its caller wants, bound by the settings alone.
+    pub fn new(code: String, mode: Mode, timeout: Duration) -> Self {
+        let (replay, origin, bound_by, rules, keyed) = (None, None, None, None, None);
+        Self { code, mode, expression: false, timeout, replay, origin, bound_by, rules, keyed }
+    }
+}
+
 /// A cell that ran before, with the tool calls that it made.
 #[derive(Clone, Debug)]
 pub struct ReplayOf {

@@ -86,9 +86,7 @@ fn intent(reply: &ChatReply, step: u32, words: Words) -> Result<Intent, String> 
 fn cell(fields: &Map<String, Value>, step: u32, words: Words) -> Result<Intent, String> {
     match fields.get("code") {
         Some(Value::String(code)) if !code.trim().is_empty() => {
-            let id = format!("step_{}", step.saturating_sub(1));
-            let wish = Wish::Cell(code.clone());
-            Ok(Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]))
+            Ok(Intent::Calls(vec![Call::of_step(step, CELL_TOOL, Wish::Cell(code.clone()))]))
         }
         Some(Value::String(_) | Value::Null) | None => Err(words.field("code", Field::Empty)),
         Some(_) => Err(words.field("code", Field::NoText)),

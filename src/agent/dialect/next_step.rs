@@ -7,9 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
-use crate::agent::history::tool_result;
 use crate::agent::json;
-use crate::agent::turn::Answered;
 use crate::agent::words::Field;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
 use crate::protocol::limits::TOOL_NAME_CHARS;
@@ -26,10 +24,6 @@ impl Speech for NextStep {
         let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
         let schema = schema(&tools, scene.spec.schema.as_ref());
         Format { tools: Vec::new(), answer: Some(AnswerSchema { name: "NextStep".to_owned(), schema }) }
-    }
-
-    fn has_calls(&self) -> bool {
-        true
     }
 
     fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
@@ -63,26 +57,13 @@ impl Speech for NextStep {
             fields.entry(PURPOSE).or_insert_with(|| Value::String(thought.to_owned()));
         }
         let mut message = Message::new(Role::Assistant, format!("Thought: {thought}"));
-        let id = format!("step_{}", step.saturating_sub(1));
+        let call = Call::of_step(step, tool, Wish::Call(Value::Object(fields).to_string()));
         message.tool_calls.push(ToolCall {
-            id: id.clone(),
+            id: call.id.clone(),
             name: member_name(tool),
             arguments: Value::Object(function.clone()).to_string(),
         });
-        let wish = Wish::Call(Value::Object(fields).to_string());
-        ParsedReply::new(
-            message,
-            Intent::Calls(vec![Call { id, name: tool.to_owned(), wish, legacy: false }]),
-        )
-    }
-
-    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
-        for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
-            call.id.clone_from(&answer.id);
-        }
-        let mut messages = vec![message];
-        messages.extend(answered.into_iter().map(|answer| tool_result(&answer.id, answer.text)));
-        messages
+        ParsedReply::new(message, Intent::Calls(vec![call]))
     }
 }
 

@@ -26,10 +26,6 @@ impl Speech for ToolCalls {
         Format { tools, answer }
     }
 
-    fn has_calls(&self) -> bool {
-        true
-    }
-
     fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let words = scene.words;
         let mut message = Message::new(Role::Assistant, reply.message.content.clone());

@@ -8,10 +8,9 @@ use std::collections::HashSet;
 
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
 use crate::agent::arguments::CELL_TOOL;
-use crate::agent::history::{NO_ARGUMENTS, tool_result};
-use crate::agent::turn::Answered;
+use crate::agent::history::NO_ARGUMENTS;
 use crate::agent::words::Field;
-use crate::protocol::chat::{ChatReply, Finish, Message, ToolCall};
+use crate::protocol::chat::{ChatReply, Finish, ToolCall};
 
 const DEPENDENCIES: &str = "pip-dependencies-to-install";
 const CODE: &str = "execution-code";
@@ -54,10 +53,6 @@ impl Speech for XmlTags {
         Format::default()
     }
 
-    fn has_calls(&self) -> bool {
-        true
-    }
-
     fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
         let words = scene.words;
         let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
@@ -86,26 +81,14 @@ impl Speech for XmlTags {
         } else {
             Wish::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
         };
-        let id = format!("step_{}", step.saturating_sub(1));
+        let call = Call::of_step(step, CELL_TOOL, wish);
         let mut message = only_text(reply);
         message.tool_calls.push(ToolCall {
-            id: id.clone(),
+            id: call.id.clone(),
             name: CALL_NAME.to_owned(),
             arguments: NO_ARGUMENTS.to_owned(),
         });
-        ParsedReply::new(
-            message,
-            Intent::Calls(vec![Call { id, name: CELL_TOOL.to_owned(), wish, legacy: false }]),
-        )
-    }
-
-    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
-        for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
-            call.id.clone_from(&answer.id);
-        }
-        let mut messages = vec![message];
-        messages.extend(answered.into_iter().map(|answer| tool_result(&answer.id, answer.text)));
-        messages
+        ParsedReply::new(message, Intent::Calls(vec![call]))
     }
 }
 

@@ -1,135 +1,91 @@
 //! The report's wording in each language. Existing prompts refer to the Chinese titles, so these must not
 //! change.
 
-use super::Language;
+use crate::agent::words::Words;
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Reason, Status};
-
-pub(super) struct Words {
-    language: Language,
-    pub output: &'static str,
-    pub nothing: &'static str,
-    pub source: &'static str,
-    pub error: &'static str,
-    pub value: &'static str,
-    pub displays: &'static str,
-    pub artifacts: &'static str,
-    pub new: &'static str,
-    pub modified: &'static str,
-    pub removed: &'static str,
-    pub truncated: &'static str,
-    pub artifacts_cut: &'static str,
-    pub timeout_advice: &'static str,
-    pub interrupted: &'static str,
-    pub cancelled: &'static str,
-    pub state: &'static str,
-    pub kept: &'static str,
-    pub kept_unrun: &'static str,
-    pub kept_failed: &'static str,
-    pub kept_interrupted: &'static str,
-    pub forked: &'static str,
-    pub lost: &'static str,
-    pub tools_completed: &'static str,
-    pub maybe_assigned: &'static str,
-    pub unprotected: &'static str,
-}
-
-static ENGLISH: Words = Words {
-    language: Language::English,
-    output: "### Terminal output:",
-    nothing: "(none)",
-    source: "### Source code:",
-    error: "### Error:",
-    value: "### Value of the last expression:",
-    displays: "### Displayed to the user:",
-    artifacts: "### Files changed in the workspace:",
-    new: "new",
-    modified: "modified",
-    removed: "removed",
-    truncated: "### Not shown:",
-    artifacts_cut: "The list of changed files is incomplete: there are too many files to look at.",
-    timeout_advice: "Do less in one cell, split the work over several cells, or ask for a longer time limit.",
-    interrupted: "Somebody stopped the cell. Ask before you run the same code again.",
-    cancelled: "The cell was cancelled, because its session was reset or removed.",
-    state: "### State of the session:",
-    kept: "All variables are as the cell left them.",
-    kept_unrun: "Nothing of the cell ran; all variables are as before it.",
-    kept_failed: "All variables are kept, as they were when the exception was raised. What the cell did before that has happened: continue from there.",
-    kept_interrupted: "All variables are kept, as they were when the cell was stopped.",
-    forked: "The cell ran in a copy of the session; the session's own variables are unchanged. Files it wrote remain.",
-    lost: "All variables, imports and functions are gone. The files in the workspace are still there. Run what you need of the earlier cells again before you go on.",
-    tools_completed: "These tool calls of the cell had completed; their effects remain:",
-    maybe_assigned: "These names may have been assigned in the lost cell; they are as before it, or not there:",
-    unprotected: "There was no checkpoint to go back to, had this cell died: memory was short, or checkpoints are off.",
-};
-
-static CHINESE: Words = Words {
-    language: Language::Chinese,
-    output: "### 终端输出：",
-    nothing: "（无）",
-    source: "### 原始代码：",
-    error: "### 报错信息：",
-    value: "### 最后一个表达式的值：",
-    displays: "### 已向用户展示：",
-    artifacts: "### 工作区中变化的文件：",
-    new: "新建",
-    modified: "已修改",
-    removed: "已删除",
-    truncated: "### 未显示的内容：",
-    artifacts_cut: "文件过多，变化的文件列表不完整。",
-    timeout_advice: "请减少单次执行的工作量，把任务拆分到多次执行，或者申请更长的超时时间。",
-    interrupted: "代码被人为中止。再次执行同样的代码之前，请先询问用户。",
-    cancelled: "会话被重置或删除，代码执行已取消。",
-    state: "### 会话状态：",
-    kept: "所有变量保持代码执行结束时的值。",
-    kept_unrun: "代码没有执行，所有变量与执行前相同。",
-    kept_failed: "所有变量保留为抛出异常时的值。异常之前的操作已经生效，请从该处继续。",
-    kept_interrupted: "所有变量保留为代码被中止时的值。",
-    forked: "代码在会话的副本中执行，会话本身的变量没有变化，写入的文件仍然存在。",
-    lost: "所有变量、导入和函数都已丢失，工作区中的文件仍然存在。请先重新执行所需的代码，再继续任务。",
-    tools_completed: "代码中的以下工具调用已经完成，其效果仍然有效：",
-    maybe_assigned: "丢失的代码可能给以下名称赋过值，它们现在是执行之前的值或不存在：",
-    unprotected: "执行这段代码时没有可恢复的检查点（内存不足或检查点已关闭），如果崩溃，变量将会丢失。",
-};
+use crate::protocol::words::bilingual;
 
 impl Words {
-    pub fn of(language: Language) -> &'static Self {
-        match language {
-            Language::English => &ENGLISH,
-            Language::Chinese => &CHINESE,
+    bilingual! {
+        succeeded => "## The code ran to its end: the output is complete", "## 代码执行成功，输出结果完整，任务完成";
+        failed =>
+            "## The code failed with an exception: debug it by the error below",
+            "## 代码执行失败，代码抛出异常，根据报错信息进行调试";
+        timed_out =>
+            "## The code ran out of time and was stopped: retry with another time limit",
+            "## 代码执行超时，强制退出执行，调整超时时间后重试";
+        crashed =>
+            "## The code crashed, its process ended: debug it by what is below",
+            "## 代码执行崩溃，进程异常退出，根据报错信息进行调试";
+        was_interrupted => "## The code was interrupted before its end", "## 代码执行被中断，没有执行完毕";
+        output => "### Terminal output:", "### 终端输出：";
+        nothing => "(none)", "（无）";
+        source => "### Source code:", "### 原始代码：";
+        error => "### Error:", "### 报错信息：";
+        value => "### Value of the last expression:", "### 最后一个表达式的值：";
+        displays => "### Displayed to the user:", "### 已向用户展示：";
+        artifacts => "### Files changed in the workspace:", "### 工作区中变化的文件：";
+        new => "new", "新建";
+        modified => "modified", "已修改";
+        removed => "removed", "已删除";
+        truncated => "### Not shown:", "### 未显示的内容：";
+        artifacts_cut =>
+            "The list of changed files is incomplete: there are too many files to look at.",
+            "文件过多，变化的文件列表不完整。";
+        timeout_advice =>
+            "Do less in one cell, split the work over several cells, or ask for a longer time limit.",
+            "请减少单次执行的工作量，把任务拆分到多次执行，或者申请更长的超时时间。";
+        interrupted =>
+            "Somebody stopped the cell. Ask before you run the same code again.",
+            "代码被人为中止。再次执行同样的代码之前，请先询问用户。";
+        cancelled => "The cell was cancelled, because its session was reset or removed.", "会话被重置或删除，代码执行已取消。";
+        state => "### State of the session:", "### 会话状态：";
+        kept => "All variables are as the cell left them.", "所有变量保持代码执行结束时的值。";
+        kept_unrun => "Nothing of the cell ran; all variables are as before it.", "代码没有执行，所有变量与执行前相同。";
+        kept_failed =>
+            "All variables are kept, as they were when the exception was raised. What the cell did before that has happened: continue from there.",
+            "所有变量保留为抛出异常时的值。异常之前的操作已经生效，请从该处继续。";
+        kept_interrupted =>
+            "All variables are kept, as they were when the cell was stopped.", "所有变量保留为代码被中止时的值。";
+        forked =>
+            "The cell ran in a copy of the session; the session's own variables are unchanged. Files it wrote remain.",
+            "代码在会话的副本中执行，会话本身的变量没有变化，写入的文件仍然存在。";
+        lost =>
+            "All variables, imports and functions are gone. The files in the workspace are still there. Run what you need of the earlier cells again before you go on.",
+            "所有变量、导入和函数都已丢失，工作区中的文件仍然存在。请先重新执行所需的代码，再继续任务。";
+        tools_completed =>
+            "These tool calls of the cell had completed; their effects remain:", "代码中的以下工具调用已经完成，其效果仍然有效：";
+        maybe_assigned =>
+            "These names may have been assigned in the lost cell; they are as before it, or not there:",
+            "丢失的代码可能给以下名称赋过值，它们现在是执行之前的值或不存在：";
+        unprotected =>
+            "There was no checkpoint to go back to, had this cell died: memory was short, or checkpoints are off.",
+            "执行这段代码时没有可恢复的检查点（内存不足或检查点已关闭），如果崩溃，变量将会丢失。";
+        time_limit(seconds: f64) =>
+            "### Time limit that was exceeded: {seconds} seconds", "### 超出限制的时间：{seconds} 秒";
+        bytes(bytes: u64) => "{bytes} bytes", "{bytes} 字节";
+        more(count: usize) => "… and {count} more", "…… 以及另外 {count} 项";
+        output_cut(bytes: u64) =>
+            "{bytes} bytes from the middle of the output. Print less, or write to a file.",
+            "输出中间的 {bytes} 字节。请减少输出，或写入文件。";
+        output_dropped(bytes: u64) => "{bytes} bytes of output were not kept at all.", "{bytes} 字节的输出没有保存。";
+        displays_cut(count: u64) =>
+            "{count} displays that were too many or too large.", "{count} 个展示内容因过多或过大而未保留。";
+    }
+
+    pub fn title(self, status: Status) -> &'static str {
+        match status {
+            Status::Success => self.succeeded(),
+            Status::Failure => self.failed(),
+            Status::Timeout => self.timed_out(),
+            Status::Crashed => self.crashed(),
+            Status::Interrupted => self.was_interrupted(),
         }
     }
 
-    pub fn title(&self, status: Status) -> &'static str {
-        match (self.language, status) {
-            (Language::English, Status::Success) => "## The code ran to its end: the output is complete",
-            (Language::English, Status::Failure) => {
-                "## The code failed with an exception: debug it by the error below"
-            }
-            (Language::English, Status::Timeout) => {
-                "## The code ran out of time and was stopped: retry with another time limit"
-            }
-            (Language::English, Status::Crashed) => {
-                "## The code crashed, its process ended: debug it by what is below"
-            }
-            (Language::English, Status::Interrupted) => "## The code was interrupted before its end",
-            (Language::Chinese, Status::Success) => "## 代码执行成功，输出结果完整，任务完成",
-            (Language::Chinese, Status::Failure) => "## 代码执行失败，代码抛出异常，根据报错信息进行调试",
-            (Language::Chinese, Status::Timeout) => "## 代码执行超时，强制退出执行，调整超时时间后重试",
-            (Language::Chinese, Status::Crashed) => "## 代码执行崩溃，进程异常退出，根据报错信息进行调试",
-            (Language::Chinese, Status::Interrupted) => "## 代码执行被中断，没有执行完毕",
-        }
-    }
-
-    pub fn time_limit(&self, seconds: f64) -> String {
-        self.pick(
-            || format!("### Time limit that was exceeded: {seconds} seconds"),
-            || format!("### 超出限制的时间：{seconds} 秒"),
-        )
-    }
-
-    pub fn exit_code(&self, code: Option<i32>) -> String {
+    pub fn exit_code(self, code: Option<i32>) -> String {
         let known = code.map(|code| code.to_string());
         self.pick(
             || format!("### Exit code: {}", known.as_deref().unwrap_or("unknown")),
@@ -138,7 +94,7 @@ impl Words {
     }
 
     /// Why a process ended, and what to try.
-    pub fn crash(&self, reason: Reason, code: Option<i32>) -> String {
+    pub fn crash(self, reason: Reason, code: Option<i32>) -> String {
         let signal = code.and_then(signal_name);
         let by_signal = signal.as_deref();
         let (english, chinese) = match (reason, by_signal) {
@@ -177,7 +133,7 @@ impl Words {
         self.pick(|| english.to_owned(), || chinese.to_owned())
     }
 
-    pub fn restored(&self, cell: Option<CellNumber>) -> String {
+    pub fn restored(self, cell: Option<CellNumber>) -> String {
         match cell.filter(|cell| *cell > 0) {
             Some(cell) => self.pick(
                 || format!("All variables are back as they were after cell {cell}; what this cell assigned is gone. Files it wrote remain; its threads, processes and connections do not."),
@@ -187,46 +143,6 @@ impl Words {
                 || "All variables are back as they were before this cell; what it assigned is gone. Files it wrote remain; its threads, processes and connections do not.".to_owned(),
                 || "所有变量已恢复到本次执行之前的状态，本次执行的赋值已丢失。写入的文件仍然存在，线程、进程和连接已结束。".to_owned(),
             ),
-        }
-    }
-
-    pub fn bytes(&self, bytes: u64) -> String {
-        self.pick(|| format!("{bytes} bytes"), || format!("{bytes} 字节"))
-    }
-
-    pub fn more(&self, count: usize) -> String {
-        self.pick(|| format!("… and {count} more"), || format!("…… 以及另外 {count} 项"))
-    }
-
-    pub fn left_out(&self, chars: usize) -> String {
-        self.pick(|| format!("[… {chars} characters left out …]"), || format!("[…… 省略 {chars} 个字符 ……]"))
-    }
-
-    pub fn output_cut(&self, bytes: u64) -> String {
-        self.pick(
-            || format!("{bytes} bytes from the middle of the output. Print less, or write to a file."),
-            || format!("输出中间的 {bytes} 字节。请减少输出，或写入文件。"),
-        )
-    }
-
-    pub fn output_dropped(&self, bytes: u64) -> String {
-        self.pick(
-            || format!("{bytes} bytes of output were not kept at all."),
-            || format!("{bytes} 字节的输出没有保存。"),
-        )
-    }
-
-    pub fn displays_cut(&self, count: u64) -> String {
-        self.pick(
-            || format!("{count} displays that were too many or too large."),
-            || format!("{count} 个展示内容因过多或过大而未保留。"),
-        )
-    }
-
-    fn pick(&self, english: impl FnOnce() -> String, chinese: impl FnOnce() -> String) -> String {
-        match self.language {
-            Language::English => english(),
-            Language::Chinese => chinese(),
         }
     }
 }

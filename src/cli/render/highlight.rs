@@ -2,12 +2,10 @@
 //! comments, but no grammar: code that does not parse is coloured as far as possible.
 
 use crate::cli::render::screen::Tint;
+use crate::protocol::values::is_keyword;
 
-pub(in crate::cli) const KEYWORDS: [&str; 37] = [
-    "False", "None", "True", "and", "as", "assert", "async", "await", "break", "case", "class", "continue",
-    "def", "del", "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is",
-    "lambda", "match", "nonlocal", "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
-];
+/// Words that are keywords only in some places.
+pub(in crate::cli) const SOFT_KEYWORDS: [&str; 2] = ["case", "match"];
 
 /// Letters that may stand before a string, in any order and case: `rb"…"`.
 const PREFIX_LETTERS: &str = "rRbBfFuUtT";
@@ -77,7 +75,8 @@ fn next(rest: &str, first: char) -> (Kind, usize) {
     }
     if is_word(first) {
         let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
-        let keyword = rest.get(..length).is_some_and(|word| KEYWORDS.contains(&word));
+        let keyword =
+            rest.get(..length).is_some_and(|word| is_keyword(word) || SOFT_KEYWORDS.contains(&word));
         return (if keyword { Kind::Keyword } else { Kind::Plain }, length);
     }
     let begins = |c: char| c == '#' || c == '"' || c == '\'' || is_word(c);

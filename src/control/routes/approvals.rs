@@ -3,8 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::App;
-use super::sessions::ListQuery;
+use super::{App, ListQuery};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::{ask, call_part, call_promptly};
 use crate::actors::session::messages::SessionMsg;
@@ -21,12 +20,8 @@ pub async fn list(
     peer: Peer,
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<ApprovalList>> {
-    if query.all {
-        peer.require_admin(&app.settings.admin.group, "see what others have")?;
-    }
-    let meant = (!query.all).then_some(peer.uid);
     let mut approvals = Vec::new();
-    for session in app.directory.list(meant) {
+    for session in app.directory.list(query.owner(&app, &peer)?) {
         // A session that ends meanwhile has no approvals any more.
         let Ok(Ok(asks)) = call_promptly(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;

@@ -4,40 +4,32 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use ractor::RpcReplyPort;
+use std::time::Duration;
 
-use super::App;
-use crate::actors::asks::messages::{AsksMsg, AsksRef};
+use super::{AnswerQuery, App, SessionRequest};
+use crate::actors::asks::messages::AsksMsg;
 use crate::actors::asks::port::ended;
 use crate::actors::asks::spec::default_model;
 use crate::actors::calls::{PROMPT, ask, call_part, lives};
-use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
+use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::body::{JsonBody, Path, Query};
-use crate::control::peer::Peer;
 use crate::control::problems::{ApiResult, Refused};
-use crate::control::sse::{self, Until};
+use crate::control::sse::Until;
 use crate::protocol::ask::{
     AskList, AskNumber, AskView, History, ModelList, ModelView, NewAsk, PlanView, ToolList,
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::store::EventLog;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AskQuery {
-    #[serde(default)]
-    wait: bool,
-    #[serde(default)]
-    stream: bool,
-}
-
-impl App {
-    async fn asks(&self, peer: &Peer, key: &str) -> ApiResult<(AsksRef, Handles, SessionRef)> {
-        let session = self.session(peer, key).await?;
-        let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        Ok((asks, handles, session))
-    }
+/// Asks the part of a session that leads its asks.
+async fn of_asks<T: Send + 'static>(
+    session: &SessionRef,
+    patience: Option<Duration>,
+    message: impl FnOnce(RpcReplyPort<T>) -> AsksMsg,
+) -> ApiResult<T> {
+    let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+    Ok(call_part(session, &asks, patience, message).await?)
 }
 
 /// Waits until an ask has ended. If the asks actor dies meanwhile, the ask continues in its successor, and so does the
@@ -52,95 +44,70 @@ async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) ->
     }
 }
 
+/// Answers with the stream of the ask's events, with the ask when it has ended, or with the ask as it is.
+async fn answer(
+    SessionRequest { app, peer, .. }: &SessionRequest,
+    session: &SessionRef,
+    query: &AnswerQuery,
+    (status, view): (StatusCode, AskView),
+) -> ApiResult<Response> {
+    if !query.stream && !query.wait {
+        return Ok((status, Json(view)).into_response());
+    }
+    let log = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?.log;
+    if query.stream {
+        return app.stream(peer, log, view.events_after, Until::AskEnd(view.ask));
+    }
+    Ok(Json(until_ended(session, &log, view.ask).await?).into_response())
+}
+
 pub async fn start(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    Query(query): Query<AskQuery>,
+    request: SessionRequest,
+    Query(query): Query<AnswerQuery>,
     JsonBody(new, _charge): JsonBody<NewAsk>,
 ) -> ApiResult<Response> {
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
     }
-    let (asks, handles, session) = app.asks(&peer, &key).await?;
+    let session = request.session().await?;
     let new = Box::new(new);
-    let begin = |reply_to| AsksMsg::Start { new, outer: None, reply_to };
-    let view: AskView = call_part(&session, &asks, None, begin).await??;
-    if query.stream {
-        let until = Until::AskEnd(view.ask);
-        let pool = app.ledger.memory(peer.uid);
-        return Ok(sse::respond(handles.log, view.events_after, until, app.shutdown.clone(), pool)?);
-    }
-    if query.wait {
-        let view = until_ended(&session, &handles.log, view.ask).await?;
-        return Ok(Json(view).into_response());
-    }
-    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+    let view = of_asks(&session, None, |reply_to| AsksMsg::Start { new, outer: None, reply_to }).await??;
+    answer(&request, &session, &query, (StatusCode::ACCEPTED, view)).await
 }
 
-async fn view_of(session: &SessionRef, asks: &AsksRef, number: AskNumber) -> ApiResult<AskView> {
-    let view =
-        call_part(session, asks, Some(PROMPT), |reply_to| AsksMsg::View { ask: number, reply_to }).await?;
-    view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")).into())
-}
-
-pub async fn list(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<AskList>> {
-    let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(AskList {
-        asks: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::List { reply_to }).await?,
-    }))
+pub async fn list(request: SessionRequest) -> ApiResult<Json<AskList>> {
+    let list = |reply_to| AsksMsg::List { reply_to };
+    Ok(Json(AskList { asks: of_asks(&request.session().await?, Some(PROMPT), list).await? }))
 }
 
 pub async fn show(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, number)): Path<(String, AskNumber)>,
-    Query(query): Query<AskQuery>,
+    request: SessionRequest,
+    Path((_, number)): Path<(String, AskNumber)>,
+    Query(query): Query<AnswerQuery>,
 ) -> ApiResult<Response> {
-    let (asks, handles, session) = app.asks(&peer, &key).await?;
-    let view = view_of(&session, &asks, number).await?;
-    if query.stream {
-        return Ok(sse::respond(
-            handles.log,
-            view.events_after,
-            Until::AskEnd(number),
-            app.shutdown.clone(),
-            app.ledger.memory(peer.uid),
-        )?);
-    }
-    if query.wait {
-        let view = until_ended(&session, &handles.log, number).await?;
-        return Ok(Json(view).into_response());
-    }
-    Ok(Json(view).into_response())
+    let session = request.session().await?;
+    let view = |reply_to| AsksMsg::View { ask: number, reply_to };
+    let view = of_asks(&session, Some(PROMPT), view).await?;
+    let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")))?;
+    answer(&request, &session, &query, (StatusCode::OK, view)).await
 }
 
 pub async fn cancel(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, number)): Path<(String, AskNumber)>,
+    request: SessionRequest,
+    Path((_, number)): Path<(String, AskNumber)>,
 ) -> ApiResult<Json<AskView>> {
-    let (asks, _, session) = app.asks(&peer, &key).await?;
     let cancel = |reply_to| AsksMsg::Cancel { ask: number, reply_to };
-    Ok(Json(call_part(&session, &asks, None, cancel).await??))
+    Ok(Json(of_asks(&request.session().await?, None, cancel).await??))
 }
 
-pub async fn history(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-) -> ApiResult<Json<History>> {
-    let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(History {
-        messages: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::History { reply_to }).await?,
-    }))
+pub async fn history(request: SessionRequest) -> ApiResult<Json<History>> {
+    let history = |reply_to| AsksMsg::History { reply_to };
+    Ok(Json(History { messages: of_asks(&request.session().await?, Some(PROMPT), history).await? }))
 }
 
-pub async fn plan(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<PlanView>> {
-    let (asks, _, session) = app.asks(&peer, &key).await?;
-    Ok(Json(PlanView {
-        versions: call_part(&session, &asks, Some(PROMPT), |reply_to| AsksMsg::Plans { reply_to }).await?,
-    }))
+pub async fn plan(request: SessionRequest) -> ApiResult<Json<PlanView>> {
+    let plans = |reply_to| AsksMsg::Plans { reply_to };
+    Ok(Json(PlanView { versions: of_asks(&request.session().await?, Some(PROMPT), plans).await? }))
 }
 
 pub async fn models(State(app): State<App>) -> Json<ModelList> {

@@ -1,13 +1,11 @@
 //! Cells and expressions.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::Deserialize;
 use std::sync::Arc;
 
-use super::{App, sessions};
+use super::{AnswerQuery, App, SessionRequest, WaitQuery, sessions};
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::results;
 use crate::actors::session::keyed::{Keyed, Wants};
@@ -16,20 +14,11 @@ use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
-use crate::control::sse::{self, Until};
+use crate::control::sse::Until;
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunQuery {
-    #[serde(default)]
-    wait: bool,
-    #[serde(default)]
-    stream: bool,
-}
 
 /// Whether the path is that of requests to run a cell.
 pub fn is_path(path: &str) -> bool {
@@ -44,37 +33,26 @@ pub async fn events_of(
     (after, cell): (Seq, CellNumber),
 ) -> ApiResult<Response> {
     let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    let pool = app.ledger.memory(peer.uid);
-    Ok(sse::respond(handles.log, after, Until::CellEnd(cell), app.shutdown.clone(), pool)?)
+    app.stream(peer, handles.log, after, Until::CellEnd(cell))
 }
 
 pub async fn run(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    Query(query): Query<RunQuery>,
+    request: SessionRequest,
+    Query(query): Query<AnswerQuery>,
     idempotency: Option<Extension<Key>>,
     JsonBody(body, charge): JsonBody<RunCell>,
 ) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
+    let session = request.session().await?;
+    let SessionRequest { app, peer, .. } = request;
     let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let key = idempotency.map(|Extension(Key(key))| key);
     let wants = match query {
-        RunQuery { stream: true, .. } => Wants::Events,
-        RunQuery { wait: true, .. } => Wants::Result,
-        RunQuery { .. } => Wants::Number,
+        AnswerQuery { stream: true, .. } => Wants::Events,
+        AnswerQuery { wait: true, .. } => Wants::Result,
+        AnswerQuery { .. } => Wants::Number,
     };
-    let request = CellRequest {
-        code: body.code,
-        mode: body.mode,
-        expression: false,
-        timeout,
-        replay: None,
-        origin: None,
-        bound_by: None,
-        rules: None,
-        keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
-    };
+    let keyed = key.map(|key| Keyed { owner: peer.uid, key, wants });
+    let request = CellRequest { keyed, ..CellRequest::new(body.code, body.mode, timeout) };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     // From here on the session owns the code and has its own charge for it.
     drop(charge);
@@ -94,12 +72,11 @@ async fn finished(session: &SessionRef, ticket: Ticket) -> ApiResult<Response> {
 }
 
 pub async fn show(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, cell)): Path<(String, CellNumber)>,
-    Query(query): Query<ShowQuery>,
+    request: SessionRequest,
+    Path((_, cell)): Path<(String, CellNumber)>,
+    Query(query): Query<WaitQuery>,
 ) -> ApiResult<Json<CellView>> {
-    let session = app.session(&peer, &key).await?;
+    let session = request.session().await?;
     if query.wait
         && let Some(ticket) =
             call_promptly(&session, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?
@@ -124,13 +101,6 @@ pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellVi
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ShowQuery {
-    #[serde(default)]
-    wait: bool,
-}
-
 /// Waits for the end of a cell and returns its result.
 pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Arc<ExecutionResult>> {
     let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
@@ -143,14 +113,9 @@ async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     Ok(CellView { cell, state: CellState::Done, events_after, result: Some(result) })
 }
 
-pub async fn eval(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    JsonBody(body, _charge): JsonBody<Eval>,
-) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
-    let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
+pub async fn eval(request: SessionRequest, JsonBody(body, _charge): JsonBody<Eval>) -> ApiResult<Response> {
+    let session = request.session().await?;
+    let timeout = request.app.settings.cells.timeouts().checked(body.timeout_s)?;
     let Eval { expression, values, isolated, .. } = body;
     if isolated {
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to };
@@ -161,17 +126,7 @@ pub async fn eval(
             .hint("seed the session, or set `isolated`")
             .into());
     }
-    let request = CellRequest {
-        code: expression,
-        mode: Mode::Fork,
-        expression: true,
-        timeout,
-        replay: None,
-        origin: None,
-        bound_by: None,
-        rules: None,
-        keyed: None,
-    };
+    let request = CellRequest { expression: true, ..CellRequest::new(expression, Mode::Fork, timeout) };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
 }

@@ -2,35 +2,29 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::header;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 
-use super::App;
-use crate::actors::calls::ask;
+use super::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, keep_with};
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
+use crate::control::sse::event_stream;
 use crate::memory::MemoryPurpose;
 use crate::protocol::api::Done;
 use crate::protocol::limits::STREAM_KEEPALIVE;
-use crate::protocol::problem::{Code, Problem};
 use crate::protocol::tool::{ClientAnswer, NewClientTools};
 
 /// Answers with a stream of calls, each an event `tool_call` with a `ClientCall`.
 pub async fn lend(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
+    request: SessionRequest,
     JsonBody(new, _charge): JsonBody<NewClientTools>,
 ) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
-    let lease = ask(&session, |reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
-    let (shutdown, pool) = (app.shutdown.clone(), app.ledger.memory(peer.uid));
+    let lease = request.ask(|reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
+    let SessionRequest { app, peer, .. } = request;
+    let (shutdown, pool) = (app.shutdown, app.ledger.memory(peer.uid));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
     let calls = stream::unfold((lease, ready), move |(mut lease, ready)| {
         let (shutdown, pool) = (shutdown.clone(), pool.clone());
@@ -54,20 +48,13 @@ pub async fn lend(
             Some((Ok(chunk), (lease, None)))
         }
     });
-    let response = Response::builder()
-        .header(header::CONTENT_TYPE, "text/event-stream")
-        .header(header::CACHE_CONTROL, "no-store")
-        .body(Body::from_stream(calls));
-    Ok(response.map_err(|error| Problem::new(Code::Internal, error.to_string()))?)
+    Ok(event_stream(Body::from_stream(calls)))
 }
 
 pub async fn answer(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, call)): Path<(String, String)>,
+    request: SessionRequest,
+    Path((_, call)): Path<(String, String)>,
     JsonBody(answer, _charge): JsonBody<ClientAnswer>,
 ) -> ApiResult<Json<Done>> {
-    let session = app.session(&peer, &key).await?;
-    ask(&session, |reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await?;
-    Ok(Json(Done {}))
+    request.act(|reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await
 }

@@ -1,18 +1,21 @@
-//! The event stream of a session.
+//! The event stream of a session, and a connection that keeps an ephemeral session alive.
 
-use axum::extract::State;
+use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
 use serde::Deserialize;
+use std::convert::Infallible;
 
-use super::App;
+use super::SessionRequest;
 use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
-use crate::control::body::{Path, Query};
-use crate::control::peer::Peer;
+use crate::control::body::Query;
 use crate::control::problems::ApiResult;
-use crate::control::sse::{self, Until};
+use crate::control::sse::{Until, event_stream};
 use crate::protocol::ids::Seq;
+use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 
 #[derive(Deserialize)]
@@ -24,20 +27,17 @@ pub struct EventsQuery {
 
 /// Streams from `Last-Event-ID` or `after`; without either, from the oldest event that is kept.
 pub async fn stream(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
+    request: SessionRequest,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> ApiResult<Response> {
-    let session = app.session(&peer, &key).await?;
-    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let (_, handles) = request.handles().await?;
     let after = match (query.after, last_event_id(&headers)?) {
         (_, Some(after)) | (Some(after), None) => after,
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
     };
     let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
-    Ok(sse::respond(handles.log, after, until, app.shutdown.clone(), app.ledger.memory(peer.uid))?)
+    request.app.stream(&request.peer, handles.log, after, until)
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
@@ -47,4 +47,27 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
         Problem::new(Code::BadRequest, "`Last-Event-ID` is no number of an event")
             .hint("send the `id` of the last event that was seen, or leave it out")
     })
+}
+
+/// Sends a line at once and then at intervals, because only a failed write shows that the client is gone.
+pub async fn hold(request: SessionRequest) -> ApiResult<Response> {
+    let session = request.session().await?;
+    let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
+    let shutdown = request.app.shutdown;
+    let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
+        let (session, shutdown) = (session.clone(), shutdown.clone());
+        async move {
+            if first {
+                return Some((Ok::<Bytes, Infallible>(Bytes::from_static(b": held\n\n")), (hold, false)));
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => None,
+                _ = session.wait(None) => None,
+                () = tokio::time::sleep(STREAM_KEEPALIVE) => {
+                    Some((Ok(Bytes::from_static(b": still held\n\n")), (hold, false)))
+                }
+            }
+        }
+    }));
+    Ok(event_stream(body))
 }

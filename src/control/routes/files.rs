@@ -3,24 +3,22 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
+use serde::Deserialize;
 use std::io::{BufWriter, Read, Write};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::App;
-use crate::actors::calls::ask;
-use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
+use super::SessionRequest;
+use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, in_time, upload_place};
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
@@ -28,7 +26,6 @@ use crate::protocol::limits::UNREAD;
 use crate::protocol::periods::period;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
 use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage;
@@ -40,33 +37,19 @@ const AHEAD: usize = 2;
 /// How long the rest of a refused body is read.
 const PASS_OVER: Duration = Duration::from_secs(5);
 
-async fn workspace(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Arc<Workspace>)> {
-    let (session, handles) = handles(app, peer, key).await?;
-    Ok((session, handles.workspace))
-}
-
-async fn handles(app: &App, peer: &Peer, key: &str) -> ApiResult<(SessionRef, Handles)> {
-    let session = app.session(peer, key).await?;
-    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    Ok((session, handles))
-}
-
-pub async fn get_root(
-    app: State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    headers: HeaderMap,
-) -> ApiResult<Response> {
-    get(app, peer, Path((key, String::new())), headers).await
+/// The path of a file; the root of the workspace if it is left out.
+#[derive(Deserialize)]
+pub struct FileParameter {
+    #[serde(default)]
+    path: String,
 }
 
 pub async fn get(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, path)): Path<(String, String)>,
+    request: SessionRequest,
+    Path(FileParameter { path }): Path<FileParameter>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    let (_, workspace) = workspace(&app, &peer, &key).await?;
+    let workspace = request.handles().await?.1.workspace;
     let path = files::clean(&path)?;
     let as_json = accepts_json(&headers);
     let found = workspace.access(WorkKind::Look, {
@@ -177,27 +160,18 @@ fn accepts_json(headers: &HeaderMap) -> bool {
         .is_some_and(|text| text.contains("application/json"))
 }
 
-pub async fn put_root(
-    app: State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    request: Request,
-) -> ApiResult<Json<Done>> {
-    put(app, peer, Path((key, String::new())), request).await
-}
-
 pub async fn put(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, path)): Path<(String, String)>,
+    target: SessionRequest,
+    Path(FileParameter { path }): Path<FileParameter>,
     request: Request,
 ) -> ApiResult<Json<Done>> {
-    let target = handles(&app, &peer, &key).await;
+    let found = target.handles().await;
+    let SessionRequest { app, peer, .. } = target;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
     let place = upload_place(&app, peer.uid)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
-    let (session, handles) = match target {
-        Ok(target) => target,
+    let (session, handles) = match found {
+        Ok(found) => found,
         Err(refused) => {
             // No workspace is involved here, so an ordinary blocking thread reads the rest of the body.
             let _ = tokio::task::spawn_blocking(move || pass_over(&mut input)).await;
@@ -248,13 +222,12 @@ pub fn pass_over(input: &mut impl Read) {
 }
 
 pub async fn remove(
-    State(app): State<App>,
-    peer: Peer,
-    Path((key, path)): Path<(String, String)>,
+    request: SessionRequest,
+    Path(FileParameter { path }): Path<FileParameter>,
 ) -> ApiResult<Json<Done>> {
-    let (session, handles) = handles(&app, &peer, &key).await?;
+    let (session, handles) = request.handles().await?;
     let path = files::clean(&path)?;
-    let most = app.settings.sandbox.workspace_bytes;
+    let most = request.app.settings.sandbox.workspace_bytes;
     let gauge = handles.gauge;
     let removed = handles.workspace.access(WorkKind::Removal, move |root| {
         files::remove(root, &path)?;

@@ -5,29 +5,27 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use std::io::{BufReader, Read, Seek, Write};
 use std::time::Duration;
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::App;
 use super::events::{EventsQuery, last_event_id};
 use super::files::pass_over;
-use super::sessions::ListQuery;
+use super::{App, ListQuery, WaitQuery};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
 use crate::control::peer::Peer;
-use crate::control::problems::{ApiResult, Refused};
+use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
 use crate::controls;
-use crate::memory::{MemoryPurpose, NoRoom, offload_if_large};
+use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::protocol::api::Done;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::gather;
-use crate::store::{JobRecord, JournalError};
+use crate::store::JobRecord;
 
 const CHUNK: usize = 64 * 1024;
 /// Copies of a job's record in memory while a list is made: text, values and answer.
@@ -79,52 +77,26 @@ pub async fn submit(
 ) -> ApiResult<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
     let view = app.jobs.call(|reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
-    Ok((StatusCode::ACCEPTED, Json(view.map_err(Refused)?)))
+    Ok((StatusCode::ACCEPTED, Json(view?)))
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> ApiResult<Response> {
-    if query.all {
-        peer.require_admin(&app.settings.admin.group, "see what others have")?;
-    }
-    let meant = (!query.all).then_some(peer.uid);
+    let owner = query.owner(&app, &peer)?;
     let mut memory = app.ledger.memory(peer.uid).open(MemoryPurpose::Answers);
     // Each record is charged before it is read, and so is the answer that all of them become.
-    let listed = app.journal.job_views(meant, JOBS_LISTED, |bytes| {
-        memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Unlisted::NoRoom)
-    });
-    let jobs = listed.map_err(|unlisted| match unlisted {
-        Unlisted::NoRoom(no_room) => Problem::from(no_room),
-        Unlisted::Unread(error) => error.into(),
+    let jobs = app.journal.job_views(owner, JOBS_LISTED, |bytes| {
+        memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Problem::from)
     })?;
     let response = offload_if_large(memory.bytes(), || Json(JobList { jobs }).into_response());
     drop(memory);
     Ok(response)
 }
 
-/// Why jobs cannot be listed.
-enum Unlisted {
-    NoRoom(NoRoom),
-    Unread(JournalError),
-}
-
-impl From<JournalError> for Unlisted {
-    fn from(error: JournalError) -> Self {
-        Self::Unread(error)
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ShowQuery {
-    #[serde(default)]
-    wait: bool,
-}
-
 pub async fn show(
     State(app): State<App>,
     peer: Peer,
     Path(key): Path<String>,
-    Query(query): Query<ShowQuery>,
+    Query(query): Query<WaitQuery>,
 ) -> ApiResult<Json<JobView>> {
     let id = find(&app, &peer, &key).await?.view.id;
     while query.wait
@@ -139,9 +111,9 @@ pub async fn show(
             () = ended(&mut watched) => {}
         }
     }
-    let known = app.journal.job(id).map_err(Problem::from)?;
+    let known = app.journal.job(id)?;
     let mut view = known.ok_or_else(|| no_such_job(&key))?.view;
-    view.admin_acts = app.journal.acts(id).map_err(Problem::from)?;
+    view.admin_acts = app.journal.acts(id)?;
     Ok(Json(view))
 }
 
@@ -154,14 +126,14 @@ async fn ended(watched: &mut Watched) {
 pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
     let record = find(&app, &peer, &key).await?;
     let id = record.view.id;
-    if !app.journal.forget_job(id).await.map_err(Problem::from)? {
+    if !app.journal.forget_job(id).await? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
             .hint(format!("cancel it first: `belljar job cancel {id}`"))
             .into());
     }
     let _ = tokio::fs::remove_file(artifacts_of(&app.launcher, id)).await;
     if let Some(session) = record.session {
-        app.journal.forget(session).await.map_err(Problem::from)?;
+        app.journal.forget(session).await?;
     }
     Ok(Json(Done {}))
 }
@@ -198,15 +170,14 @@ pub async fn events(
             // The state also changes if the job ends without ever having run.
             _ = watched.state.changed() => {}
         }
-        let known = app.journal.job(record.view.id).map_err(Problem::from)?;
+        let known = app.journal.job(record.view.id)?;
         record = known.ok_or_else(|| no_such_job(&key))?;
     }
-    let Some(session) = record.session else { return Ok(sse::nothing()?) };
-    let log = app.journal.log(session).map_err(Problem::from)?;
+    let Some(session) = record.session else { return Ok(sse::event_stream(Body::empty())) };
+    let log = app.journal.log(session)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let pool = app.ledger.memory(peer.uid);
     let Some(Watched { mut state, hold }) = watching else {
-        return Ok(sse::respond(log, after, Until::Now, app.shutdown.clone(), pool)?);
+        return app.stream(&peer, log, after, Until::Now);
     };
     // The sandbox may be gone already, and then its log never gets an event about the end of the job.
     let ended = app.shutdown.child_token();
@@ -217,7 +188,8 @@ pub async fn events(
             () = async { while state.changed().await.is_ok() {} } => ends.cancel(),
         }
     });
-    Ok(sse::respond_holding(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
+    let pool = app.ledger.memory(peer.uid);
+    Ok(sse::respond(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
 pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
@@ -234,14 +206,13 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
 async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
-    let found = app.journal.job(id).map_err(Problem::from)?;
+    let found = app.journal.job(id)?;
     let may = |record: &JobRecord| {
         record.view.owner == peer.uid || peer.admin || !controls::holds("jobs_have_an_owner")
     };
     let record = found.filter(may).ok_or_else(unknown)?;
     if record.view.owner != peer.uid {
-        let noted = app.journal.note_act(id, peer.uid, &peer.act).await;
-        noted.map_err(Problem::from)?;
+        app.journal.note_act(id, peer.uid, &peer.act).await?;
     }
     Ok(record)
 }

@@ -1,15 +1,23 @@
-//! Health, version, the API's description, and shutdown.
+//! What is not of one session: health, version, the API's description, shutdown, quotas and images.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use tokio::sync::mpsc;
 
 use super::App;
-use crate::control::body::JsonBody;
+use crate::control::body::{JsonBody, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
-use crate::protocol::api::{Done, Health, HealthStatus, Shutdown, Version};
+use crate::controls;
+use crate::protocol::api::{Done, Health, HealthStatus, ImageList, PullImage, QuotaView, Shutdown, Version};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 
@@ -54,4 +62,74 @@ pub async fn shut_down(
     app.remove_all.store(body.remove, std::sync::atomic::Ordering::Relaxed);
     app.stop.cancel();
     Ok(Json(Done {}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaQuery {
+    /// Another user, by name or number; for administrators only.
+    user: Option<String>,
+}
+
+pub async fn quota(
+    State(app): State<App>,
+    peer: Peer,
+    Query(query): Query<QuotaQuery>,
+) -> ApiResult<Json<QuotaView>> {
+    let uid = match query.user {
+        None => peer.uid,
+        Some(user) => {
+            let none = || Problem::new(Code::BadRequest, "there is no such user");
+            let uid = app.identities.named(&user, &peer).await;
+            if uid != Some(peer.uid) {
+                peer.require_admin(&app.settings.admin.group, "see what others have")?;
+            }
+            uid.ok_or_else(none)?
+        }
+    };
+    let who = app.identities.of(uid).await?;
+    if uid != peer.uid {
+        app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    }
+    Ok(Json(QuotaView { uid, user: who.name.clone(), quotas: app.ledger.usage(uid) }))
+}
+
+/// Progress lines that wait for the client; a slow client misses some.
+const PROGRESS_LINES: usize = 64;
+
+pub async fn images(State(app): State<App>) -> ApiResult<Json<ImageList>> {
+    Ok(Json(app.launcher.images().await?))
+}
+
+/// Answers with a line of JSON for each step, and a last one with `done` or `problem`.
+pub async fn pull(
+    State(app): State<App>,
+    peer: Peer,
+    JsonBody(body, _charge): JsonBody<PullImage>,
+) -> ApiResult<Response> {
+    // A pull changes for all users which image a name refers to.
+    if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {
+        peer.require_admin(&app.settings.admin.group, "get images for all users")?;
+    }
+    let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);
+    tokio::spawn(async move {
+        let steps = sender.clone();
+        let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
+        let pull = app.launcher.docker.pull(&body.reference, progress);
+        let outcome = tokio::select! {
+            outcome = pull => outcome,
+            // The client is gone, so the pull is cancelled: no other request could end it.
+            () = sender.closed() => return,
+        };
+        let last = match outcome {
+            Ok(()) => json!({ "done": true }),
+            Err(problem) => json!({ "problem": problem }),
+        };
+        let _ = sender.send(last).await;
+    });
+    let lines = stream::unfold(receiver, |mut receiver| async move {
+        let line = receiver.recv().await?;
+        Some((Ok::<Bytes, Infallible>(Bytes::from(format!("{line}\n"))), receiver))
+    });
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response())
 }

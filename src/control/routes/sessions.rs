@@ -4,15 +4,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use futures_util::future::join_all;
-use serde::Deserialize;
 use serde_json::json;
 
-use super::App;
+use super::{App, ListQuery, SessionRequest};
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::replay;
-use crate::actors::session::messages::SessionMsg;
+use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::control::body::{JsonBody, Path, Query};
+use crate::control::body::{JsonBody, Query};
 use crate::control::idempotency::{Key, NewTarget};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
@@ -38,8 +37,7 @@ pub async fn create(
         // Recorded before the session exists, so that a repeated request finds the session even if the daemon dies
         // meanwhile.
         let target = json!(NewTarget { new_session: id });
-        let noted = app.journal.aim(uid, key, Some(&target)).await;
-        noted.map_err(Problem::from)?;
+        app.journal.aim(uid, key, Some(&target)).await?;
     }
     let message =
         |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
@@ -52,25 +50,14 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(made?)))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ListQuery {
-    /// Lists what all users have; for administrators only.
-    #[serde(default)]
-    pub all: bool,
-}
-
 pub async fn list(
     State(app): State<App>,
     peer: Peer,
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<SessionList>> {
-    if query.all {
-        peer.require_admin(&app.settings.admin.group, "see what others have")?;
-    }
-    let meant = (!query.all).then_some(peer.uid);
+    let owner = query.owner(&app, &peer)?;
     // All at once, because one that still reads its journal answers late.
-    let views = app.directory.list(meant).into_iter().map(async |session| {
+    let views = app.directory.list(owner).into_iter().map(async |session| {
         let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
         // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
         // listed.
@@ -83,96 +70,61 @@ pub async fn list(
     Ok(Json(SessionList { sessions }))
 }
 
-pub async fn show(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-) -> ApiResult<Json<SessionView>> {
-    view_of(&app, &peer, &key).await.map(Json)
+pub async fn show(request: SessionRequest) -> ApiResult<Json<SessionView>> {
+    Ok(Json(view_of(&request.session().await?).await?))
 }
 
 /// The current view of a session.
-pub async fn view_of(app: &App, peer: &Peer, key: &str) -> ApiResult<SessionView> {
-    let session = app.session(peer, key).await?;
-    Ok(call_promptly(&session, |reply_to| SessionMsg::View { reply_to }).await?)
+pub async fn view_of(session: &SessionRef) -> Result<SessionView, Problem> {
+    call_promptly(session, |reply_to| SessionMsg::View { reply_to }).await
 }
 
-pub async fn remove(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let session = app.session(&peer, &key).await?;
-    ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await?;
-    Ok(Json(Done {}))
+pub async fn remove(request: SessionRequest) -> ApiResult<Json<Done>> {
+    request.act(|reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await
 }
 
-pub async fn interrupt(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-) -> ApiResult<Json<Interrupted>> {
-    let session = app.session(&peer, &key).await?;
-    Ok(Json(ask(&session, |reply_to| SessionMsg::Interrupt { reply_to }).await?))
+pub async fn interrupt(request: SessionRequest) -> ApiResult<Json<Interrupted>> {
+    request.ask(|reply_to| SessionMsg::Interrupt { reply_to }).await.map(Json)
 }
 
-pub async fn reset(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let session = app.session(&peer, &key).await?;
-    ask(&session, |reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
-    Ok(Json(Done {}))
+pub async fn reset(request: SessionRequest) -> ApiResult<Json<Done>> {
+    request.act(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await
 }
 
 pub async fn variables(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
+    request: SessionRequest,
     Query(which): Query<VariablesFilter>,
 ) -> ApiResult<Json<VariableList>> {
-    let session = app.session(&peer, &key).await?;
-    let message = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
-    Ok(Json(ask(&session, message).await?))
+    request.ask(|reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await.map(Json)
 }
 
-pub async fn receipt(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-) -> ApiResult<Json<Receipt>> {
-    let session = app.session(&peer, &key).await?;
-    let receipt = ask(&session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+pub async fn receipt(request: SessionRequest) -> ApiResult<Json<Receipt>> {
+    let receipt = request.ask(|reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
 }
 
 pub async fn undo(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-    JsonBody(body, _charge): JsonBody<Undo>,
+    request: SessionRequest,
+    JsonBody(Undo { cells }, _charge): JsonBody<Undo>,
 ) -> ApiResult<Json<Undone>> {
-    if body.cells == 0 {
+    if cells == 0 {
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
     }
-    let session = app.session(&peer, &key).await?;
-    Ok(Json(ask(&session, |reply_to| SessionMsg::Undo { cells: body.cells, reply_to }).await?))
+    request.ask(|reply_to| SessionMsg::Undo { cells, reply_to }).await.map(Json)
 }
 
 /// Replays a session's cells, which takes as long as the cells do.
-pub async fn replay(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
-) -> ApiResult<Json<ReplayReport>> {
-    let session = app.session(&peer, &key).await?;
-    let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+pub async fn replay(request: SessionRequest) -> ApiResult<Json<ReplayReport>> {
+    let (session, handles) = request.handles().await?;
     // The replay continues if the client disconnects, because half a replay is worse than the state before it.
     let replayed = tokio::spawn(async move { replay::replay(&session, &handles.log).await });
     Ok(Json(replayed.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
-pub async fn freeze(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let session = app.session(&peer, &key).await?;
-    ask(&session, |reply_to| SessionMsg::Freeze { reply_to }).await?;
-    Ok(Json(Done {}))
+pub async fn freeze(request: SessionRequest) -> ApiResult<Json<Done>> {
+    request.act(|reply_to| SessionMsg::Freeze { reply_to }).await
 }
 
-pub async fn thaw(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let session = app.session(&peer, &key).await?;
-    ask(&session, |reply_to| SessionMsg::Thaw { reply_to }).await?;
-    Ok(Json(Done {}))
+pub async fn thaw(request: SessionRequest) -> ApiResult<Json<Done>> {
+    request.act(|reply_to| SessionMsg::Thaw { reply_to }).await
 }

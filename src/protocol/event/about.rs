@@ -8,7 +8,6 @@ use crate::protocol::ids::CellNumber;
 
 impl EventBody {
     /// The cell that the event is about, for streams of one cell.
-    #[must_use]
     pub fn cell(&self) -> Option<CellNumber> {
         match self {
             Self::CellQueued { cell, .. }
@@ -48,7 +47,6 @@ impl EventBody {
     }
 
     /// Whether the event concerns the sandbox or the session, and with it every cell and every ask in it.
-    #[must_use]
     pub fn befalls_session(&self) -> bool {
         matches!(
             self,
@@ -82,7 +80,6 @@ pub struct AskScope {
 }
 
 impl AskScope {
-    #[must_use]
     pub fn new(ask: AskNumber) -> Self {
         Self { ask, cells: BTreeSet::new(), calls: BTreeSet::new(), approvals: BTreeSet::new() }
     }

@@ -306,7 +306,6 @@ impl EventBody {
     }
 
     /// The value of the `type` tag; also the `event:` line of the stream.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::SessionCreated { .. } => "session_created",

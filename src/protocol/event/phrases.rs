@@ -13,14 +13,12 @@ use crate::protocol::text::{clipped, one_line, visible};
 const ARGUMENTS_CHARS: usize = 200;
 
 /// `name(a=1, b="x")`, on one line and cut if need be.
-#[must_use]
 pub fn call(name: &str, arguments: &Map<String, Value>) -> String {
     let given: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
     format!("{}({})", one_line(name), clipped(&one_line(&visible(&given.join(", "))), ARGUMENTS_CHARS))
 }
 
 /// `code: import os …` or `tool: name(…)`
-#[must_use]
 pub fn approval_subject(subject: &Subject) -> String {
     match subject {
         Subject::Cell { code, .. } => format!("code: {code}"),
@@ -29,7 +27,6 @@ pub fn approval_subject(subject: &Subject) -> String {
 }
 
 /// Why an approval is required although the running cell by itself would need none.
-#[must_use]
 pub fn bound_by(approval: &Approval) -> Option<String> {
     let ask = approval.bound_by?;
     Some(format!(
@@ -37,7 +34,6 @@ pub fn bound_by(approval: &Approval) -> Option<String> {
     ))
 }
 
-#[must_use]
 pub fn decision(decision: &Decision) -> String {
     match decision {
         Decision::Accept { code: None } => "accepted".to_owned(),
@@ -49,13 +45,11 @@ pub fn decision(decision: &Decision) -> String {
     }
 }
 
-#[must_use]
 pub fn steps(number: u32) -> String {
     if number == 1 { "1 step".to_owned() } else { format!("{number} steps") }
 }
 
 /// Why an ask has no answer.
-#[must_use]
 pub fn why_unanswered(end: &AskEnd) -> Option<String> {
     let what = match end.outcome {
         AskOutcome::Answered => return None,
@@ -76,7 +70,6 @@ pub fn why_unanswered(end: &AskEnd) -> Option<String> {
 }
 
 /// How a cell ended; none for ends that need no explanation.
-#[must_use]
 pub fn what_happened(result: &ExecutionResult) -> Option<String> {
     Some(match result.status {
         Status::Failure if result.reason == Reason::Exit => {
@@ -114,13 +107,11 @@ pub fn what_happened(result: &ExecutionResult) -> Option<String> {
 }
 
 /// The note for a copy of the session: it has the state before the running cell, not that cell's changes.
-#[must_use]
 pub fn as_before(cell: CellNumber) -> String {
     format!("the variables are as before cell {cell}, which was running")
 }
 
 /// What the user would not expect about the variables after a cell.
-#[must_use]
 pub fn state_note(result: &ExecutionResult) -> Option<String> {
     let mut note = match (result.mode, result.state.kind, result.state.restored_to) {
         // If the session was removed, its files may be gone, too.

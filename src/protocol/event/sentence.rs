@@ -51,7 +51,6 @@ impl std::fmt::Display for Sentence {
 
 impl EventBody {
     /// None for events that carry content (output, displays, text of a model while it streams) or only precede another.
-    #[must_use]
     pub fn sentence(&self) -> Option<Sentence> {
         let progress = |text: String| Sentence::new(Severity::Progress, text);
         let notice = |text: String| Sentence::new(Severity::Notice, text);

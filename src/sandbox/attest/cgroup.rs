@@ -30,7 +30,6 @@ pub enum Cgroup {
 
 impl Cgroup {
     /// The control group of a process, from the text of `/proc/<pid>/cgroup`.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let root = Path::new(ROOT);
         let below = |controller: &str| {
@@ -53,18 +52,15 @@ impl Cgroup {
         Some(Self::V2 { folder: root.join(unified.trim_start_matches('/')) })
     }
 
-    #[must_use]
     pub fn of_process(pid: i32) -> Option<Self> {
         Self::parse(&read_small(Path::new(&format!("/proc/{pid}/cgroup"))).ok()?)
     }
 
     /// The control group of a sandbox, if it has one of its own.
-    #[must_use]
     pub fn of_sandbox(receipt: &Receipt) -> Option<Self> {
         (receipt.limits.cgroup_version > 0).then(|| Self::of_process(receipt.process.pid)).flatten()
     }
 
-    #[must_use]
     pub fn version(&self) -> u8 {
         match self {
             Self::V1 { .. } => 1,
@@ -72,7 +68,6 @@ impl Cgroup {
         }
     }
 
-    #[must_use]
     pub fn counters(&self) -> Counters {
         let (memory, pids) = match self {
             Self::V1 { memory, pids, .. } => (memory.join("memory.oom_control"), pids.join("pids.events")),
@@ -83,7 +78,6 @@ impl Cgroup {
     }
 
     /// What the group's processes use now; `None` if that is not counted here.
-    #[must_use]
     pub fn load(&self) -> Option<Load> {
         let number = |path: PathBuf| read_small(&path).ok()?.trim().parse::<u64>().ok();
         let of = |path: PathBuf, key| keyed(&read_small(&path).ok()?, key);
@@ -102,13 +96,11 @@ impl Cgroup {
         Some(Load { cpu_us, memory_bytes: memory.saturating_sub(cache.unwrap_or(0)) })
     }
 
-    #[must_use]
     pub fn cpu_time(&self) -> Option<Duration> {
         self.load().map(|load| Duration::from_micros(load.cpu_us))
     }
 
     /// Whether all processes of the group are frozen; `None` if that cannot be read.
-    #[must_use]
     pub fn is_frozen(&self) -> Option<bool> {
         match self {
             Self::V1 { freezer, .. } => {
@@ -122,7 +114,6 @@ impl Cgroup {
         }
     }
 
-    #[must_use]
     pub fn memory_limit(&self) -> Option<u64> {
         let path = match self {
             Self::V1 { memory, .. } => memory.join("memory.limit_in_bytes"),
@@ -131,7 +122,6 @@ impl Cgroup {
         read_small(&path).ok()?.trim().parse().ok()
     }
 
-    #[must_use]
     pub fn pids_limit(&self) -> Option<u64> {
         let path = match self {
             Self::V1 { pids, .. } => pids.join("pids.max"),
@@ -158,7 +148,6 @@ impl Cgroup {
         }
     }
 
-    #[must_use]
     pub fn cpus(&self) -> Option<f64> {
         let (quota, period) = match self {
             Self::V1 { cpu, .. } => (

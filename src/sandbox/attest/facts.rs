@@ -7,7 +7,6 @@ use crate::protocol::receipt::ProcessFact;
 use crate::sandbox::workspace::owner::NO_GROUP;
 
 /// Parses `/proc/<pid>/status`.
-#[must_use]
 pub fn parse_status(pid: i32, status: &str) -> Option<ProcessFact> {
     let field = |name: &str| {
         status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
@@ -27,7 +26,6 @@ pub fn parse_status(pid: i32, status: &str) -> Option<ProcessFact> {
 }
 
 /// A row of `/proc/<pid>/limits`; `unlimited` is the largest number.
-#[must_use]
 pub fn parse_limit(limits: &str, row: &str) -> Option<u64> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(row))?;
     match rest.split_whitespace().next()? {
@@ -44,7 +42,6 @@ pub struct Ceilings {
 }
 
 /// Parses the text of `/proc/<pid>/limits`.
-#[must_use]
 pub fn parse_ceilings(limits: &str) -> Option<Ceilings> {
     Some(Ceilings {
         locked_memory: parse_limit(limits, "Max locked memory")?,
@@ -53,7 +50,6 @@ pub fn parse_ceilings(limits: &str) -> Option<Ceilings> {
 }
 
 /// Reads a process's facts from `/proc`.
-#[must_use]
 pub fn process(pid: i32) -> Option<ProcessFact> {
     let folder = format!("/proc/{pid}");
     let mut fact = parse_status(pid, &read_small(&Path::new(&folder).join("status")).ok()?)?;
@@ -65,7 +61,6 @@ pub fn process(pid: i32) -> Option<ProcessFact> {
 }
 
 /// The primary group of a user by `/etc/passwd`; `NO_GROUP` if the user is not listed.
-#[must_use]
 pub fn primary_group(uid: u32) -> u32 {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     group_in(&users, uid).unwrap_or(NO_GROUP)

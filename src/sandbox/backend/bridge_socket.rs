@@ -28,7 +28,6 @@ impl BridgeSocket {
     }
 
     /// The socket of a sandbox that runs already. It is bound when the kernel's connection is wanted.
-    #[must_use]
     pub fn unbound(folder: PathBuf) -> Self {
         Self { folder, listener: Mutex::default() }
     }

@@ -36,7 +36,6 @@ struct Prepared {
 }
 
 /// The name of the folder for this version of the kernel and this image.
-#[must_use]
 pub fn folder_name(image_id: &str) -> String {
     let mut digest = Sha256::new();
     digest.update(LAYOUT.as_bytes());
@@ -162,7 +161,6 @@ fn is_package(name: &str) -> bool {
 }
 
 /// The image's packages by their `pip` names; empty if the list cannot be read.
-#[must_use]
 pub fn packages(folder: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<String>> {
         let mut text = String::new();

@@ -35,7 +35,6 @@ const OF_PROC: [&str; 17] = [
 ];
 
 /// Paths that are hidden from guests on this host.
-#[must_use]
 pub(in crate::sandbox) fn hidden() -> Vec<String> {
     if !controls::holds("hardware_is_hidden") {
         return Vec::new();

@@ -14,7 +14,6 @@ const CALLS_WITH_MODES: [&str; 8] =
     ["chmod", "creat", "fchmod", "fchmodat", "fchmodat2", "open", "openat", "openat2"];
 
 /// The profile that is applied.
-#[must_use]
 pub fn seccomp_profile() -> &'static str {
     static APPLIED: LazyLock<String> = LazyLock::new(|| {
         let open = switched_off();

@@ -29,14 +29,12 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// The snapshot of a tree that could not be scanned.
-    #[must_use]
     pub fn unseen() -> Self {
         Self { cut: true, ..Self::default() }
     }
 }
 
 /// Scans a tree without following links. Entries that cannot be read are left out.
-#[must_use]
 pub fn scan(root: &Root<'_>) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: false };
@@ -68,7 +66,6 @@ pub fn scan(root: &Root<'_>) -> Snapshot {
 }
 
 /// The differences between two snapshots; true if the list or one of the scans was cut.
-#[must_use]
 pub fn compare(before: &Snapshot, after: &Snapshot) -> (Vec<Artifact>, bool) {
     let artifact = |path: &String, bytes, change| Artifact { path: path.clone(), bytes, change };
     let mut artifacts: Vec<Artifact> = after

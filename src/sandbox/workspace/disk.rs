@@ -22,7 +22,6 @@ pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
 }
 
 /// Bytes that the disk of the folder is short of `reserve`.
-#[must_use]
 pub fn short_at(folder: &std::path::Path, reserve: u64) -> u64 {
     let found = std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok());
     let short = |found: StatVfs| reserve.saturating_sub(free(&found));

@@ -135,7 +135,6 @@ fn open_folder(root: &Root<'_>, path: &Path) -> Result<OwnedFd, Problem> {
 }
 
 /// Whether the workspace has an entry of that name.
-#[must_use]
 pub fn is_there(root: &Root<'_>, name: &str) -> bool {
     stat_at(root.folder(), name).is_ok()
 }

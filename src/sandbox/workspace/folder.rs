@@ -20,7 +20,7 @@ use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::room::Filling;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::set_id;
-use crate::sandbox::workspace::usage::{self, Hidden, Usage};
+use crate::sandbox::workspace::usage::{self, DiskUsage, Hidden};
 
 /// The user who runs the daemon. It decides as which users guests run, and who owns their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,6 @@ pub struct Service {
 }
 
 impl Service {
-    #[must_use]
     pub fn of_this_process() -> Self {
         let uid = rustix::process::geteuid().as_raw();
         Self { system: uid == 0, uid, gid: rustix::process::getegid().as_raw() }
@@ -82,7 +81,7 @@ impl Workspace {
         &self,
         first: Option<i32>,
         disk_reserve: u64,
-    ) -> Result<rustix::io::Result<(Usage, Duration)>, Problem> {
+    ) -> Result<rustix::io::Result<(DiskUsage, Duration)>, Problem> {
         let seen = self.access(WorkKind::Look, |root| timed(|| usage::measure(root))).await?;
         let (folder, managed) = (Arc::clone(&self.root), self.managed);
         let look = move || {
@@ -104,7 +103,6 @@ impl Workspace {
     }
 
     /// The room that all uploads to the folder share.
-    #[must_use]
     pub fn filling(&self) -> Arc<Filling> {
         Arc::clone(&self.filling)
     }

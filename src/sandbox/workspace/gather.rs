@@ -33,7 +33,6 @@ pub struct Manifest {
 
 impl Manifest {
     /// One digest for everything: that of a list as `sha256sum` writes it, with line breaks in names escaped.
-    #[must_use]
     pub fn sha256(&self) -> String {
         let mut digest = Sha256::new();
         for (path, sha256) in &self.files {
@@ -68,7 +67,6 @@ pub fn look_through(input: impl Read) -> Result<Manifest, Problem> {
     Ok(manifest)
 }
 
-#[must_use]
 pub fn too_large() -> Problem {
     Problem::new(Code::TooLarge, format!("the files of a job may have {JOB_INPUT_BYTES} bytes at most"))
         .hint("send only what the script needs")

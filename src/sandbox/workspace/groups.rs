@@ -7,7 +7,6 @@ use crate::controls;
 use crate::sandbox::workspace::owner::{Ids, NO_GROUP};
 
 /// The group of a guest that works as a user in a folder of that user: the folder's group, if the user is a member.
-#[must_use]
 pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
     if !controls::holds("guest_groups") {
         return folder_gid;
@@ -31,7 +30,6 @@ fn choose(account: Option<&Ids>, uid: u32, folder_gid: u32, is_nameless: impl Fn
 
 /// The groups that a guest of this daemon may keep: those of the user who runs the daemon. A guest of root's daemon
 /// keeps none.
-#[must_use]
 pub(in crate::sandbox) fn of_an_owner() -> Vec<u32> {
     if rustix::process::geteuid().is_root() {
         return Vec::new();

@@ -31,7 +31,6 @@ const PAUSE: u32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The pause before the next measurement, after one that took `took`.
-#[must_use]
 pub fn pause_after(took: Duration) -> Duration {
     if controls::holds("usage_watch_pauses") {
         took.saturating_mul(PAUSE).min(LONGEST_PAUSE)
@@ -51,7 +50,7 @@ pub enum Hidden {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct DiskUsage {
     pub bytes: u64,
     pub entries: usize,
     pub hidden: Option<Hidden>,
@@ -61,9 +60,8 @@ pub struct Usage {
     pub is_disk_short: bool,
 }
 
-impl Usage {
+impl DiskUsage {
     /// A sentence about what exceeds the limits, if anything does.
-    #[must_use]
     pub fn beyond(&self, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
             return Some(format!(
@@ -84,7 +82,6 @@ impl Usage {
     }
 
     /// The bytes that count if a workspace may hold `most`. If something is hidden, that is more than is tolerated.
-    #[must_use]
     pub fn counted(&self, most: u64) -> u64 {
         match self.hidden {
             Some(_) => self.bytes.max(most.saturating_mul(DISK_TOLERANCE).saturating_add(1)),
@@ -95,8 +92,8 @@ impl Usage {
 
 /// Walks without following links and stops when there are too many entries. Files that are deleted but still open are
 /// not seen. An error is always a fault of this machine, never caused by a guest.
-pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
-    let mut usage = Usage::default();
+pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
+    let mut usage = DiskUsage::default();
     let mut linked = HashSet::new();
     let walk = Walk { entries: ENTRIES_LOOKED_AT, sorted: false };
     walk.run_with(
@@ -120,7 +117,7 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<Usage> {
     Ok(usage)
 }
 
-impl Usage {
+impl DiskUsage {
     /// `is_guests`: whether the folder that could not be looked into is the guest's own.
     fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
         match error {
@@ -202,7 +199,7 @@ mod tests {
         Workspace::managed(path, service, UserMapping::Same, choice, 0, u64::MAX).unwrap()
     }
 
-    fn measured(workspace: &Workspace) -> Usage {
+    fn measured(workspace: &Workspace) -> DiskUsage {
         workspace.access_here(measure).unwrap()
     }
 

@@ -16,7 +16,6 @@ pub struct Paid {
 
 impl Paid {
     /// The charged bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -44,13 +43,11 @@ impl EventLog {
     }
 
     /// The owner's share of the memory, if the log has an owner.
-    #[must_use]
     pub fn memory(&self) -> Option<&Pool> {
         self.state.memory.get()
     }
 
     /// Whether the owner has more bytes waiting to be written than are allowed.
-    #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.state.lane.get().is_some_and(|lane| lane.is_full())
             && !self.state.inner.lock().abandoned
@@ -114,7 +111,6 @@ impl EventLog {
     }
 
     /// A receiver that changes each time something from the sandbox exceeds the quota.
-    #[must_use]
     pub fn watch_exceeded(&self) -> watch::Receiver<Option<Exceeded>> {
         self.state.exceeded.subscribe()
     }

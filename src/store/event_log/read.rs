@@ -17,7 +17,6 @@ const READ_COPIES: u64 = 4;
 
 impl EventLog {
     /// The highest frame number of the sandbox whose effect is committed; 0 if there is none.
-    #[must_use]
     pub fn received(&self, sandbox: &SandboxId) -> u64 {
         self.state.inner.lock().received.get(sandbox).copied().unwrap_or(0)
     }
@@ -74,7 +73,6 @@ impl EventLog {
 
     /// An upper bound on the bytes of the first event after `after`; `None` if there is no such event. The event itself
     /// is not read.
-    #[must_use]
     pub fn next_size(&self, after: Seq) -> Option<u64> {
         {
             let inner = self.state.inner.lock();
@@ -131,7 +129,6 @@ impl EventLog {
     }
 
     /// The event that ended the cell, if it is still kept.
-    #[must_use]
     pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
         let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
         let (found, in_file) = {

@@ -59,11 +59,7 @@ impl Tool for ReadVariable {
 
 /// Whether the text is only a name; this matters because the text is evaluated.
 fn is_name(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters.next().is_some_and(|first| first.is_alphabetic() || first == '_')
-        && letters.all(|letter| letter.is_alphanumeric() || letter == '_')
-        && name.chars().count() <= NAME_CHARS
-        && !values::is_keyword(name)
+    values::is_identifier(name) && name.chars().count() <= NAME_CHARS && !values::is_keyword(name)
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ pub const PLAN_BYTES: usize = 512 * 1024;
 const PROBLEMS_TOLD: usize = 10;
 
 /// Descriptions of everything that is wrong; empty if nothing is.
-#[must_use]
 pub fn problems(tree: &PlanTree) -> Vec<String> {
     let mut found = Problems::default();
     // The checks below walk the tree, so its size is checked first.

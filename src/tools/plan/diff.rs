@@ -3,45 +3,46 @@
 use std::collections::BTreeMap;
 
 use super::model::{PlanNode, PlanTree};
-use super::words;
+use super::words::Words;
 use crate::protocol::ask::Language;
 
 type Placed<'a> = BTreeMap<&'a str, (&'a PlanNode, Option<&'a PlanNode>)>;
 
 /// One line for added tasks, one for removed tasks, and one for each task that changed its status or parent. Never
 /// empty.
-#[must_use]
 pub fn changes(old: &PlanTree, new: &PlanTree, language: Language) -> Vec<String> {
-    let (before, after) = (placed(old), placed(new));
+    let (before, after, words) = (placed(old), placed(new), Words(language));
     let mut lines = Vec::new();
-    let missing_in = |there: &Placed, tree: &PlanTree| -> Vec<String> {
+    let missing_in = |there: &Placed, tree: &PlanTree| {
         let missing = |(node, _): &(&PlanNode, _)| !there.contains_key(node.id());
-        tree.walk().into_iter().filter(missing).map(|(node, _)| node.task_name.clone()).collect()
+        let names: Vec<String> =
+            tree.walk().into_iter().filter(missing).map(|(node, _)| node.task_name.clone()).collect();
+        names.join(", ")
     };
     let added = missing_in(&before, new);
     if !added.is_empty() {
-        lines.push(words::added(&refs(&added), language));
+        lines.push(words.added(&added));
     }
     let removed = missing_in(&after, old);
     if !removed.is_empty() {
-        lines.push(words::removed(&refs(&removed), language));
+        lines.push(words.removed(&removed));
     }
     let both = || {
         new.walk().into_iter().filter_map(|(node, parent)| Some((*before.get(node.id())?, (node, parent))))
     };
     for ((old, _), (new, _)) in both() {
         if old.status != new.status {
-            lines.push(words::status_changed(&new.task_name, old.status, new.status, language));
+            lines.push(words.changed(&new.task_name, words.status(old.status), words.status(new.status)));
         }
     }
     for ((_, old), (node, new)) in both() {
         if old.map(PlanNode::id) != new.map(PlanNode::id) {
             let (old, new) = (old.map(name), new.map(name));
-            lines.push(words::moved(&node.task_name, old, new, language));
+            lines.push(words.moved(&node.task_name, old, new));
         }
     }
     if lines.is_empty() {
-        lines.push(words::unchanged(language));
+        lines.push(words.unchanged());
     }
     lines
 }
@@ -52,8 +53,4 @@ fn placed(tree: &PlanTree) -> Placed<'_> {
 
 fn name(node: &PlanNode) -> &str {
     &node.task_name
-}
-
-fn refs(names: &[String]) -> Vec<&str> {
-    names.iter().map(String::as_str).collect()
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::model::{PlanNode, PlanTree};
-use super::{check, diff, render, words};
+use super::words::Words;
+use super::{check, diff, render};
 use crate::protocol::ask::{Language, PlanVersion};
 
 /// The newest version of a plan; older ones are in the journal.
@@ -17,7 +18,6 @@ pub struct PlanHistory {
 
 impl PlanHistory {
     /// Continues after a version from the journal.
-    #[must_use]
     pub fn after(latest: &PlanVersion) -> Self {
         Self { version: latest.version, latest: serde_json::from_value(latest.tree.clone()).ok() }
     }
@@ -35,7 +35,7 @@ impl PlanHistory {
             return Err(problems);
         }
         let changes = match &self.latest {
-            None => vec![words::first(language)],
+            None => vec![Words(language).first()],
             Some(latest) => diff::changes(latest, &tree, language),
         };
         let version = PlanVersion {
@@ -70,9 +70,9 @@ impl PlanHistory {
 }
 
 /// The report to the model about the version that it submitted.
-#[must_use]
 pub fn plan_report(plan: &PlanVersion, language: Language) -> String {
-    let (changed, shown) = words::headings(language);
+    let words = Words(language);
+    let (changed, shown) = (words.changes_heading(), words.plan_heading());
     let statistics = Value::Object(plan.statistics.clone());
     format!(
         "{changed}\n{}\n\n{shown}\n{}\n\nstatus_statistics: {statistics}",

@@ -4,36 +4,22 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum TaskStatus {
-    #[default]
-    Pending,
-    Processing,
-    Completed,
-    Failed,
-    Retry,
-    Skipped,
+use crate::protocol::words::words;
+
+words! {
+    #[derive(Default, PartialOrd, Ord)]
+    pub enum TaskStatus {
+        #[default]
+        Pending = "pending",
+        Processing = "processing",
+        Completed = "completed",
+        Failed = "failed",
+        Retry = "retry",
+        Skipped = "skipped",
+    }
 }
 
 impl TaskStatus {
-    pub const ALL: [Self; 6] =
-        [Self::Pending, Self::Processing, Self::Completed, Self::Failed, Self::Retry, Self::Skipped];
-
-    /// The name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Processing => "processing",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Retry => "retry",
-            Self::Skipped => "skipped",
-        }
-    }
-
-    #[must_use]
     pub fn symbol(self) -> &'static str {
         match self {
             Self::Pending => "[⏳]",

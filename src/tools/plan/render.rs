@@ -3,28 +3,26 @@
 use serde_json::{Map, Value, json};
 
 use super::model::{PlanNode, PlanTree, TaskStatus};
-use super::words;
+use super::words::Words;
 use crate::protocol::ask::Language;
 
 /// A nested list, two spaces per level.
-#[must_use]
 pub fn markdown(tree: &PlanTree, language: Language) -> String {
     let mut lines = Vec::new();
     for node in &tree.tree_nodes {
-        render(node, 0, language, &mut lines);
+        render(node, 0, Words(language), &mut lines);
     }
     lines.join("\n")
 }
 
-fn render(node: &PlanNode, level: usize, language: Language, lines: &mut Vec<String>) {
+fn render(node: &PlanNode, level: usize, words: Words, lines: &mut Vec<String>) {
     let indent = "  ".repeat(level);
-    let mut line = words::task_line(node.status.symbol(), &node.task_name, node.id(), language);
+    let mut line = words.task_line(node.status.symbol(), &node.task_name, node.id());
     if matches!(node.status, TaskStatus::Failed | TaskStatus::Retry | TaskStatus::Skipped) {
-        line.push_str(&words::status_note(words::status(node.status, language), language));
+        line.push_str(&words.status_note(words.status(node.status)));
     }
     lines.push(format!("{indent}{line}"));
-    let (about, result) = words::labels(language);
-    for (label, text) in [(about, &node.description), (result, &node.output)] {
+    for (label, text) in [(words.about(), &node.description), (words.result(), &node.output)] {
         // Every line of a text needs its own mark to stay in the quote.
         for (at, part) in text.trim_end().lines().enumerate() {
             let label = if at == 0 { label } else { "" };
@@ -32,12 +30,11 @@ fn render(node: &PlanNode, level: usize, language: Language, lines: &mut Vec<Str
         }
     }
     for child in node.children() {
-        render(child, level + 1, language, lines);
+        render(child, level + 1, words, lines);
     }
 }
 
 /// Tasks per status, `__total`, `__completion_rate` and `__pending_rate` (0 to 1, two decimals).
-#[must_use]
 pub fn statistics(tree: &PlanTree) -> Map<String, Value> {
     let nodes = tree.walk();
     let count = |status| nodes.iter().filter(|(node, _)| node.status == status).count();

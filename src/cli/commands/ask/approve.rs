@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cli::args::read_text;
 use crate::cli::commands::ask::approval::{Choice, blocks, choice, edited, question};
 use crate::cli::commands::ask::line_reader::LineReader;
-use crate::cli::commands::session::ps::owner;
+use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::block::render;

@@ -9,7 +9,7 @@ use super::watch::{Watched, watch};
 use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::commands::ask::models::played;
+use crate::cli::commands::ask::inspect::played;
 use crate::cli::commands::cell::run::ThrowAway;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
@@ -22,8 +22,6 @@ use crate::protocol::ask::{
 use crate::protocol::event::phrases;
 use crate::protocol::exit_codes::ask_exit_code;
 use crate::protocol::values;
-
-const DIALECTS: [&str; 4] = ["tool_calls", "next_step", "json_action", "xml_tags"];
 
 /// Ask a model, which may run Python in a session until it knows the answer.
 ///
@@ -38,10 +36,10 @@ pub(in crate::cli) struct Ask {
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// How the model says what it wants.
-    #[arg(long, value_parser = word::<Dialect>(&DIALECTS))]
+    #[arg(long, value_parser = word::<Dialect>())]
     dialect: Option<Dialect>,
     /// The language of what the model is told.
-    #[arg(long, value_parser = word::<Language>(&["en", "zh"]))]
+    #[arg(long, value_parser = word::<Language>())]
     language: Option<Language>,
     /// When you are asked: never (`auto`), before every cell (`ask`), or `tools:NAME,NAME`.
     #[arg(long, value_name = "WHEN", value_parser = approval)]

@@ -1,7 +1,6 @@
 //! Commands that run Python.
 
-pub(in crate::cli) mod eval;
-pub(in crate::cli) mod exec;
+pub(in crate::cli) mod once;
 pub(in crate::cli) mod repl;
 pub(in crate::cli) mod run;
 pub(in crate::cli) mod stream;

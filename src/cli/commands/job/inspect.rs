@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::watch::fetch;
 use crate::cli::client::http::escaped_path;
-use crate::cli::commands::session::ps::owner;
+use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_event;

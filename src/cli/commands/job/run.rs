@@ -49,7 +49,7 @@ pub(in crate::cli) struct Run {
     #[arg(long)]
     image: Option<String>,
     /// What holds them: `docker`, `bubblewrap` or `auto`.
-    #[arg(long, value_parser = word::<Backend>(&Backend::ALL.map(Backend::name)))]
+    #[arg(long, value_parser = word::<Backend>())]
     backend: Option<Backend>,
     /// A variable for the scripts; without a value, with the one that it has here. Nothing else of
     /// this environment reaches them.

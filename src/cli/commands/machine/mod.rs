@@ -1,10 +1,8 @@
 //! Commands about the host: the daemon, its configuration, images, quotas, and the command line itself.
 
-pub(in crate::cli) mod config;
 pub(in crate::cli) mod daemon;
 pub(in crate::cli) mod doctor;
 pub(in crate::cli) mod image;
-pub(in crate::cli) mod quota;
+pub(in crate::cli) mod inspect;
 pub(in crate::cli) mod shell;
-pub(in crate::cli) mod version;
 pub(in crate::cli) mod welcome;

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::cli::client::http::Client;
-use crate::cli::commands::session::ps::{owner, state};
+use crate::cli::commands::session::inspect::{owner, state};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, age, or_dash, size};

@@ -61,7 +61,6 @@ impl Line {
 }
 
 /// The jail that serves one session.
-#[must_use]
 pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     let mut line = walls(spec, host);
     line.mount("--bind", &spec.workspace, WORKSPACE);
@@ -75,7 +74,6 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
 }
 
 /// A short-lived jail that compiles the kernel's bytecode; only its output folder is writable.
-#[must_use]
 pub fn compile(spec: &SandboxSpec, host: &Host<'_>, output: &Path) -> Vec<String> {
     let mut line = walls(spec, host);
     line.mount("--ro-bind", &spec.kernel_dir, KERNEL_DIR);
@@ -171,7 +169,6 @@ fn read_only(holds: bool) -> &'static str {
 }
 
 /// The mount points of a command line.
-#[must_use]
 pub fn targets(line: &[String]) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     let mut words = line.iter().take_while(|word| *word != "--");

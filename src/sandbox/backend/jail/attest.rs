@@ -90,7 +90,6 @@ fn unescape(text: &str) -> String {
 }
 
 /// Reads the facts from the host's kernel. `None` if the jail is gone, or the daemon may not read them.
-#[must_use]
 pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
     let pid = jail.identity.pid;
     let read = |name: &str| facts::read_small(Path::new(&format!("/proc/{pid}/{name}"))).ok();
@@ -146,7 +145,6 @@ fn own_namespaces(pid: i32) -> Vec<String> {
 }
 
 /// The names of all differences; code may run only if there are none.
-#[must_use]
 pub fn differences(
     spec: &SandboxSpec,
     walls: Walls,
@@ -192,7 +190,6 @@ fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
 }
 
 /// The receipt of a sandbox that passed the checks.
-#[must_use]
 pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
     let bubblewrap = jail.walls == Walls::Bubblewrap;
     let told = |mount: &SeenMount| MountFact {

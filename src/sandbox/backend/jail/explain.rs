@@ -20,7 +20,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    #[must_use]
     pub fn read() -> Self {
         let is = |path: &str, value: &str| read_small(Path::new(path)).is_ok_and(|text| text.trim() == value);
         Self {
@@ -32,7 +31,6 @@ impl Machine {
 }
 
 /// The problem behind a message that bubblewrap wrote to its stderr.
-#[must_use]
 pub fn failure(said: &str, machine: Machine) -> Problem {
     let said: String = said.trim().chars().take(SAID_CHARS).collect();
     let about_namespaces =
@@ -71,7 +69,6 @@ pub fn failure(said: &str, machine: Machine) -> Problem {
 }
 
 /// The problem that bubblewrap is not installed or cannot be run.
-#[must_use]
 pub fn missing(error: &std::io::Error) -> Problem {
     Problem::new(Code::SandboxFailed, format!("bubblewrap cannot be run: {error}"))
         .hint("install it with `apt-get install bubblewrap`")

@@ -24,7 +24,6 @@ pub struct Group {
 
 impl Group {
     /// Makes a group; `None` if the daemon may not make one with all its limits.
-    #[must_use]
     pub fn make(name: &str, limits: &Limits) -> Option<Self> {
         let group = Self::named(Path::new(ROOT), name);
         match group.set_up(limits) {
@@ -38,7 +37,6 @@ impl Group {
     }
 
     /// The existing group of that name.
-    #[must_use]
     pub fn find(name: &str) -> Option<Self> {
         let group = Self::named(Path::new(ROOT), name);
         let is_there = match &group.cgroup {

@@ -72,7 +72,6 @@ fn oom_score() -> i64 {
 }
 
 /// Whether this kernel counts the processes of a user namespace separately.
-#[must_use]
 pub fn counts_by_namespace() -> bool {
     read_small(Path::new("/proc/sys/kernel/osrelease"))
         .is_ok_and(|release| version(&release).is_some_and(|version| version >= COUNTED_BY_NAMESPACE))

@@ -54,7 +54,6 @@ pub(super) type StderrHead = Arc<Mutex<String>>;
 
 impl Jail {
     /// Takes over a jail that an earlier daemon left running; `None` if it is gone.
-    #[must_use]
     pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
         let walls = Walls::of(receipt.backend)?;
         let identity = Identity::parse(&receipt.container).filter(Identity::lives)?;

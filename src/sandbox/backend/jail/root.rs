@@ -44,7 +44,6 @@ impl Entry {
 
 impl Root {
     /// The root file system in a folder; `/` is the host's own.
-    #[must_use]
     pub fn of(folder: &Path) -> Self {
         let bind = |name: &str| Entry::Bind { source: folder.join(name), target: format!("/{name}") };
         let mut entries = vec![bind("usr")];
@@ -68,7 +67,6 @@ impl Root {
 }
 
 /// The folder of an image name: one that was built, or the host's root.
-#[must_use]
 pub fn folder(built: &Path, reference: &str) -> PathBuf {
     if reference == HOST { PathBuf::from("/") } else { built.join(short(reference)) }
 }
@@ -112,7 +110,6 @@ pub fn resolve(built: &Path, requested: Option<&str>, allowed: &[String]) -> Res
 }
 
 /// The allowed images that were built, and the host.
-#[must_use]
 pub fn list(built: &Path, allowed: &[String]) -> Vec<ImageFact> {
     let names = allowed.iter().map(String::as_str).chain([HOST]);
     let found = names

@@ -56,7 +56,6 @@ async fn asked(words: Vec<String>) -> bool {
 }
 
 /// The scope with this name, if the process is in it.
-#[must_use]
 pub fn find(name: &str, pid: i32) -> Option<Group> {
     Cgroup::of_process(pid).filter(|cgroup| is_of(cgroup, name)).map(|cgroup| Group { cgroup })
 }

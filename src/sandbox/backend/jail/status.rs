@@ -18,12 +18,10 @@ pub struct Status {
     pub exit_code: Option<i64>,
 }
 
-#[must_use]
 pub fn file(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-#[must_use]
 pub fn read(folder: &Path) -> Status {
     read_small(&file(folder)).map(|text| parse(&text)).unwrap_or_default()
 }
@@ -39,7 +37,6 @@ fn parse(text: &str) -> Status {
 
 impl Status {
     /// The pid, if its process is still in the pid namespace that was made for the jail.
-    #[must_use]
     pub fn living(&self) -> Option<i32> {
         let (pid, namespace) = (self.child_pid?, self.pid_namespace?);
         (namespace_of(pid)? == namespace).then_some(pid)

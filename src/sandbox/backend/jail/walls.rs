@@ -10,7 +10,6 @@ pub enum Walls {
 }
 
 impl Walls {
-    #[must_use]
     pub fn of(backend: Backend) -> Option<Self> {
         match backend {
             Backend::Bubblewrap => Some(Self::Bubblewrap),

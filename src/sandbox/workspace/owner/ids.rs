@@ -15,7 +15,6 @@ pub struct Ids {
 
 impl Ids {
     /// A user and a group without other groups, such as a guest.
-    #[must_use]
     pub fn alone(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new() }
     }
@@ -31,13 +30,11 @@ impl Ids {
     }
 
     /// The same, for callers to whom an error is the same as a missing account.
-    #[must_use]
     pub fn of_account(uid: u32) -> Option<Self> {
         Self::look_up(uid).ok().flatten()
     }
 
     /// The same, but a user without an account gets `NO_GROUP` and no other groups.
-    #[must_use]
     pub fn of_user(uid: u32) -> Self {
         Self::of_account(uid).unwrap_or_else(|| Self::alone(uid, NO_GROUP))
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::command;
-use crate::cli::render::highlight::{KEYWORDS, is_word};
+use crate::cli::render::highlight::{SOFT_KEYWORDS, is_word};
 use crate::protocol::frames::Variable;
+use crate::protocol::values::{KEYWORDS, is_identifier};
 
 /// Bounds on the number and the length of names, because they come from the guest.
 const NAMES: usize = 2000;
@@ -19,8 +20,7 @@ pub fn usable(variables: &[Variable]) -> BTreeSet<String> {
 }
 
 fn is_name(text: &str) -> bool {
-    let begins = text.chars().next().is_some_and(|c| c == '_' || c.is_alphabetic());
-    begins && text.len() <= NAME_BYTES && text.chars().all(is_word)
+    text.len() <= NAME_BYTES && is_identifier(text)
 }
 
 /// Where the word before `at` begins, and its possible completions.
@@ -42,7 +42,7 @@ pub fn offers(names: &BTreeSet<String>, text: &str, at: usize) -> (usize, Vec<St
     if word.is_empty() || rest.ends_with('.') || word.starts_with(|c: char| c.is_ascii_digit()) {
         return (start, Vec::new());
     }
-    let all: BTreeSet<&str> = names.iter().map(String::as_str).chain(KEYWORDS).collect();
+    let all: BTreeSet<&str> = names.iter().map(String::as_str).chain(KEYWORDS).chain(SOFT_KEYWORDS).collect();
     (start, all.into_iter().filter(|name| name.starts_with(word)).map(ToOwned::to_owned).collect())
 }
 

@@ -1,0 +1,103 @@
+//! Commands that run one piece of Python in a session: code, or an expression.
+
+use clap::Args;
+use serde_json::{Map, Value};
+
+use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds, word};
+use crate::cli::commands::cell::stream::{End, Stops, stream};
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::cell::{show_end, show_whole};
+use crate::protocol::api::{CellView, RunCell};
+use crate::protocol::exit_codes::exit_code;
+use crate::protocol::result::Mode;
+use crate::protocol::{api, exit_codes as exit};
+
+/// Evaluate one expression in a copy of a session, so that it changes nothing.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Eval {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// How long it may take.
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// See none of the session's variables, only `--values` and a few safe functions.
+    #[arg(long)]
+    isolated: bool,
+    /// With `--isolated`: names to use, as a JSON object or `@FILE` with one.
+    #[arg(long, value_name = "JSON", value_parser = json_object, requires = "isolated")]
+    values: Option<Map<String, Value>>,
+    /// The expression, or `-` to read it from stdin.
+    expression: String,
+}
+
+impl Eval {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let body = api::Eval {
+            expression: code_or_stdin(&self.expression)?,
+            timeout_s: self.timeout,
+            isolated: self.isolated,
+            values: self.values.unwrap_or_default(),
+        };
+        let answer = context.client().post(&format!("/v1/sessions/{session}/eval"), &body).await?;
+        if !self.isolated {
+            context.show(&answer, |screen, result| show_whole(screen, &result))?;
+            return Ok(exit_code(&answer.parse()?));
+        }
+        let computed: api::Computed = answer.parse()?;
+        if computed.result.is_none() && computed.error.is_none() {
+            return Err(Failure::new("the daemon answered with neither a result nor an error"));
+        }
+        context.show(&answer, |screen, computed: api::Computed| match (computed.error, computed.result) {
+            (Some(error), _) => screen.error(&error),
+            (None, result) => screen.guest_line(&result.unwrap_or_default()),
+        })?;
+        Ok(if computed.error.is_some() { exit::FAILURE } else { exit::SUCCESS })
+    }
+}
+
+/// Run Python in a session and watch its output.
+///
+/// Variables are kept for the next cell. Ctrl-C interrupts the cell; a second one leaves it running.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Exec {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// How long it may run, for example 30s or 5min.
+    #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
+    timeout: Option<f64>,
+    /// `fork` runs in a copy whose changes are dropped.
+    #[arg(long, value_parser = word::<Mode>(), default_value = "main")]
+    mode: Mode,
+    /// Do not wait: print the number of the cell, for `belljar wait`.
+    #[arg(long)]
+    detach: bool,
+    /// The code, or `-` to read it from stdin.
+    code: String,
+}
+
+impl Exec {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let session = self.session.resolve()?;
+        let cell = RunCell { code: code_or_stdin(&self.code)?, timeout_s: self.timeout, mode: self.mode };
+        let client = context.client();
+        if self.detach {
+            let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
+            return context.show(&answer, |screen, view: CellView| screen.line(&view.cell.to_string()));
+        }
+        let mut stops = Stops::new()?;
+        match stream(context, &client, &session, &cell, &mut stops).await? {
+            End::Left(code) => {
+                context
+                    .screen
+                    .note(&format!("the cell runs on; follow it with `belljar logs -f -s {session}`"))?;
+                Ok(code)
+            }
+            End::Finished(result) => {
+                context.show_value(&result, |screen, result| show_end(screen, result, false))?;
+                Ok(exit_code(&result))
+            }
+        }
+    }
+}
