@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 
-from . import names, policy, report, wire
+from . import harmless, names, policy, report, wire
 from .late_imports import from_stdlib
 from .limits import CELL_SOURCES_KEPT, NAMES_BYTES, RECURSION_LIMIT_FLOOR, cut
 
@@ -67,6 +67,7 @@ class CellRunner:
         self.current = None
         self._restricted = False  # the policy of the present cell, or of the last
         self._snippets = 0  # number of snippets that the present cell has run nested
+        self._assigns = None  # the names that the present cell assigns, if it can do nothing else
 
     def run(self, frame):
         """Run the cell and report to the guardian. An answer is sent no matter what the code did."""
@@ -78,6 +79,7 @@ class CellRunner:
         self.current = cell
         self._restricted = bool(frame.get("restricted"))
         self._snippets = 0
+        self._assigns = None
         started = _now()
         outcome = self._outcome(frame)
         duration_ms = (_now() - started) * 1000
@@ -87,12 +89,15 @@ class CellRunner:
         self.current = None
         outcome["duration_ms"] = duration_ms
         outcome["displays_dropped"] = self._displays.dropped
+        redo = b""
         try:
-            outcome["live"] = self._live()
+            outcome["live"] = live = self._live()
             answer = wire.encode_json(outcome)
+            if self._assigns is not None and outcome["status"] == "success" and not live["threads"] + live["tasks"]:
+                redo = harmless.redo(self._assigns, self._runner.namespace)
         except BaseException as error:
             answer = _last_resort(duration_ms, type(error).__name__)
-        self._runner.send(wire.CELL_DONE, wire.CELL.pack(cell) + answer)
+        self._runner.send(wire.CELL_DONE, wire.DONE.pack(cell, len(redo)) + redo + answer)
 
     def rehearse(self):
         """Run a dummy cell.
@@ -123,7 +128,7 @@ class CellRunner:
         outcome = _outcome("success", "ok", result=self._view(value))
         outcome["duration_ms"] = (_now() - started) * 1000
         outcome.update(displays_dropped=self._displays.dropped, live=self._live())
-        self._runner.rehearse_sending(wire.CELL_DONE, wire.CELL.pack(0) + wire.encode_json(outcome))
+        self._runner.rehearse_sending(wire.CELL_DONE, wire.DONE.pack(0, 0) + wire.encode_json(outcome))
 
     def _outcome(self, frame):
         try:
@@ -160,12 +165,17 @@ class CellRunner:
             self._suspend_tracing()
         if value is not None:
             self._runner.namespace["_"] = value
+            if self._assigns is not None:
+                self._assigns.append("_")
         return value
 
     def _begin(self, tree):
         """Report that the code may have effects from here on, and which names it may assign, should the process die."""
         found = b""
         try:
+            assigns = harmless.assigned_plainly(tree, self._runner.namespace)
+            if assigns is not None and self._trace is self._profile is None and harmless.nobody_listens():
+                self._assigns = assigns
             found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
         except Exception:
             pass  # user code may have left little memory, or another `ast`

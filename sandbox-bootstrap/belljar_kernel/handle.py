@@ -45,6 +45,7 @@ class RunnerHandle:
         self.parent = None  # the runner that was asked for this copy
         self.state_of = 0  # newest cell whose changes it holds
         self.position = 0  # how many cells of the main line led there
+        self.redo = []  # of a checkpoint: `(cell, what repeats it)` for the cells after it, as far as they need no copy
         self.as_before = None  # the cell that ran when it was copied
         self.promoted = False
         self.back_from = 0  # the last cell after which its first thread said that it is free
@@ -106,6 +107,15 @@ class RunnerHandle:
         self.tools.read(on)
         for stream, descriptor in self._pipes.items():
             self._poller.watch(descriptor, READ if on else 0, self._pipe_callback(stream, descriptor))
+
+    def reaches(self):
+        """The position of the last state that this checkpoint can restore."""
+        return self.position + len(self.redo)
+
+    def repeat(self, redo):
+        """Have the runner repeat what cells changed after it was copied."""
+        if redo:
+            self.control.send(wire.pack(wire.REDO, b"[" + b",".join(each for _, each in redo) + b"]"))
 
     def begin_cell(self, cell):
         self.finish_output()  # output held back from the time without a cell

@@ -61,10 +61,18 @@ TURN_S = 8.0
 # The checkpoint of the state after a cell is made this long after the cell's answer, or before the next request to the
 # worker: the fork would take time that the daemon needs to pass the answer on.
 CHECKPOINT_PAUSE_S = 0.003
+# A cell that only assigns plain values needs no checkpoint: the values are kept instead. Bounds of the code of such a
+# cell, of an integer, of the values of one cell, and of those of all cells since a checkpoint was made.
+REDO_NODES = 200
+REDO_BITS = 4096
+REDO_BYTES = 4096
+REDO_CELLS = 1024
+REDO_ALL_BYTES = 256 * 1024
 # If there was no process or no memory for a checkpoint, it is tried again.
 CHECKPOINT_RETRY_S = 0.2
 CHECKPOINT_TRIES = 10
-# A worker that reported the end of a cell takes the next one within this time, or a checkpoint replaces it.
+# A worker that reported the end of a cell answers within this time that its first thread is free, or a checkpoint
+# replaces it.
 BACK_S = 10.0
 # A message that the worker has begun to send before then is complete within this time, or the worker is replaced at
 # once: what follows would be read as the rest of that message.

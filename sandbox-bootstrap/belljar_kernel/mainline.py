@@ -21,6 +21,8 @@ from .limits import (
     PROMOTE_HALTED_S,
     PROMOTE_LEAST_S,
     PROMOTE_S,
+    REDO_ALL_BYTES,
+    REDO_CELLS,
     SETTLE_S,
     TURN_S,
     VIEW_S,
@@ -81,6 +83,8 @@ class MainLine:
         for handle in (self.worker, *self.ring):
             if handle is not None:
                 handle.forward(text)
+        if self.ring and self.ring[-1].redo:
+            self._take_checkpoint()  # what is repeated on an older one would undo what is given anew
 
     def preload(self, request, text):
         """Import modules before any checkpoint is made, so that the modules are in memory once and shared by all."""
@@ -102,9 +106,6 @@ class MainLine:
 
     def _send_cell(self, cell, text):
         worker = self.worker
-        if worker.back_from != worker.asked_back:
-            # The worker reported the end of the last cell, but may still run its code.
-            self._poller.after(("back", worker.index), BACK_S, worker.kill)  # control: done_is_done
         worker.begin_cell(cell)
         is_whole = True
         is_whole = worker.is_whole_within(self._poller.patience(HALF_S))  # control: half_a_message_ends_its_runner
@@ -114,8 +115,15 @@ class MainLine:
         worker.forward(text)
         self.memory_limit.watch_soon()
 
-    def cell_done(self, cell):
-        """The cell has been answered. The checkpoint of the state after it is made soon, off the answer's way."""
+    def cell_done(self, cell, redo):
+        """The cell has been answered. The checkpoint of the state after it is made soon, off the answer's way.
+
+        If it is known what repeats the cell, that is kept with the newest checkpoint instead.
+        """
+        if redo and self._has_newest():
+            kept = self.ring[-1].redo
+            if len(kept) < REDO_CELLS and sum(len(each) for _, each in kept) + len(redo) <= REDO_ALL_BYTES:
+                kept.append((cell, redo))
         self.worker.state_of = self.worker.last_cell = cell
         self.worker.position += 1
         self._failed_checkpoints = 0
@@ -134,7 +142,7 @@ class MainLine:
 
     def _has_newest(self):
         """Whether a copy of the state before the present cell exists, or is being made."""
-        return bool(self.ring) and self.ring[-1].position == self.worker.position
+        return bool(self.ring) and self.ring[-1].reaches() == self.worker.position
 
     def _newest_is_there(self):
         """Whether a copy of the state before the present cell can take the worker's place, or can soon."""
@@ -167,6 +175,8 @@ class MainLine:
         if copy is None:
             return False
         copy.as_before = running or None
+        if running:
+            copy.repeat(self.ring[-1].redo)
         prepare(copy)
         copy.forward(text)
         return True
@@ -196,8 +206,19 @@ class MainLine:
         if worker is not None and not worker.cell and worker.asked_back != worker.last_cell:
             worker.asked_back = worker.last_cell
             worker.control.send(wire.pack(wire.ARE_YOU_BACK, wire.CELL.pack(worker.last_cell)))
+            self._expect_back(worker)  # control: done_is_done
         if self.is_idle() and not self._has_newest():
             self._take_checkpoint()
+
+    def _expect_back(self, worker):
+        """The worker reported the end of the last cell, but may still run its code."""
+        self._poller.after(("back", worker.index), BACK_S, lambda: self._not_back(worker))
+
+    def _not_back(self, worker):
+        if self._runners.bridge.pressed:
+            self._expect_back(worker)  # its messages are not read at present
+        elif not worker.wait_for(lambda: worker.back_from == worker.asked_back, self._poller.patience(HALF_S)):
+            worker.kill()
 
     def checkpoint_failed(self):
         """There was no process or no memory for the checkpoint, or it ended before it reported."""
@@ -248,18 +269,21 @@ class MainLine:
 
     def reach(self):
         """For how many cells back there are checkpoints, in order."""
-        return sorted(self.worker.position - handle.position for handle in self.ring)
+        reached = {place for handle in self.ring for place in range(handle.position, handle.reaches() + 1)}
+        return sorted(self.worker.position - place for place in reached)
 
     def undo(self, cells):
         """Restore the state of that many cells ago. False if there is no checkpoint of it."""
         self._protect()
         self._trim()
         wanted = self.worker.position - cells
-        target = next((handle for handle in self.ring if handle.position == wanted), None)
+        reaching = (handle for handle in reversed(self.ring) if handle.position <= wanted <= handle.reaches())
+        target = next(reaching, None)
         if target is None:
             return False
         newer = self.ring[self.ring.index(target) + 1 :]
         undone = self.worker
+        del target.redo[wanted - target.position :]
         self._runners.wait_for_views(undone)  # listings that were requested before the undo show the state before it
         if not self._promote(target):
             return False
@@ -267,11 +291,13 @@ class MainLine:
             self.forget_checkpoint(handle)
             self.retire(handle)
         self._runners.strays.kill(lambda: self._kill_younger(target))
+        self._repeat_cells()
         return True
 
     def settle_after_undo(self):
         """Make the next checkpoint after the answer, so that the answer need not wait."""
-        self._take_checkpoint()
+        if not self._has_newest():
+            self._take_checkpoint()
 
     def _promote(self, checkpoint):
         """Make the checkpoint the worker. False if it does not answer; then it is given up."""
@@ -292,6 +318,22 @@ class MainLine:
             return True
         self.retire(checkpoint)
         return False
+
+    def _repeat_cells(self):
+        """Bring the promoted checkpoint to the state of the cells after it that needed no checkpoint.
+
+        Before that it is copied, so that undo reaches those cells, too; not while a crowd waits to be killed.
+        """
+        worker = self.worker
+        redo, worker.redo = worker.redo, []
+        if not redo:
+            return
+        if not self._runners.strays.has_condemned():
+            self._take_checkpoint()
+            if self._has_newest():
+                self.ring[-1].redo = redo
+        worker.repeat(redo)
+        worker.state_of, worker.position = redo[-1][0], worker.position + len(redo)
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started after the checkpoint was made: its state knows nothing of them."""
@@ -316,12 +358,14 @@ class MainLine:
         while self.ring and not was_reset:
             if self._promote(self.ring[-1]):
                 self._runners.strays.kill(lambda worker=self.worker: self._kill_younger(worker))
+                self._repeat_cells()
                 after = {"restored": self.worker.state_of}
                 unrun = self._unrun(handle, cell)
                 self._tell_end(handle, 0 if unrun else cell, exit_code, after)
                 if unrun:
                     self._runners.strays.kill_condemned()
-                    self._take_checkpoint()
+                    if not self._has_newest():
+                        self._take_checkpoint()
                     self._send_cell(cell, unrun)
                 else:
                     self._protect_soon()

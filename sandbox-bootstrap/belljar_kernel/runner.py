@@ -11,7 +11,7 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptor_io, descriptors, fonts, preload, process, variables, wire
+from . import copies, descriptor_io, descriptors, fonts, harmless, preload, process, variables, wire
 from .cells import CellRunner
 from .channel import bytes_waiting
 from .interrupts import Interrupts
@@ -150,6 +150,8 @@ class Runner:
                 self._spawn(*wire.decode_json(payload.decode()))
             elif kind == wire.PROMOTE:
                 self._become_worker()
+            elif kind == wire.REDO:
+                harmless.replay(payload, self.namespace)
             elif kind == wire.ARE_YOU_BACK:
                 self.send(wire.BACK, payload)
             else:

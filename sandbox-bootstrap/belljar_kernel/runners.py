@@ -185,7 +185,7 @@ class Runners:
         return bool(handle.cell)
 
     def _cell_done(self, handle, payload):
-        told = wire.CELL.unpack_from(payload)[0] if len(payload) >= wire.CELL.size else 0
+        told, redo_bytes = wire.DONE.unpack_from(payload) if len(payload) >= wire.DONE.size else (0, 0)
         if told != handle.cell or not told:
             # Code of an earlier cell may have reported the end of that cell too early, and this is the real end.
             is_known = False
@@ -201,9 +201,10 @@ class Runners:
         protected = self.line.is_protected() if is_main else True
         handle.end_cell()
         own = {"type": "cell_done", "cell": cell, "protected": protected, "as_before": handle.as_before}
-        self.bridge.send_said(own, payload[wire.CELL.size :])
+        answer_from = wire.DONE.size + redo_bytes
+        self.bridge.send_said(own, payload[answer_from:])
         if is_main:
-            self.line.cell_done(cell)
+            self.line.cell_done(cell, payload[wire.DONE.size : answer_from])
         else:
             self._end_soon(handle)
         return True

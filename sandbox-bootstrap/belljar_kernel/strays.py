@@ -24,6 +24,9 @@ class Strays:
         self._condemned.append(kill)
         self._poller.within("strays", TELL_FIRST_S, self.kill_condemned)
 
+    def has_condemned(self):
+        return bool(self._condemned)
+
     def kill_condemned(self):
         """Kill the strays that were put off. Has to come before anything that may start a process."""
         condemned, self._condemned = self._condemned, []

@@ -17,6 +17,7 @@ HEADER = struct.Struct(">IB")
 HOST_FRAME = ord("H")
 SPAWN = ord("S")  # with descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
+REDO = ord("R")  # what cells changed after this copy was made, each as its runner wrote it down, in a JSON array
 TOOL_ANSWER = ord("A")  # the runner's newest cell when it called, its own number of the call, and the daemon's frame
 ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.
@@ -26,7 +27,7 @@ BACK = ord("Q")  # in answer, with the same number
 DISPLAY = ord("Y")  # a MIME bundle, for the present cell
 TOOL_CALL = ord("C")  # the runner's own number of the call, then its name and arguments
 CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that it may assign, if known
-CELL_DONE = ord("D")  # the number of the cell, then how it went
+CELL_DONE = ord("D")  # `DONE`, what repeats all that the cell changed, if that is known, then how it went
 VARIABLES_DONE = ord("V")
 PRELOADED = ord("L")
 SPAWN_FAILED = ord("X")  # the payload is the index of the runner that could not be made
@@ -34,6 +35,7 @@ SPAWN_FAILED = ord("X")  # the payload is the index of the runner that could not
 CALL = struct.Struct(">I")
 ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
+DONE = struct.Struct(">QH")  # the number of the cell, and the length of what repeats it; 0 if nothing can
 PID = struct.Struct(">i")
 # Header of a runner's message on the bridge: a byte that is no stream of output, and the length of the guardian's part.
 SAID = struct.Struct(">BI")
@@ -48,9 +50,9 @@ class WireError(Exception):
     """The other side broke the framing."""
 
 
-def encode_json(value):
+def encode_json(value, errors="replace"):
     # Surrogates cannot travel as UTF-8 and a lone one is no valid JSON escape: they become `?`.
-    return "".join(_encode(value, 0)).encode("utf-8", "replace")
+    return "".join(_encode(value, 0)).encode("utf-8", errors)
 
 
 def decode_json(text):

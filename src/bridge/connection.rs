@@ -10,7 +10,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -25,7 +25,7 @@ use crate::memory::{
 use crate::panics::spawn_reporting;
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{ACKNOWLEDGE_AFTER, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
+use crate::protocol::limits::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_BYTES, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
 use crate::protocol::values::parsed_bytes;
 use serde_json::{Map, Value};
 
@@ -174,6 +174,7 @@ impl Link {
             received,
             acknowledged: received,
             acknowledge_at: None,
+            unacknowledged: 0,
             outgoing: outgoing.clone(),
             silent: Arc::clone(&silent),
             turns: Arc::new(Semaphore::new(1)),
@@ -274,6 +275,8 @@ struct Driver<S> {
     acknowledged: u64,
     /// When to send the next `ack`.
     acknowledge_at: Option<Instant>,
+    /// The bytes of frames that were read since an `ack` was last tried.
+    unacknowledged: usize,
     outgoing: mpsc::Sender<Outgoing>,
     silent: Arc<AtomicBool>,
     /// Has one permit, so that one frame is handled at a time.
@@ -315,7 +318,10 @@ impl<S: Sink> Driver<S> {
                     let Some(permit) = self.turn().await else { break self.cancelled() };
                     crate::panics::panic_if_requested("bridge");
                     self.received = self.received.saturating_add(1);
-                    self.acknowledge_at.get_or_insert(Instant::now() + ACKNOWLEDGE_AFTER);
+                    self.unacknowledged = self.unacknowledged.saturating_add(message.len());
+                    let wait = if self.unacknowledged < ACKNOWLEDGE_BYTES { ACKNOWLEDGE_AFTER } else { Duration::ZERO };
+                    let at = Instant::now() + wait;
+                    self.acknowledge_at = Some(self.acknowledge_at.map_or(at, |before| before.min(at)));
                     let (number, cancel) = (self.received, self.cancel.clone());
                     let turn = FrameGuard { number, memory, cancel, _permit: permit };
                     let bytes = turn.parsed_bytes();
@@ -436,6 +442,7 @@ impl<S: Sink> Driver<S> {
 
     /// Tells the kernel which frames it may forget. Frames that are not settled yet are acknowledged later.
     fn acknowledge(&mut self) {
+        self.unacknowledged = 0;
         // A frame whose guard is not dropped yet has not had its effect.
         let is_out = self.turns.available_permits() == 0;
         let dealt_with = if is_out { self.received.saturating_sub(1) } else { self.received };

@@ -17,6 +17,8 @@ pub const OUTPUT_HEADER_BYTES: usize = 9;
 pub const WRITE_BUFFER_BYTES: usize = 2 * FRAME_BYTES;
 /// Longest time until the daemon acknowledges a frame of the kernel that it has dealt with.
 pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(20);
+/// Bytes of frames after which the daemon acknowledges them at once, so that a stream of output does not wait for that.
+pub const ACKNOWLEDGE_BYTES: usize = 512 * 1024;
 /// Frames to a kernel that may wait; a kernel that lets more pile up is taken for dead.
 pub const HOST_FRAMES_WAITING: usize = 256;
 

@@ -138,7 +138,7 @@ class Rollback(CheckpointTest):
         self.assertEqual(self.value("x"), "1")
 
     def test_a_cell_that_a_spoilt_worker_could_not_begin_runs_after_all(self):
-        self.run_ok("x = 1")
+        self.run_ok("x = int(1)")
         self.run_ok(_SPOIL_THE_WORKER.replace("AFTER_S", "0.3"))
         self.wait_until(lambda: len(self.runners()) == 4, "three checkpoints")
         time.sleep(0.6)
@@ -158,7 +158,7 @@ class Rollback(CheckpointTest):
         self.assertEqual((run.end["type"], run.end["after"]), ("cell_lost", {"restored": 2}))
 
     def test_a_stopped_checkpoint_is_woken(self):
-        self.run_ok("x = 1")
+        self.run_ok("x = int(1)")
         worker = int(self.value("import os; os.getpid()"))
         self.wait_until(lambda: len(self.runners()) == 4, "three checkpoints")
         for pid in self.runners():
@@ -167,7 +167,7 @@ class Rollback(CheckpointTest):
         self.assertEqual(self.lose("os._exit(1)").end["after"], {"restored": 2})
 
     def test_checkpoints_that_died_are_passed_over(self):
-        self.run_ok("x = 1")
+        self.run_ok("x = int(1)")
         self.wait_until(lambda: len(self.runners()) == 3, "two checkpoints")
         worker = int(self.kernel.run("import os; os.getppid() and os.getpid()").value)
         self.wait_until(lambda: len(self.runners()) == 4, "three checkpoints")
@@ -254,10 +254,10 @@ class OneOnly(CheckpointTest):
 
     def test_one_protects_and_undoes_nothing(self):
         for number in range(5):
-            self.run_ok(f"x = {number}")
+            self.run_ok(f"x = int({number})")
         self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 5})
-        self.assertEqual(self.value("x"), "4")
+        self.assertEqual(self.value("int(x)"), "4")
         self.wait_until(lambda: len(self.runners()) == 2, "one checkpoint")
         self.assertEqual(self.undo(1)["message"], "there is nothing to undo")
 
@@ -423,7 +423,7 @@ class Unnoticed(CheckpointTest):
         self.run_ok("f.close(); del f")
         self.assertTrue(any("(deleted)" in link for pid in self.runners() for link in links(pid)))
         for _ in range(9):
-            self.run_ok("1")
+            self.run_ok("int()")
         self.wait_until(lambda: not any("(deleted)" in link for pid in self.runners() for link in links(pid)), "freed")
 
     def test_connections_are_dead_after_a_rollback(self):

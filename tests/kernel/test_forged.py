@@ -32,11 +32,11 @@ class Forged(KernelTest):
 
     def test_the_end_of_another_cell_cannot_be_told(self):
         for cell in (3, 2**64 - 1):
-            self.lost(self.kernel.run(f"say('D', struct.pack('>Q', {cell}) + DONE)\ntime.sleep(60)"))
+            self.lost(self.kernel.run(f"say('D', struct.pack('>QH', {cell}, 0) + DONE)\ntime.sleep(60)"))
 
     def test_fields_that_are_the_guardians_are_the_guardians(self):
         run = self.kernel.run(
-            "say('D', struct.pack('>Q', 2) + b'{\"type\":\"refused\",\"cell\":1,\"protected\":false,' + DONE[1:])\n"
+            "say('D', struct.pack('>QH', 2, 0) + b'{\"type\":\"refused\",\"cell\":1,\"protected\":false,' + DONE[1:])\n"
             "time.sleep(0.2)"
         )
         self.assertEqual((run.end["type"], run.end["cell"], run.end["protected"]), ("cell_done", 2, True))
@@ -50,7 +50,7 @@ class Forged(KernelTest):
         self.assertTrue(all(frame["cell"] == run.cell for frame in run.frames))
 
     def test_a_cell_that_is_said_to_be_done_and_runs_on_does_not_keep_the_next_one(self):
-        run = self.kernel.run("say('D', struct.pack('>Q', 2) + DONE)\nwhile True: pass")
+        run = self.kernel.run("say('D', struct.pack('>QH', 2, 0) + DONE)\nwhile True: pass")
         self.assertEqual(run.end["status"], "success")
         started = time.monotonic()
         next_one = self.kernel.submit("kept")
@@ -58,20 +58,26 @@ class Forged(KernelTest):
         self.assertEqual(self.kernel.finish(next_one).value, "'as it was'")
         self.assertLess(time.monotonic() - started, 20)
 
+    def test_a_cell_that_is_said_to_be_done_and_runs_on_is_ended_though_no_other_comes(self):
+        run = self.kernel.run("say('D', struct.pack('>QH', 2, 0) + DONE)\nwhile True: pass")
+        self.assertEqual(run.end["status"], "success")
+        self.kernel.expect("worker_replaced", timeout=30, after={"restored": 1})
+        self.assertEqual(self.value("kept"), "'as it was'")
+
     def test_an_end_that_is_told_twice_costs_no_cell(self):
         for _ in range(10):
             cell = self.kernel.next_cell + 1
-            run = self.kernel.run(f"say('D', struct.pack('>Q', {cell}) + DONE)\ntime.sleep(0.01)")
+            run = self.kernel.run(f"say('D', struct.pack('>QH', {cell}, 0) + DONE)\ntime.sleep(0.01)")
             self.assertEqual(run.end["status"], "success")
             self.assertEqual(self.value("time.sleep(0.02); kept"), "'as it was'")
 
     def test_an_end_of_long_ago_costs_no_cell(self):
-        self.run_ok("say('D', struct.pack('>Q', 1) + DONE)")
+        self.run_ok("say('D', struct.pack('>QH', 1, 0) + DONE)")
         self.assertEqual(self.value("kept"), "'as it was'")
 
     def test_a_copy_of_a_worker_that_does_not_answer_can_be_ended(self):
         self.assertEqual(
-            self.kernel.run("say('D', struct.pack('>Q', 2) + DONE)\nwhile True: pass").end["status"], "success"
+            self.kernel.run("say('D', struct.pack('>QH', 2, 0) + DONE)\nwhile True: pass").end["status"], "success"
         )
         fork = self.kernel.submit("1", mode="fork")
         time.sleep(0.2)
@@ -81,7 +87,7 @@ class Forged(KernelTest):
 
     def test_a_cell_whose_time_is_over_cannot_say_that_it_is_done(self):
         run = self.kernel.submit(
-            "import signal\nsignal.signal(signal.SIGTERM, lambda *_: say('D', struct.pack('>Q', 2) + DONE))\n"
+            "import signal\nsignal.signal(signal.SIGTERM, lambda *_: say('D', struct.pack('>QH', 2, 0) + DONE))\n"
             "print('ready')\nwhile True: pass"
         )
         self.kernel.wait_for_output(run, "ready\n")
@@ -109,7 +115,7 @@ class Forged(KernelTest):
             "        for level, kind, value in got:\n"
             "            say('P', struct.pack('>i', os.getpid()), struct.unpack('7i', value[:28])[0])\n"
             "threading.Thread(target=steal, daemon=True).start()\n"
-            "time.sleep(0.1); say('D', struct.pack('>Q', 2) + DONE); time.sleep(60)"
+            "time.sleep(0.1); say('D', struct.pack('>QH', 2, 0) + DONE); time.sleep(60)"
         )
         self.kernel.expect("cell_done", cell=2)
         self.kernel.expect("worker_replaced", after={"restored": 1})

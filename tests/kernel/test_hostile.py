@@ -75,7 +75,7 @@ class Outliving(Hostile):
 
     def test_a_copy_that_says_that_it_is_done_ends(self):
         run = self.kernel.submit(
-            "print(os.getpid(), flush=True)\nsay('D', struct.pack('>Q', 2) + DONE)\ntime.sleep(1000)", mode="fork"
+            "print(os.getpid(), flush=True)\nsay('D', struct.pack('>QH', 2, 0) + DONE)\ntime.sleep(1000)", mode="fork"
         )
         pid = self.pid_of(run)
         self.kernel.finish(run)
@@ -254,7 +254,7 @@ class Descriptors(Hostile):
                 f"            say('P', struct.pack('>i', {named}), struct.unpack('7i', value[:28])[0])\n"
                 "threading.Thread(target=steal, daemon=True).start()\n"
                 "time.sleep(0.1)\n"
-                f"say('D', struct.pack('>Q', {self.kernel.next_cell + 1}) + DONE); time.sleep(60)"
+                f"say('D', struct.pack('>QH', {self.kernel.next_cell + 1}, 0) + DONE); time.sleep(60)"
             )
             self.kernel.expect("cell_done", cell=run.cell)
             self.kernel.expect("worker_replaced", after={"restored": 1})

@@ -1,0 +1,131 @@
+"""Cells that provably change nothing but plain values: they need no checkpoint, and nothing of them is lost."""
+
+from test_checkpoints import CheckpointTest
+
+DIE = "import os; os._exit(1)"
+
+
+class Harmless(CheckpointTest):
+    def test_they_make_no_process(self):
+        self.value("int(0)")
+        self.wait_until(lambda: len(self.runners()) == 3, "checkpoints of before and after it are made")
+        for n in range(20):
+            self.run_ok(f"x = {n}; y = x * 2 + 1; x < y, [x, y]\nf'{{x}} {{y:>4}}' if x else 'none'")
+        self.assertEqual(len(self.runners()), 3)
+
+    def test_their_values_outlive_the_worker(self):
+        self.run_ok("import sys; kept = [1]")
+        self.run_ok("x = 2**70; t = 'ä\\n'; f = -0.1; n = None; b = not None")
+        self.run_ok("x += 1")
+        self.run_ok("f'{x} and {t!r}'")
+        self.assertEqual(self.lose(DIE).end["after"], {"restored": 4})
+        shown = (2**70 + 1, "ä\n", -0.1, None, True, f"{2**70 + 1} and 'ä\\n'", [1])
+        self.assertEqual(self.value("(x, t, f, n, b, _, kept)"), repr(shown))
+
+    def test_undo_reaches_each_of_them_again_and_again(self):
+        self.run_ok("a = int(1)")
+        for n in range(2, 7):
+            self.run_ok(f"a = {n}")
+        self.assertEqual(self.undo(2)["state_of"], 4)
+        self.assertEqual(self.undo(1)["state_of"], 3)
+        self.assertEqual(self.value("a"), "3")
+        self.assertEqual(self.undo(2)["state_of"], 2)
+        self.assertEqual(self.undo(1)["state_of"], 1)
+        self.assertEqual(self.undo(1)["state_of"], 0)
+        self.assertEqual(self.value("'a' in globals()"), "False")
+
+    def test_undo_reaches_them_after_a_death(self):
+        self.run_ok("a = int(1)")
+        self.run_ok("a = 2")
+        self.run_ok("a = 3")
+        self.lose(DIE)
+        self.assertEqual(self.undo(1)["state_of"], 2)
+        self.assertEqual(self.value("a"), "2")
+
+    def test_copies_that_are_made_while_a_cell_runs_have_them(self):
+        self.run_ok("a = int(1)")
+        self.run_ok("a = 2")
+        running = self.kernel.submit("import time; a = 9; time.sleep(30)")
+        fork = self.kernel.run("a", mode="fork")
+        self.assertEqual(fork.value, "2")
+        self.kernel.send(type="kill", cell=running.cell, grace_ms=100)
+        self.assertEqual(self.kernel.finish(running).end["after"], {"restored": 2})
+        self.assertEqual(self.value("a"), "2")
+
+    def test_what_is_seeded_later_counts(self):
+        self.run_ok("a = int(1)")
+        self.run_ok("a = 2")
+        self.kernel.send(type="configure", seed={"a": 7}, given=["a"], tools=[])
+        self.assertEqual(self.value("a"), "7")
+        self.lose(DIE)
+        self.assertEqual(self.value("a"), "7")
+
+    def test_what_could_do_more_is_copied(self):
+        """Each of these changes something that values of names do not tell."""
+        self.run_ok(
+            "class Noisy:\n"
+            "    def __del__(self): log.append('gone')\n"
+            "    def __add__(self, other): log.append('added'); return 1\n"
+            "    def __repr__(self): log.append('shown'); return 'noisy'\n"
+            "    @property\n"
+            "    def size(self): log.append('read'); return 1\n"
+            "log = []; noisy = Noisy(); things = [1]"
+        )
+        for code, left in (
+            ("noisy + 1", "added"),
+            ("noisy.size", "read"),
+            ("noisy", "shown"),
+            ("noisy = 1", "gone"),
+            ("things += [2]", "things"),
+            ("alias = things", "alias"),
+            ("pair = [0]; same = pair", "pair"),
+        ):
+            self.run_ok(code)
+            self.lose(DIE)
+            traces = "log, things == [1, 2] and 'things', 'alias' in globals() and 'alias'"
+            self.assertIn(left, self.value(f"{traces}, 'pair' in globals() and pair is same and 'pair'"), code)
+
+    def test_what_watches_cells_is_copied_with_them(self):
+        for watch in (
+            "import sys; calls = []; sys.settrace(lambda *_: calls.append(1))",
+            "import signal; ticks = []; signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))",
+            "import warnings; seen = []; warnings.showwarning = lambda *_: seen.append(1)",
+            "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        ):
+            self.run_ok(watch)
+            self.wait_until(lambda: len(self.runners()) == 3, "checkpoints of before and after it are made")
+            self.run_ok("x = 1")
+            self.wait_until(lambda: len(self.runners()) == 4, "a checkpoint is made")
+            self.kernel.send(type="reset", request=5)
+            self.kernel.expect("reset_done")
+
+    def test_many_and_large_values_are_copied(self):
+        self.run_ok("x = int(1)")
+        before = len(self.runners())
+        self.run_ok("x = 'a' * 5000")
+        self.wait_until(lambda: len(self.runners()) > before, "a checkpoint is made")
+        self.lose(DIE)
+        self.assertEqual(self.value("len(x)"), "5000")
+        for n in range(1100):
+            self.run_ok(f"x = {n}")
+        self.lose(DIE)
+        self.assertEqual(self.value("x"), "1099")
+
+    def test_what_is_no_exact_value_is_copied(self):
+        self.run_ok("x = int(1)")
+        for code, shown in (("x = 1e308 * 10", "inf"), ("x = '\\udc80'", "'\\udc80'"), ("x = (1, 2)", "(1, 2)")):
+            self.run_ok(code)
+            self.lose(DIE)
+            self.assertEqual(self.value("x"), shown)
+
+    def test_forged_ones_cost_no_session(self):
+        self.run_ok("kept = int(5)\nimport os, struct")
+        for forged in (b"{", b"[]", b'{"__builtins__":{}}', b'{"x":[1]}', b"\xff"):
+            done = b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,"duration_ms":1.0,'
+            done += b'"displays_dropped":0,"live":{"threads":0,"tasks":0,"children":0}}'
+            cell = self.kernel.next_cell + 1
+            payload = f"struct.pack('>QH', {cell}, {len(forged)}) + {forged!r} + {done!r}"
+            self.run_ok(f"p = {payload}\nos.write(900, struct.pack('>IB', len(p), ord('D')) + p)\nNone")
+            self.lose("os._exit(1)")
+            self.assertEqual(self.value("kept"), "5")
+
