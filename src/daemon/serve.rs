@@ -18,7 +18,6 @@ use crate::actors::restarted::Restarted;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::actors::supervisor::{Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving, Settings};
-use crate::control::accounts::Accounts;
 use crate::control::identity::Identities;
 use crate::control::subordinate;
 use crate::control::{self, App};
@@ -138,8 +137,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
     let living = journal.sessions().map_err(unreadable)?;
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
-    let accounts = Accounts::load(launcher.paths.home().join("accounts"));
-    limit(&ledger, &identities, &launcher, &accounts, owners).await?;
+    limit(&ledger, &identities, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -190,7 +188,6 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         tools,
         ledger,
         identities,
-        accounts,
     };
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
@@ -296,16 +293,15 @@ async fn limit(
     ledger: &Ledger,
     identities: &Identities,
     launcher: &Launcher,
-    accounts: &Accounts,
     owners: BTreeSet<u32>,
 ) -> Result<(), DaemonError> {
     for owner in owners {
         let found = identities.of(owner).await;
         if let Ok(who) = &found
             && launcher.service.system
-            && !accounts.knows(owner)
+            && !launcher.accounts.knows(owner)
         {
-            let noted = accounts.note(owner, who.name.as_deref());
+            let noted = launcher.accounts.note(owner, who.name.as_deref());
             noted.map_err(|problem| DaemonError::Start(problem.message))?;
         }
         // The requests of a user who cannot be looked up are refused until the lookup succeeds.

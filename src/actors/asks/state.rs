@@ -24,6 +24,7 @@ use crate::protocol::chat::Usage;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::problem::Problem;
 use crate::quota;
+use crate::sandbox::accounts::Accounts;
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
 use parking_lot::Mutex;
@@ -48,6 +49,8 @@ pub struct AsksArgs {
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,
+    /// Says whether the owner's user id is still the owner's account.
+    pub accounts: Accounts,
     pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,

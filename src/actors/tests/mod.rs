@@ -1,6 +1,8 @@
 //! Tests of the actors with the journal on disk and kernels that the test plays. A daemon is a runtime with a
 //! supervisor in it; the death of a daemon is the end of its runtime, at which no actor does anything any more.
 
+/// What a session may do when its user id has become another account.
+mod accounts;
 /// Models are asked, run cells and wait for persons.
 mod asks;
 /// Cells run, wait for each other and survive the death of their process.
@@ -28,6 +30,7 @@ use crate::config::{Paths, load_text};
 use crate::protocol::api::{NewSession, SessionState};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
 use crate::sandbox::backend::fake::{FakeBackend, Step};
@@ -61,6 +64,7 @@ struct Daemon {
     runtime: Option<Runtime>,
     journal: Journal,
     directory: Directory,
+    launcher: Arc<Launcher>,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
 }
 
@@ -119,10 +123,12 @@ impl Home {
         let launcher = Launcher::new(service, Arc::clone(&settings), paths, "test".into());
         let mut tools = Registry::built_in().unwrap();
         tools.add(Arc::new(Answer)).unwrap();
+        tools.add(Arc::new(accounts::Program)).unwrap();
         let directory = Directory::default();
+        let launcher = Arc::new(launcher.with_processes(self.backend.clone()));
         let args = SupervisorArgs {
             journal: journal.clone(),
-            launcher: Arc::new(launcher.with_processes(self.backend.clone())),
+            launcher: Arc::clone(&launcher),
             tools: Arc::new(tools),
             models: Models::new(Arc::clone(&settings)),
             ledger: Ledger::new(&settings.quota),
@@ -131,20 +137,23 @@ impl Home {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, supervisor }
+        Daemon { runtime: Some(runtime), journal, directory, launcher, supervisor }
     }
 }
 
 impl Daemon {
     /// Makes a session, whose sandbox is ready then.
     async fn makes_a_session(&self) -> Client {
-        let id = SessionId::fresh();
-        let create = |reply_to| {
-            let request = Box::new(NewSession::default());
-            SupervisorMsg::Create { id, peer: OWNER, request, nested: false, job: None, reply_to }
-        };
-        within("there is a session", ask(&self.supervisor, create)).await.unwrap();
-        self.client(id)
+        self.makes(OWNER, NewSession::default()).await.unwrap()
+    }
+
+    async fn makes(&self, peer: u32, request: NewSession) -> Result<Client, Problem> {
+        let (id, request) = (SessionId::fresh(), Box::new(request));
+        let create =
+            |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job: None, reply_to };
+        within("there is a session", ask(&self.supervisor, create)).await?;
+        let session = self.directory.find(peer, &id.to_string(), false).expect("the session").session;
+        Ok(Client { id, session, journal: self.journal.clone() })
     }
 
     /// The session that an earlier daemon made.
