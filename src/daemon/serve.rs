@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::directory::Directory;
@@ -16,7 +17,7 @@ use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarted::Restarted;
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::actors::supervisor::{Supervisor, SupervisorArgs};
+use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving, Settings};
 use crate::control::identity::Identities;
 use crate::control::subordinate;
@@ -146,6 +147,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         models: models.clone(),
         ledger: ledger.clone(),
         directory: directory.clone(),
+        restores: Arc::new(Semaphore::new(RESTORES_AT_ONCE)),
     };
     // Restored sessions claim their sandboxes first; sandboxes that no session claims are left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;

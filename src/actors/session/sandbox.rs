@@ -138,7 +138,8 @@ impl SessionArgs {
             job: self.job,
             preload: self.preload.clone(),
             ephemeral: self.ephemeral,
-            restore_turn: Arc::clone(&self.restore_turn),
+            restore_turn: self.restore_turn.clone(),
+            restored: self.restored.clone(),
             created: None,
             before: self.before,
         }

@@ -19,13 +19,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 
 use crate::actors::calls::{ask, call};
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
 use crate::actors::session::messages::{CellRequest, SessionMsg, SessionRef, Ticket};
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::actors::supervisor::{Supervisor, SupervisorArgs};
+use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{Paths, load_text};
 use crate::protocol::api::{NewSession, SessionState};
 use crate::protocol::event::{Event, EventBody};
@@ -57,6 +58,8 @@ const SETTINGS: &str = r#"
 struct Home {
     folder: tempfile::TempDir,
     backend: FakeBackend,
+    /// A place for each journal that sessions read at once.
+    restores: Arc<Semaphore>,
 }
 
 /// A running daemon. Without `dies` it ends with the test.
@@ -65,6 +68,7 @@ struct Daemon {
     journal: Journal,
     directory: Directory,
     launcher: Arc<Launcher>,
+    ledger: Ledger,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
 }
 
@@ -96,7 +100,8 @@ async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 impl Home {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::in_this_runtime() }
+        let restores = Arc::new(Semaphore::new(RESTORES_AT_ONCE));
+        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::in_this_runtime(), restores }
     }
 
     fn path(&self) -> PathBuf {
@@ -124,20 +129,21 @@ impl Home {
         let mut tools = Registry::built_in().unwrap();
         tools.add(Arc::new(Answer)).unwrap();
         tools.add(Arc::new(accounts::Program)).unwrap();
-        let directory = Directory::default();
+        let (directory, ledger) = (Directory::default(), Ledger::new(&settings.quota));
         let launcher = Arc::new(launcher.with_processes(self.backend.clone()));
         let args = SupervisorArgs {
             journal: journal.clone(),
             launcher: Arc::clone(&launcher),
             tools: Arc::new(tools),
             models: Models::new(Arc::clone(&settings)),
-            ledger: Ledger::new(&settings.quota),
+            ledger: ledger.clone(),
             directory: directory.clone(),
+            restores: Arc::clone(&self.restores),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, launcher, supervisor }
+        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, supervisor }
     }
 }
 

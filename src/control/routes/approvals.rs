@@ -7,6 +7,7 @@ use super::App;
 use super::sessions::ListQuery;
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::{ask, call_part, call_promptly};
+use crate::actors::directory::Listed;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
@@ -26,7 +27,7 @@ pub async fn list(
     }
     let meant = (!query.all).then_some(peer.uid);
     let mut approvals = Vec::new();
-    for session in app.directory.list(meant) {
+    for Listed { session, .. } in app.directory.list(meant) {
         // A session that ends meanwhile has no approvals any more.
         let Ok(Ok(asks)) = call_promptly(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;

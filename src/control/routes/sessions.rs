@@ -69,9 +69,9 @@ pub async fn list(
         peer.require_admin(&app.settings.admin.group, "see what others have")?;
     }
     let meant = (!query.all).then_some(peer.uid);
-    // All at once, because one that still reads its journal answers late.
+    // All at once, because one of them may answer late.
     let views = app.directory.list(meant).into_iter().map(async |session| {
-        let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
+        let view = || session.view();
         // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
         // listed.
         match view().await {
