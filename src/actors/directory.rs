@@ -4,10 +4,18 @@
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-use crate::actors::session::messages::SessionRef;
+use crate::actors::calls::call_promptly;
+use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::controls;
+use crate::protocol::api::{SessionState, SessionView};
 use crate::protocol::ids::{JobId, SessionId, SessionName};
+use crate::protocol::problem::Problem;
+
+/// How long a view waits for a session that reads its journal; most have read it by then.
+const READ_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Listed {
@@ -16,6 +24,36 @@ pub struct Listed {
     /// The job that the session serves: its owner sees the job instead of the session.
     pub job: Option<JobId>,
     pub session: SessionRef,
+    /// For a session of an earlier daemon.
+    pub restoring: Option<Restoring>,
+}
+
+/// What is known of a session of an earlier daemon while it reads its journal and answers nothing.
+#[derive(Clone)]
+pub struct Restoring {
+    view: Arc<SessionView>,
+    restored: CancellationToken,
+}
+
+impl Restoring {
+    /// `view` is what the session's record says; `restored` is cancelled when the session answers.
+    pub(super) fn new(view: SessionView, restored: CancellationToken) -> Self {
+        Self { view: Arc::new(SessionView { state: SessionState::Restoring, ..view }), restored }
+    }
+}
+
+impl Listed {
+    /// The view of the session for a list. A session that reads its journal does not answer before it has, however long
+    /// that takes; then its record has to do, which does not know of its cells.
+    pub async fn view(&self) -> Result<SessionView, Problem> {
+        let answer = call_promptly(&self.session, |reply_to| SessionMsg::View { reply_to });
+        let reading = self.restoring.as_ref().filter(|restoring| !restoring.restored.is_cancelled());
+        let Some(reading) = reading else { return answer.await };
+        tokio::select! {
+            answer = answer => answer,
+            () = tokio::time::sleep(READ_WITHIN) => Ok((*reading.view).clone()),
+        }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -49,11 +87,11 @@ impl Directory {
 
     /// The sessions of one user, or of all; without those that serve jobs.
     #[must_use]
-    pub fn list(&self, peer: Option<u32>) -> Vec<SessionRef> {
+    pub fn list(&self, peer: Option<u32>) -> Vec<Listed> {
         let sessions = self.0.read();
         let meant = sessions
             .values()
             .filter(|listed| listed.job.is_none() && peer.is_none_or(|peer| peer == listed.owner));
-        meant.map(|listed| listed.session.clone()).collect()
+        meant.cloned().collect()
     }
 }

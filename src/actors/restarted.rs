@@ -15,13 +15,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 pub struct Restarted<M> {
     name: &'static str,
+    /// Cancelled when the daemon ends.
+    end: CancellationToken,
     /// The running actor; none between the death of one and the start of the next.
     current: watch::Receiver<Option<ActorRef<M>>>,
 }
 
 impl<M> Clone for Restarted<M> {
     fn clone(&self) -> Self {
-        Self { name: self.name, current: self.current.clone() }
+        Self { name: self.name, end: self.end.clone(), current: self.current.clone() }
     }
 }
 
@@ -40,6 +42,7 @@ impl<M: ractor::Message> Restarted<M> {
         let mut life = CancellationToken::new();
         let (actor, mut ended) = live(life.clone()).await?;
         let (current, kept) = watch::channel(Some(actor));
+        let ends = end.clone();
         tokio::spawn(async move {
             loop {
                 let _ = ended.await;
@@ -63,7 +66,7 @@ impl<M: ractor::Message> Restarted<M> {
                 };
             }
         });
-        Ok(Self { name, current: kept })
+        Ok(Self { name, end: ends, current: kept })
     }
 
     /// Asks the actor, which may have to be started anew before.
@@ -72,6 +75,12 @@ impl<M: ractor::Message> Restarted<M> {
         message: impl FnOnce(RpcReplyPort<T>) -> M,
     ) -> Result<T, Problem> {
         let died = || {
+            if self.end.is_cancelled() {
+                return Problem::new(Code::ShuttingDown, "the daemon ended over this request").hint(format!(
+                    "when the next daemon runs, look at your {}, and ask again if need be",
+                    self.name
+                ));
+            }
             Problem::new(Code::Internal, format!("what keeps the {} died over this request", self.name))
                 .hint(format!("ask again; {} that were taken are taken up again", self.name))
         };
@@ -104,6 +113,7 @@ mod tests {
     enum Msg {
         Die,
         Number(ractor::RpcReplyPort<u64>),
+        Drop(ractor::RpcReplyPort<u64>),
     }
 
     impl Actor for Mortal {
@@ -125,6 +135,7 @@ mod tests {
             match message {
                 Msg::Die => panic!("as it was told to"),
                 Msg::Number(reply_to) => drop(reply_to.send(*number)),
+                Msg::Drop(reply_to) => drop(reply_to),
             }
             Ok(())
         }
@@ -153,10 +164,18 @@ mod tests {
         kept.current.clone().wait_for(Option::is_none).await.unwrap();
         assert!(tokens.lock()[0].is_cancelled());
         assert_eq!(number().await, 3);
+        let refused = kept.call(Msg::Drop).await.unwrap_err();
+        assert_eq!(refused.code, Code::Internal);
         end.cancel();
+        // A request whose work is given up because the daemon ends.
+        let refused = kept.call(Msg::Drop).await.unwrap_err();
+        assert_eq!(refused.code, Code::ShuttingDown);
         kept.stop();
         assert!(kept.current.clone().wait_for(Option::is_none).await.unwrap().is_none());
         assert!(kept.get().await.is_none());
+        let refused = kept.call(Msg::Number).await.unwrap_err();
+        assert_eq!(refused.code, Code::ShuttingDown);
+        assert!(refused.message.contains("the daemon ended"), "{refused:?}");
         assert_eq!(lives.load(Ordering::Relaxed), 3);
     }
 }

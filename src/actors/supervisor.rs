@@ -6,14 +6,17 @@ use ractor::{Actor, ActorProcessingErr, RpcReplyPort, SpawnErr, SupervisionEvent
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::actors::calls::Reply;
 use crate::actors::charge::{ROOM_TO_BEGIN_BYTES, record_bytes, seed_bytes};
-use crate::actors::directory::{Directory, Listed};
+use crate::actors::directory::{Directory, Listed, Restoring};
 use crate::actors::llm::Models;
 use crate::actors::session::actor::Session;
 use crate::actors::session::journalled::{RemovalRecord, forget};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::actors::session::restore::RestoreTurns;
 use crate::actors::session::sandbox::a_sandbox;
 use crate::actors::session::state::{PriorSession, SessionArgs};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
@@ -33,6 +36,10 @@ use crate::tools;
 
 use messages::{ForJob, SupervisorMsg, SupervisorRef};
 
+/// The most journals that sessions of all users read at once. What is read is needed, so it may overdraw the memory of
+/// its user; a few at once overdraw no machine.
+pub const RESTORES_AT_ONCE: usize = 4;
+
 pub struct SupervisorArgs {
     pub journal: Journal,
     pub launcher: Arc<Launcher>,
@@ -41,12 +48,14 @@ pub struct SupervisorArgs {
     pub ledger: Ledger,
     /// Written by the supervisor; request handlers and asks read it without asking the supervisor.
     pub directory: Directory,
+    /// A place for each journal that is read at once; `RESTORES_AT_ONCE` of them.
+    pub restores: Arc<Semaphore>,
 }
 
 pub struct SupervisorState {
     args: SupervisorArgs,
     sessions: BTreeMap<SessionId, Entry>,
-    restore_turns: BTreeMap<u32, Arc<tokio::sync::Mutex<()>>>,
+    restore_turns: RestoreTurns,
     shutting_down: Option<Vec<RpcReplyPort<()>>>,
 }
 
@@ -114,12 +123,9 @@ impl Actor for Supervisor {
         args: SupervisorArgs,
     ) -> Result<SupervisorState, ActorProcessingErr> {
         args.models.start(&myself.get_cell()).await?;
-        let mut state = SupervisorState {
-            args,
-            sessions: BTreeMap::new(),
-            restore_turns: BTreeMap::new(),
-            shutting_down: None,
-        };
+        let restore_turns = RestoreTurns::new(Arc::clone(&args.restores));
+        let mut state =
+            SupervisorState { args, sessions: BTreeMap::new(), restore_turns, shutting_down: None };
         state.restore(&myself).await?;
         Ok(state)
     }
@@ -317,12 +323,15 @@ impl SupervisorState {
             // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
-            restore_turn: Arc::clone(self.restore_turns.entry(peer).or_default()),
+            restore_turn: self.restore_turns.of(peer),
+            restored: CancellationToken::new(),
             created,
         };
+        let restoring = (!is_new).then(|| Restoring::new(args.parked_view(), args.restored.clone()));
         match Session::spawn(args).await {
             Ok(session) => {
-                let listed = Listed { owner: peer, name: name.clone(), job, session: session.clone() };
+                let listed =
+                    Listed { owner: peer, name: name.clone(), job, session: session.clone(), restoring };
                 self.args.directory.add(id, listed);
                 let entry = Entry { owner: peer, name, job, session, permit, _seed: seed };
                 self.sessions.insert(id, entry);

@@ -94,12 +94,12 @@ fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
     if !controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
-    if let Some(before) = app.accounts.other_before(uid, who.name.as_deref())
+    if let Some(before) = app.launcher.accounts.other_before(uid, who.name.as_deref())
         && has_something(app, uid)?
     {
-        return Err(app.accounts.refusal(uid, before.as_deref()));
+        return Err(app.launcher.accounts.refusal(uid, before.as_deref()));
     }
-    app.accounts.note(uid, who.name.as_deref())
+    app.launcher.accounts.note(uid, who.name.as_deref())
 }
 
 /// Whether the user has open sessions or kept jobs.

@@ -1,7 +1,6 @@
 //! The control API: HTTP over the unix socket. It learns the caller's user id from the kernel, turns requests into
 //! messages for the actors and their answers into HTTP, and has no knowledge of containers.
 
-pub mod accounts;
 mod body;
 mod caller;
 mod hang_ups;

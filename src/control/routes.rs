@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
-use super::accounts::Accounts;
 use super::body::{Path, charged};
 use super::idempotency::{self, InWork};
 use super::identity::Identities;
@@ -74,7 +73,6 @@ pub struct App {
     pub tools: Arc<Registry>,
     pub ledger: Ledger,
     pub identities: Identities,
-    pub accounts: Accounts,
 }
 
 impl App {

@@ -46,7 +46,11 @@ async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: L
     let mut sizes = HashMap::new();
     let mut kept = BTreeMap::new();
     loop {
-        if let Err(error) = look(&launcher, &journal, &ledger, &directory, &mut sizes, &mut kept).await {
+        let reserve = launcher.settings.sandbox.disk_reserve_bytes;
+        let short = disk::short_at(&launcher.paths.workspaces_dir(), reserve);
+        let artifacts = jobs::artifacts(&launcher);
+        let looked = look(&journal, &ledger, &directory, artifacts, short, &mut sizes, &mut kept).await;
+        if let Err(error) = looked {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
         let _ = tokio::time::timeout(LOOK, ledger.crowded()).await;
@@ -54,18 +58,20 @@ async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: L
     }
 }
 
+/// Deletes what is too much. `short` is how many bytes the disk lacks.
 async fn look(
-    launcher: &Launcher,
     journal: &Journal,
     ledger: &Ledger,
     directory: &Directory,
+    artifacts: Vec<(JobId, PathBuf, u64)>,
+    mut short: u64,
     sizes: &mut HashMap<SessionId, u64>,
     kept: &mut BTreeMap<u32, RetainedUsage>,
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
     let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
     // Artifacts come first: they are larger, and losing them costs less than losing records and events.
-    for (id, path, size) in jobs::artifacts(launcher) {
+    for (id, path, size) in artifacts {
         if let Some(record) = journal.job(id)? {
             owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
         }
@@ -92,8 +98,6 @@ async fn look(
     // The charges left behind by ended sessions and jobs are now covered by what was found.
     ledger.drop_left(left);
     // When the disk is short, those who have the most give first, before the work of all users comes to a stop.
-    let mut short =
-        disk::short_at(&launcher.paths.workspaces_dir(), launcher.settings.sandbox.disk_reserve_bytes);
     let left: u64 = owners.values().flatten().map(|(_, size)| size).sum();
     if left < short {
         // All of it would not help, so it is not lost for nothing.
@@ -140,4 +144,66 @@ async fn blocking<T: Send + 'static>(
     query: impl FnOnce() -> Result<T, JournalError> + Send + 'static,
 ) -> Result<T, JournalError> {
     tokio::task::spawn_blocking(query).await.unwrap_or(Err(JournalError::Closed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+    use crate::protocol::event::EventBody;
+    use crate::protocol::ids::SessionName;
+    use crate::store::SessionRecord;
+
+    const FEW: usize = 10;
+    const MANY: usize = 1_000;
+
+    /// A removed session with that many events, and its size.
+    async fn removed(journal: &Journal, owner: u32, events: usize) -> (SessionId, u64) {
+        let id = SessionId::fresh();
+        let record = SessionRecord {
+            id,
+            owner,
+            name: SessionName::parse("a").unwrap(),
+            created_at: "2026-01-01T00:00:00.000Z".into(),
+            request: serde_json::json!({}),
+            job: None,
+            slot: None,
+        };
+        journal.create_session(&record).await.unwrap();
+        let log = journal.log(id).unwrap();
+        (0..events).for_each(|_| drop(log.append(EventBody::Reset)));
+        log.flushed().await;
+        journal.remove_session(id).await.unwrap();
+        (id, journal.stored(id).unwrap())
+    }
+
+    /// Otherwise what users have removed keeps the disk short until the work of all of them stops.
+    #[tokio::test]
+    async fn on_a_short_disk_removed_sessions_go_those_of_the_largest_user_first() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::open(home.path()).unwrap();
+        let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
+        let (ledger, directory) = (Ledger::new(&settings.quota), Directory::default());
+        let (small, _) = removed(&journal, 1, FEW).await;
+        let (first, size) = removed(&journal, 2, MANY).await;
+        let (second, _) = removed(&journal, 2, MANY).await;
+        let (mut sizes, mut kept) = (HashMap::new(), BTreeMap::new());
+        let left = || {
+            let mut left: Vec<SessionId> = journal.removed().unwrap().into_iter().map(|(_, id)| id).collect();
+            left.sort();
+            left
+        };
+        let mut all = [small, first, second];
+        all.sort();
+        for (short, expected) in [
+            (0, all.to_vec()),
+            // All of it would not help.
+            (u64::MAX, all.to_vec()),
+            (size, all.into_iter().filter(|id| *id != first).collect()),
+            (1, vec![small]),
+        ] {
+            look(&journal, &ledger, &directory, Vec::new(), short, &mut sizes, &mut kept).await.unwrap();
+            assert_eq!(left(), expected, "{short} bytes short");
+        }
+    }
 }

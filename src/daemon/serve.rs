@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::directory::Directory;
@@ -16,9 +17,8 @@ use crate::actors::llm::Models;
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarted::Restarted;
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::actors::supervisor::{Supervisor, SupervisorArgs};
+use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving, Settings};
-use crate::control::accounts::Accounts;
 use crate::control::identity::Identities;
 use crate::control::subordinate;
 use crate::control::{self, App};
@@ -137,8 +137,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let of_jobs = waiting.into_iter().map(|record| record.view.owner);
     let living = journal.sessions().map_err(unreadable)?;
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
-    let accounts = Accounts::load(launcher.paths.home().join("accounts"));
-    limit(&ledger, &identities, &launcher, &accounts, owners).await?;
+    limit(&ledger, &identities, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -147,6 +146,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         models: models.clone(),
         ledger: ledger.clone(),
         directory: directory.clone(),
+        restores: Arc::new(Semaphore::new(RESTORES_AT_ONCE)),
     };
     // Restored sessions claim their sandboxes first; sandboxes that no session claims are left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
@@ -189,7 +189,6 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
         tools,
         ledger,
         identities,
-        accounts,
     };
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
@@ -295,16 +294,15 @@ async fn limit(
     ledger: &Ledger,
     identities: &Identities,
     launcher: &Launcher,
-    accounts: &Accounts,
     owners: BTreeSet<u32>,
 ) -> Result<(), DaemonError> {
     for owner in owners {
         let found = identities.of(owner).await;
         if let Ok(who) = &found
             && launcher.service.system
-            && !accounts.knows(owner)
+            && !launcher.accounts.knows(owner)
         {
-            let noted = accounts.note(owner, who.name.as_deref());
+            let noted = launcher.accounts.note(owner, who.name.as_deref());
             noted.map_err(|problem| DaemonError::Start(problem.message))?;
         }
         // The requests of a user who cannot be looked up are refused until the lookup succeeds.

@@ -90,8 +90,7 @@ impl Inner {
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        // The shares are left out, because they would tell one user about another.
-        Err(NoRoom { wanted: bytes, used, limit, by: Vec::new() })
+        Err(NoRoom { wanted: bytes, used, limit, of_all: true, by: Vec::new() })
     }
 
     fn add(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
@@ -272,7 +271,11 @@ mod tests {
         let memory = Memory::new(Some(100), Some(150));
         let held = memory.pool(1).try_charge(MemoryPurpose::Streams, 100).unwrap();
         let no_room = memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap_err();
-        assert_eq!((no_room.used, no_room.limit, no_room.by), (100, 150, vec![]));
+        assert_eq!((no_room.used, no_room.limit, &no_room.by), (100, 150, &vec![]));
+        let (said, hint) = (no_room.sentence(), no_room.hint());
+        assert!(!said.contains("your part") && !said.contains("100"), "{said}");
+        assert!(said.starts_with("all that this daemon has of memory for its users is used up"), "{said}");
+        assert!(hint.starts_with("try again later") && hint.contains("`machine.daemon_memory`"), "{hint}");
         drop(held);
         memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap();
     }

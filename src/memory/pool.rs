@@ -82,7 +82,10 @@ pub struct NoRoom {
     pub wanted: u64,
     pub used: u64,
     pub limit: u64,
-    /// The purposes that fill the pool, the largest first.
+    /// Whether this is the limit for all users together.
+    pub of_all: bool,
+    /// The purposes that fill the pool, the largest first; none of all users' pool, which would tell one user about
+    /// another.
     pub by: Vec<(MemoryPurpose, u64)>,
 }
 
@@ -90,6 +93,14 @@ impl NoRoom {
     /// The message: what fills the pool, and how much more was asked for.
     #[must_use]
     pub fn sentence(&self) -> String {
+        if self.of_all {
+            // How much of it is used is left out, because that is what others have.
+            return format!(
+                "all that this daemon has of memory for its users is used up: it has {}, and {} more would be needed",
+                show_size(self.limit),
+                show_size(self.wanted)
+            );
+        }
         let by: Vec<String> =
             self.by.iter().map(|(what, bytes)| format!("{} {}", what.name(), show_size(*bytes))).collect();
         let by = if by.is_empty() { String::new() } else { format!(" (by {})", by.join(", ")) };
@@ -105,10 +116,13 @@ impl NoRoom {
     #[must_use]
     pub fn hint(&self) -> String {
         let way_out = match self.by.first() {
-            Some((largest, _)) if self.wanted <= self.limit => largest.way_out(),
-            _ => "ask for less",
+            _ if self.wanted > self.limit => "ask for less",
+            _ if self.of_all => "try again later",
+            Some((largest, _)) => largest.way_out(),
+            None => "ask for less",
         };
-        format!("{way_out}, or have `quota.daemon_memory` raised; `belljar quota` shows all of it")
+        let setting = if self.of_all { "machine.daemon_memory" } else { "quota.daemon_memory" };
+        format!("{way_out}, or have `{setting}` raised; `belljar quota` shows all of it")
     }
 
     /// Whether the request is larger than the limit itself, so that waiting never helps.
@@ -143,7 +157,7 @@ impl Taken {
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        Err(NoRoom { wanted: bytes, used, limit, by: self.by() })
+        Err(NoRoom { wanted: bytes, used, limit, of_all: false, by: self.by() })
     }
 
     pub fn add(&mut self, what: MemoryPurpose, bytes: u64) {

@@ -38,6 +38,8 @@ pub struct NewSession {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionState {
+    /// The daemon has started anew and still reads the session's journal; requests wait for that.
+    Restoring,
     /// The session's sandbox is being made.
     Starting,
     Idle,

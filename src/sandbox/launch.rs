@@ -11,6 +11,7 @@ use crate::config::{Paths, Settings};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::sandbox::accounts::Accounts;
 use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Jails, Walls};
 use crate::sandbox::backend::{Progress, SandboxBackend};
@@ -35,6 +36,8 @@ pub struct Launcher {
     pub paths: Paths,
     pub instance: String,
     pub slots: Arc<UserSlots>,
+    /// The accounts whose sessions and jobs are here.
+    pub accounts: Accounts,
     claims: Arc<Claims>,
     /// Compiled kernels by image id.
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
@@ -64,6 +67,7 @@ impl Launcher {
             jails: jails(Walls::Bubblewrap),
             processes: Box::new(jails(Walls::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
+            accounts: Accounts::load(paths.home().join("accounts")),
             service,
             settings,
             paths,
@@ -132,6 +136,7 @@ impl Launcher {
         // The claim comes before the first await: from here on the end of the daemon waits for this launch.
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
+        workspace.check_account().await?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {

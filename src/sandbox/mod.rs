@@ -5,6 +5,7 @@
 //! `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here depends on
 //! models, conversations or HTTP.
 
+pub mod accounts;
 pub mod attest;
 pub mod backend;
 pub mod choice;

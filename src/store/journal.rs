@@ -202,3 +202,34 @@ impl Drop for Core {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// Longer than anything takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Otherwise every request of every user waits while the watch over removed sessions looks at all of them.
+    #[test]
+    fn long_queries_and_short_ones_do_not_wait_for_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let done = |query: Box<dyn FnOnce(&Journal) + Send>| {
+            let (journal, (done, is_done)) = (journal.clone(), std::sync::mpsc::channel());
+            std::thread::spawn(move || {
+                query(&journal);
+                done.send(())
+            });
+            is_done.recv_timeout(PATIENCE).is_ok()
+        };
+        let short = journal.core.reader.lock();
+        assert!(done(Box::new(|journal| drop(journal.removed().unwrap()))));
+        assert!(done(Box::new(|journal| drop(journal.ended_jobs().unwrap()))));
+        assert!(done(Box::new(|journal| assert_eq!(journal.stored(SessionId::fresh()).unwrap(), 0))));
+        drop(short);
+        let _long = journal.core.scanner.lock();
+        assert!(done(Box::new(|journal| drop(journal.sessions().unwrap()))));
+    }
+}

@@ -100,6 +100,15 @@ const MIGRATIONS: &[&str] = &[
     CREATE INDEX ended_jobs ON jobs (ended_at) WHERE ended_at IS NOT NULL;
     CREATE INDEX model_costs ON events (at) WHERE name IN ('model_replied', 'model_spent');
 ",
+    "
+    -- What models have cost today in sessions whose events are deleted already.
+    CREATE TABLE spent_tokens (
+        owner INTEGER NOT NULL,
+        day TEXT NOT NULL,
+        tokens INTEGER NOT NULL,
+        PRIMARY KEY (owner, day)
+    ) STRICT, WITHOUT ROWID;
+",
 ];
 
 #[derive(Debug, thiserror::Error)]

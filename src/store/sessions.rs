@@ -8,6 +8,7 @@ use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{self, int};
+use super::spent;
 use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
@@ -147,9 +148,12 @@ impl Journal {
 
     /// Deletes the oldest events of a session; false when there are none left.
     async fn delete_some(&self, id: SessionId) -> Result<bool, JournalError> {
-        let delete = move |file: &Connection, _: &Blobs| {
-            let oldest = "session = ?1 AND seq < (SELECT min(seq) FROM events WHERE session = ?1) + ?2";
-            let values = params![id.0.as_bytes(), ROWS_DELETED];
+        let delete = move |file: &Connection, blobs: &Blobs| {
+            let query = "SELECT coalesce(min(seq), 0) + ?2 FROM events WHERE session = ?1";
+            let until = file.query_row(query, params![id.0.as_bytes(), ROWS_DELETED], |row| row.get(0))?;
+            spent::keep_costs(file, blobs, id, until, &clock::now())?;
+            let oldest = "session = ?1 AND seq < ?2";
+            let values = params![id.0.as_bytes(), until];
             let query = format!("SELECT DISTINCT blob FROM events WHERE {oldest} AND blob IS NOT NULL");
             let large = rows::all(file, &query, values, |row| row.get(0))?;
             Ok((file.execute(&format!("DELETE FROM events WHERE {oldest}"), values)?, large))

@@ -1,10 +1,10 @@
 //! What sessions have used, according to the journal: tokens of models and bytes on the disk.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Row, params};
 use std::path::Path;
 
 use super::account::ROW_BYTES;
-use super::blobs::INLINE_BYTES;
+use super::blobs::{Blobs, INLINE_BYTES};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{all, bytes, int, uuid};
@@ -14,12 +14,14 @@ use crate::protocol::ids::SessionId;
 
 /// Estimated bytes of a reply per token, for providers that do not report token counts.
 const BYTES_PER_TOKEN: u64 = 4;
+/// The name under which the tokens of sessions appear whose events are deleted already.
+const FORGOTTEN: &str = "removed sessions";
 
 /// Tokens of models that one session used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpentTokens {
     pub owner: u32,
-    /// The session's name.
+    /// The session's name, or `FORGOTTEN`.
     pub by: String,
     pub tokens: u64,
 }
@@ -27,19 +29,20 @@ pub struct SpentTokens {
 impl Journal {
     /// The tokens used since the beginning of the day of `at`, including those of sessions that were removed since.
     pub fn tokens_of_day(&self, at: &str) -> Result<Vec<SpentTokens>, JournalError> {
-        let day: String = at.chars().take("2026-01-01".len()).collect();
+        let day = day(at);
         Ok(self.core.read(|file, blobs| {
             let query = "SELECT sessions.owner, sessions.name, events.json, events.blob
                 FROM events INDEXED BY model_costs JOIN sessions ON sessions.id = events.session
                 WHERE events.name IN ('model_replied', 'model_spent') AND events.at >= ?1";
-            all(file, query, [day], |row| {
-                let json = match (row.get::<_, Option<String>>(2)?, row.get::<_, Option<String>>(3)?) {
-                    (None, Some(blob)) => blobs.get(&blob).ok(),
-                    (json, _) => json,
-                };
-                let tokens = json.map_or(INLINE_BYTES as u64 / BYTES_PER_TOKEN, |json| tokens(&json));
-                Ok(SpentTokens { owner: row.get(0)?, by: row.get(1)?, tokens })
-            })
+            let mut spent = all(file, query, [day], |row| {
+                Ok(SpentTokens { owner: row.get("owner")?, by: row.get("name")?, tokens: cost(row, blobs)? })
+            })?;
+            let query = "SELECT owner, tokens FROM spent_tokens WHERE day >= ?1";
+            spent.extend(all(file, query, [day], |row| {
+                let tokens = u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+                Ok(SpentTokens { owner: row.get(0)?, by: FORGOTTEN.into(), tokens })
+            })?);
+            Ok(spent)
         })?)
     }
 
@@ -58,6 +61,49 @@ impl Journal {
         let output = output_bytes(&self.spill_folder(session));
         Ok(record.saturating_add(events).saturating_add(output))
     }
+}
+
+/// Keeps the sum of what models have cost since the beginning of the day of `now` in events of a session that are about
+/// to be deleted: those whose sequence number is below `until`. The quota of the day would come back otherwise.
+pub(super) fn keep_costs(
+    file: &Connection,
+    blobs: &Blobs,
+    session: SessionId,
+    until: i64,
+    now: &str,
+) -> rusqlite::Result<()> {
+    let day = day(now);
+    let query = "SELECT json, blob FROM events
+        WHERE session = ?1 AND seq < ?2 AND name IN ('model_replied', 'model_spent') AND at >= ?3";
+    let mut statement = file.prepare(query)?;
+    let costs = statement.query_map(params![session.0.as_bytes(), until, day], |row| cost(row, blobs))?;
+    let mut sum = 0_u64;
+    for cost in costs {
+        sum = sum.saturating_add(cost?);
+    }
+    if sum == 0 {
+        return Ok(());
+    }
+    // At most one row of each user is left of earlier days.
+    file.execute("DELETE FROM spent_tokens WHERE day < ?1", [day])?;
+    let query =
+        "INSERT INTO spent_tokens (owner, day, tokens) SELECT owner, ?2, ?3 FROM sessions WHERE id = ?1
+        ON CONFLICT (owner, day) DO UPDATE SET tokens = tokens + excluded.tokens";
+    file.execute(query, params![session.0.as_bytes(), day, int(sum)]).map(drop)
+}
+
+/// The day of a point in time, as text.
+fn day(at: &str) -> &str {
+    at.get(.."2026-01-01".len()).unwrap_or(at)
+}
+
+/// What a model's event has cost, by its columns `json` and `blob`.
+fn cost(row: &Row<'_>, blobs: &Blobs) -> rusqlite::Result<u64> {
+    let json = match (row.get::<_, Option<String>>("json")?, row.get::<_, Option<String>>("blob")?) {
+        (None, Some(blob)) => blobs.get(&blob).ok(),
+        (json, _) => json,
+    };
+    Ok(json.map_or(INLINE_BYTES as u64 / BYTES_PER_TOKEN, |json| tokens(&json)))
 }
 
 fn tokens(json: &str) -> u64 {

@@ -21,11 +21,12 @@ use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure
 use super::foreign;
 use super::keeper::{self, Order, ProgramEnd};
 use super::limited::Place;
-use super::port::Owner;
+use super::port::{Owner, as_failure};
 use super::registry::RegistryError;
 use crate::config::CommandTool;
 use crate::controls;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::problem::Problem;
 use crate::protocol::values;
 
 /// The last bytes of the program's stderr that are quoted in the failure.
@@ -72,7 +73,7 @@ impl Tool for Command {
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         let settings = Arc::clone(&self.settings);
         Box::pin(async move {
-            let owner = context.port()?.owner();
+            let owner = context.port()?.owner().await.map_err(not_allowed)?;
             let said = run(&settings, Value::Object(arguments).to_string(), owner).await?;
             let text = String::from_utf8_lossy(&said);
             if settings.output.is_none() {
@@ -114,6 +115,11 @@ async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<
         Ok(status) => Err(unsuccessful(status, &complaint)),
         Err(why) => Err(failure("failed", format!("the program cannot be run: {why}"))),
     }
+}
+
+/// The session may run no program as its owner.
+fn not_allowed(problem: Problem) -> ToolFailure {
+    ToolFailure { code: "unavailable".into(), ..as_failure(problem) }
 }
 
 fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {

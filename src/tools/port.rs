@@ -54,7 +54,9 @@ pub trait SessionPort: Send + Sync {
     /// waiting for a person.
     fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value>;
 
-    fn owner(&self) -> Owner;
+    /// The user as whom programs of the host run for the session. `Code::Forbidden` if the owner's user id is another
+    /// account by now.
+    fn owner(&self) -> PortFuture<Owner>;
 
     fn language(&self) -> Language;
 }

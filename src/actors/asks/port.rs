@@ -23,9 +23,11 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::sandbox::accounts::Accounts;
+use crate::sandbox::attest::facts::primary_group;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
-use crate::sandbox::workspace::owner::WorkKind;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, PortFuture, SessionPort};
@@ -63,6 +65,7 @@ pub struct Port {
     pub supervisor: SupervisorRef,
     pub directory: Directory,
     pub owner: u32,
+    pub accounts: Accounts,
     pub language: Language,
     pub told_chars: usize,
     pub image: Option<String>,
@@ -80,6 +83,7 @@ impl AsksState {
             supervisor: self.args.supervisor.clone(),
             directory: self.args.directory.clone(),
             owner: self.args.owner,
+            accounts: self.args.accounts.clone(),
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             told_chars: agent.told_chars,
             image: self.args.image.clone(),
@@ -188,8 +192,13 @@ impl SessionPort for Port {
         Box::pin(async move { port.nested(nested, on_waiting).await })
     }
 
-    fn owner(&self) -> Owner {
-        Owner { uid: self.owner, gid: crate::sandbox::attest::facts::primary_group(self.owner) }
+    fn owner(&self) -> PortFuture<Owner> {
+        let (uid, accounts) = (self.owner, self.accounts.clone());
+        let look = move || {
+            accounts.check(uid)?;
+            Ok(Owner { uid, gid: primary_group(uid) })
+        };
+        Box::pin(async move { folders::run(uid, WorkKind::Look, None, look).await? })
     }
 
     fn language(&self) -> Language {

@@ -22,6 +22,7 @@ use crate::protocol::chat::Usage;
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::problem::Problem;
 use crate::quota;
+use crate::sandbox::accounts::Accounts;
 use crate::session::approvals::Approvals;
 use crate::session::restore::{Recalled, RecalledAsks};
 use crate::store::EventLog;
@@ -48,6 +49,8 @@ pub struct AsksArgs {
     pub id: SessionId,
     pub name: SessionName,
     pub owner: u32,
+    /// Says whether the owner's user id is still the owner's account.
+    pub accounts: Accounts,
     pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,

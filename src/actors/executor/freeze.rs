@@ -3,12 +3,14 @@
 use ractor::ActorStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
 use crate::actors::calls::Reply;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::launch::Sandbox;
 
 /// An engine that restarts does not answer for a while. Until then no time passes for frozen cells.
 const THAW_TRIES: u32 = 60;
@@ -16,26 +18,38 @@ const THAW_PAUSE: Duration = Duration::from_secs(1);
 
 impl ExecutorState {
     pub(super) fn freeze(&mut self, myself: &ExecutorRef, reply_to: Option<Reply<()>>) {
-        let answer = |outcome| reply_to.map(|reply_to| reply_to.send(outcome));
         let Some(connected) = &self.connected else {
-            answer(Err(Problem::new(Code::SandboxFailed, "the sandbox is gone")));
+            let gone = || Err(Problem::new(Code::SandboxFailed, "the sandbox is gone"));
+            reply_to.map(|reply_to| reply_to.send(gone()));
             return;
         };
-        if self.freezing.wanted {
-            answer(Ok(()));
-            return;
+        let sandbox = Arc::clone(&connected.sandbox);
+        if !std::mem::replace(&mut self.freezing.wanted, true) {
+            self.begin_freeze(myself, sandbox);
         }
-        let (sandbox, executor) = (Arc::clone(&connected.sandbox), myself.clone());
-        self.freezing.wanted = true;
+        let Some(reply_to) = reply_to else { return };
+        // Also who asks while the sandbox is being frozen is told how that ends.
+        let mut outcome = self.freezing.outcome.clone();
+        tokio::spawn(async move {
+            let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+            // Without an outcome the port is dropped, which tells the session that the sandbox has ended.
+            outcome.map(|outcome| reply_to.send(outcome))
+        });
+    }
+
+    fn begin_freeze(&mut self, myself: &ExecutorRef, sandbox: Arc<Sandbox>) {
+        let executor = myself.clone();
         self.freezing.freezes += 1;
         let number = self.freezing.freezes;
+        let (done, outcome) = watch::channel(None);
+        self.freezing.outcome = outcome;
         self.stop_clocks(Instant::now());
         self.after_the_last(async move {
             let outcome = sandbox.freeze().await;
             if outcome.is_err() {
                 let _ = executor.cast(ExecutorMsg::FreezeFailed(number));
             }
-            answer(outcome);
+            done.send_replace(Some(outcome));
         });
     }
 

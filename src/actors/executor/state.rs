@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::messages::{Attach, ExecutorMsg};
@@ -20,6 +21,7 @@ use crate::memory::{Charge, Pool};
 use crate::protocol::frames::LiveResources;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::preload::Preload;
+use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
@@ -140,6 +142,8 @@ pub(super) struct Freezing {
     pub wanted: bool,
     /// The number of freezes so far, so that a freeze that fails late is told from a newer one.
     pub freezes: u64,
+    /// How the last freeze ended, once it has.
+    pub outcome: watch::Receiver<Option<Result<(), Problem>>>,
     /// The last freeze or thaw. The next one waits for it, so that they take effect in their order.
     pub under_way: Option<JoinHandle<()>>,
     /// When the sandbox was last seen running, in case it is paused from outside.
@@ -155,6 +159,7 @@ impl Default for Freezing {
             again: false,
             wanted: false,
             freezes: 0,
+            outcome: watch::channel(None).1,
             under_way: None,
             seen_running: Instant::now(),
             looks: 0,

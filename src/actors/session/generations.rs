@@ -159,7 +159,11 @@ impl Generations {
     /// the longer the more its user has put there.
     pub(super) async fn restore(&mut self, myself: &SessionRef) {
         match std::mem::replace(&mut self.current, Generation::Stopped) {
-            Generation::Restoring(parked) => drop(self.revive(myself, *parked).await),
+            Generation::Restoring(parked) => {
+                let restored = parked.inheritance.args.restored.clone();
+                self.revive(myself, *parked).await;
+                restored.cancel();
+            }
             other => self.current = other,
         }
     }

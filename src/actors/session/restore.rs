@@ -1,7 +1,7 @@
 //! Restores a session from the journal, after a restart of the daemon or in the next generation after a
 //! panic.
 
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
@@ -71,14 +71,48 @@ pub(in crate::actors) async fn recorded(
     Ok((recording.end(), charge))
 }
 
+/// The turn in which a session reads its journal: after others of its owner, so that those of one user do not hold up
+/// those of another, and with few of other users.
+#[derive(Clone)]
+pub struct RestoreTurn {
+    of_owner: Arc<Mutex<()>>,
+    of_all: Arc<Semaphore>,
+}
+
+/// The turns of all sessions.
+pub struct RestoreTurns {
+    of_owners: HashMap<u32, Arc<Mutex<()>>>,
+    of_all: Arc<Semaphore>,
+}
+
+impl RestoreTurns {
+    pub fn new(of_all: Arc<Semaphore>) -> Self {
+        Self { of_owners: HashMap::new(), of_all }
+    }
+
+    pub fn of(&mut self, owner: u32) -> RestoreTurn {
+        let of_owner = Arc::clone(self.of_owners.entry(owner).or_default());
+        RestoreTurn { of_owner, of_all: Arc::clone(&self.of_all) }
+    }
+}
+
+impl RestoreTurn {
+    /// Waits for the turn, which ends when the value is dropped.
+    async fn take(&self) -> (OwnedMutexGuard<()>, Option<OwnedSemaphorePermit>) {
+        // A session that waits for others of its owner takes no place of other users.
+        let of_owner = Arc::clone(&self.of_owner).lock_owned().await;
+        // The semaphore is never closed.
+        (of_owner, Arc::clone(&self.of_all).acquire_owned().await.ok())
+    }
+}
+
 /// Reads the past of an earlier session and of its asks from the journal.
 pub(super) async fn past(
     args: &SessionArgs,
     log: &Arc<EventLog>,
     client_rules: &Arc<CellRules>,
 ) -> Result<(Restored, RecalledAsks), JournalError> {
-    // Each user's sessions take turns, so that those of one user do not hold up those of another.
-    let _turn = args.restore_turn.lock().await;
+    let _turn = args.restore_turn.take().await;
     let told_chars = args.launcher.settings.agent.told_chars;
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
     let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
@@ -211,5 +245,26 @@ impl SessionActorState {
             }
             let _ = session.cast(SessionMsg::Left);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[tokio::test]
+    async fn sessions_of_one_user_take_one_place_and_of_all_users_few_are_read() {
+        let mut turns = RestoreTurns::new(Arc::new(Semaphore::new(2)));
+        let [ann, also_ann, bob, carl] = [1, 1, 2, 3].map(|owner| turns.of(owner));
+        let first = ann.take().now_or_never().unwrap();
+        let mut waiting = Box::pin(also_ann.take());
+        assert!(waiting.as_mut().now_or_never().is_none(), "one of a user at a time");
+        let second = bob.take().now_or_never().expect("the one that waits for its user takes no place");
+        assert!(carl.take().now_or_never().is_none(), "no more than the places");
+        drop(second);
+        drop(carl.take().now_or_never().unwrap());
+        drop(first);
+        waiting.now_or_never().unwrap();
     }
 }

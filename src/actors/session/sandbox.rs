@@ -86,8 +86,11 @@ pub(super) fn make_workspace(
                     .flatten()
                     .map(ToOwned::to_owned)
                     .collect();
-                let look =
-                    move || Workspace::of_caller(folder.as_ref(), service, mode, choice, owner, &private);
+                let accounts = launcher.accounts.clone();
+                let look = move || {
+                    let folder = folder.as_ref();
+                    Workspace::of_caller(folder, service, mode, choice, owner, &private, &accounts)
+                };
                 return Ok((folders::run(owner, WorkKind::Look, None, look).await??, None));
             }
             let Some(slot) = slot else {
@@ -135,7 +138,8 @@ impl SessionArgs {
             job: self.job,
             preload: self.preload.clone(),
             ephemeral: self.ephemeral,
-            restore_turn: Arc::clone(&self.restore_turn),
+            restore_turn: self.restore_turn.clone(),
+            restored: self.restored.clone(),
             created: None,
             before: self.before,
         }

@@ -1,6 +1,7 @@
 //! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
+use super::restore::RestoreTurn;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 pub struct SessionArgs {
@@ -63,8 +65,10 @@ pub struct SessionArgs {
     pub preload: Preload,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
-    /// Held while a session of this owner reads its journal.
-    pub restore_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held while the session reads its journal.
+    pub restore_turn: RestoreTurn,
+    /// Cancelled when the session has read the journal of an earlier daemon, or has none to read.
+    pub restored: CancellationToken,
     /// Answered when the first sandbox is ready, or could not be made.
     pub created: Option<Reply<SessionView>>,
     /// Set for a session that existed before: in an earlier daemon, or in an earlier generation.

@@ -42,7 +42,7 @@ impl SessionActorState {
 
 impl SessionArgs {
     /// The view of an earlier session that has not started in this daemon, from its record.
-    pub(super) fn parked_view(&self) -> SessionView {
+    pub(in crate::actors) fn parked_view(&self) -> SessionView {
         SessionView {
             id: self.id,
             name: self.name.clone(),

@@ -3,7 +3,7 @@ use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::protocol::ask::{Approval, ApprovalPolicy, AskEnd, Decision, NewAsk};
 
 /// The model wants one cell with the code `work`, and is content then.
-const ONE_CELL: &str = r#"
+pub(super) const ONE_CELL: &str = r#"
     [[reply]]
     content = "I run it."
     [[reply.call]]
@@ -14,18 +14,18 @@ const ONE_CELL: &str = r#"
 "#;
 
 impl Client {
-    async fn asks(&self) -> AsksRef {
+    pub(super) async fn asks(&self) -> AsksRef {
         within("the asks", ask(&self.session, |reply_to| SessionMsg::Asks { reply_to })).await.unwrap()
     }
 
-    async fn start_ask(&self, approval: ApprovalPolicy) {
+    pub(super) async fn start_ask(&self, approval: ApprovalPolicy) {
         let new = NewAsk { text: "Work.".into(), approval: Some(approval), ..NewAsk::default() };
         let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, reply_to };
         within("an ask", ask(&self.asks().await, start)).await.unwrap();
     }
 
     /// Waits until the ask has ended. It ends only once.
-    async fn only_end(&self) -> AskEnd {
+    pub(super) async fn only_end(&self) -> AskEnd {
         self.has_event(|event| matches!(event, EventBody::AskFinished { .. })).await;
         let ends = self.events().into_iter().filter_map(|event| match event {
             EventBody::AskFinished { end, .. } => Some(*end),
@@ -36,11 +36,11 @@ impl Client {
         ends.remove(0)
     }
 
-    fn count(&self, name: &str) -> usize {
+    pub(super) fn count(&self, name: &str) -> usize {
         self.events().iter().filter(|event| event.name() == name).count()
     }
 
-    async fn approvals(&self) -> Vec<Approval> {
+    pub(super) async fn approvals(&self) -> Vec<Approval> {
         let list = |reply_to| AsksMsg::Approvals { reply_to };
         within("the approvals", call(&self.asks().await, list)).await.unwrap()
     }

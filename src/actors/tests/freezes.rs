@@ -1,5 +1,4 @@
 use super::*;
-use crate::protocol::problem::Problem;
 use crate::protocol::result::Status;
 use tokio::sync::oneshot;
 
@@ -58,4 +57,21 @@ async fn a_freeze_that_fails_late_does_not_take_back_a_newer_one() {
     client.thaw().await;
     client.freeze().await;
     assert_eq!(home.backend.freezes(), [false, true, false, true]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_a_freeze_that_is_under_way_is_told_how_it_ends() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let fails = home.backend.next_freeze_fails();
+    let (first, second) = (begin_freeze(&client), begin_freeze(&client));
+    // The session has both requests when it answers this.
+    assert_eq!(client.state().await, SessionState::Frozen);
+    fails.send(()).unwrap();
+    assert!(within("the first freeze has failed", first).await.unwrap().is_err());
+    assert!(within("the second hears of it", second).await.unwrap().is_err());
+    client.freeze().await;
+    client.freeze().await;
+    assert_eq!(client.state().await, SessionState::Frozen);
 }

@@ -1,6 +1,8 @@
 //! Tests of the actors with the journal on disk and kernels that the test plays. A daemon is a runtime with a
 //! supervisor in it; the death of a daemon is the end of its runtime, at which no actor does anything any more.
 
+/// What a session may do when its user id has become another account.
+mod accounts;
 /// Models are asked, run cells and wait for persons.
 mod asks;
 /// Cells run, wait for each other and survive the death of their process.
@@ -17,17 +19,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 
 use crate::actors::calls::{ask, call};
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
 use crate::actors::session::messages::{CellRequest, SessionMsg, SessionRef, Ticket};
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::actors::supervisor::{Supervisor, SupervisorArgs};
+use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{Paths, load_text};
 use crate::protocol::api::{NewSession, SessionState};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
 use crate::sandbox::backend::fake::{FakeBackend, Step};
@@ -54,6 +58,8 @@ const SETTINGS: &str = r#"
 struct Home {
     folder: tempfile::TempDir,
     backend: FakeBackend,
+    /// A place for each journal that sessions read at once.
+    restores: Arc<Semaphore>,
 }
 
 /// A running daemon. Without `dies` it ends with the test.
@@ -61,6 +67,8 @@ struct Daemon {
     runtime: Option<Runtime>,
     journal: Journal,
     directory: Directory,
+    launcher: Arc<Launcher>,
+    ledger: Ledger,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
 }
 
@@ -92,7 +100,8 @@ async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 impl Home {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::in_this_runtime() }
+        let restores = Arc::new(Semaphore::new(RESTORES_AT_ONCE));
+        Self { folder: tempfile::tempdir().unwrap(), backend: FakeBackend::in_this_runtime(), restores }
     }
 
     fn path(&self) -> PathBuf {
@@ -119,32 +128,38 @@ impl Home {
         let launcher = Launcher::new(service, Arc::clone(&settings), paths, "test".into());
         let mut tools = Registry::built_in().unwrap();
         tools.add(Arc::new(Answer)).unwrap();
-        let directory = Directory::default();
+        tools.add(Arc::new(accounts::Program)).unwrap();
+        let (directory, ledger) = (Directory::default(), Ledger::new(&settings.quota));
+        let launcher = Arc::new(launcher.with_processes(self.backend.clone()));
         let args = SupervisorArgs {
             journal: journal.clone(),
-            launcher: Arc::new(launcher.with_processes(self.backend.clone())),
+            launcher: Arc::clone(&launcher),
             tools: Arc::new(tools),
             models: Models::new(Arc::clone(&settings)),
-            ledger: Ledger::new(&settings.quota),
+            ledger: ledger.clone(),
             directory: directory.clone(),
+            restores: Arc::clone(&self.restores),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, supervisor }
+        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, supervisor }
     }
 }
 
 impl Daemon {
     /// Makes a session, whose sandbox is ready then.
     async fn makes_a_session(&self) -> Client {
-        let id = SessionId::fresh();
-        let create = |reply_to| {
-            let request = Box::new(NewSession::default());
-            SupervisorMsg::Create { id, peer: OWNER, request, nested: false, job: None, reply_to }
-        };
-        within("there is a session", ask(&self.supervisor, create)).await.unwrap();
-        self.client(id)
+        self.makes(OWNER, NewSession::default()).await.unwrap()
+    }
+
+    async fn makes(&self, peer: u32, request: NewSession) -> Result<Client, Problem> {
+        let (id, request) = (SessionId::fresh(), Box::new(request));
+        let create =
+            |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job: None, reply_to };
+        within("there is a session", ask(&self.supervisor, create)).await?;
+        let session = self.directory.find(peer, &id.to_string(), false).expect("the session").session;
+        Ok(Client { id, session, journal: self.journal.clone() })
     }
 
     /// The session that an earlier daemon made.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::HostFrame;
+use crate::protocol::quota::Kind;
 use crate::protocol::result::Status;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,4 +93,41 @@ async fn a_reset_that_is_done_is_not_repeated_by_the_next_daemon() {
     assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "whole"));
     let resets = kernel.heard().into_iter().filter(|frame| matches!(frame, HostFrame::Reset { .. }));
     assert_eq!(resets.count(), 1);
+}
+
+/// Reading a journal takes as long as its owner made it, and however long it takes, the session is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_waits_to_read_its_journal_is_listed() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    daemon.dies().await;
+    let others = home.restores.acquire_many(u32::try_from(RESTORES_AT_ONCE).unwrap()).await.unwrap();
+    let daemon = home.daemon().await;
+    let listed = daemon.directory.list(Some(OWNER));
+    let [session] = &listed[..] else { panic!("there is one session") };
+    let view = within("it is shown", session.view()).await.unwrap();
+    assert_eq!((view.id, view.state), (client.id, SessionState::Restoring));
+    drop(others);
+    daemon.client(client.id).has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    let view = within("it is shown", session.view()).await.unwrap();
+    assert_eq!(view.state, SessionState::Idle);
+}
+
+/// Otherwise others could take the room of a sandbox that runs, while its session waits to read its journal.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sandbox_of_a_session_counts_before_the_session_has_read_its_journal() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let used = |daemon: &Daemon| [Kind::Memory, Kind::Cpus].map(|kind| daemon.ledger.used(OWNER, kind));
+    let before = used(&daemon);
+    assert!(before.iter().all(|used| *used > 0), "{before:?}");
+    daemon.dies().await;
+    let others = home.restores.acquire_many(u32::try_from(RESTORES_AT_ONCE).unwrap()).await.unwrap();
+    let daemon = home.daemon().await;
+    assert_eq!(used(&daemon), before);
+    drop(others);
+    daemon.client(client.id).has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    assert_eq!(used(&daemon), before);
 }

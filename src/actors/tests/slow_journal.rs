@@ -1,6 +1,14 @@
 use super::*;
+use crate::actors::asks::messages::AsksMsg;
+use crate::actors::jobs::{Inputs, Jobs, JobsArgs, JobsMsg};
+use crate::protocol::ask::{ApprovalPolicy, Decision};
 use crate::protocol::frames::HostFrame;
+use crate::protocol::ids::JobId;
+use crate::protocol::job::{JobState, JobView, NewJob};
 use crate::protocol::problem::Code;
+use crate::store::JobRecord;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_that_the_journal_does_not_have_in_time_is_done_but_not_reported_as_a_success() {
@@ -15,4 +23,77 @@ async fn a_reset_that_the_journal_does_not_have_in_time_is_done_but_not_reported
     home.backend.kernel().hears(resets).await;
     drop(held);
     client.reset().await;
+}
+
+/// Otherwise the death of the daemon could take back a decision of which a person was told that it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decision_is_answered_when_the_journal_has_it() {
+    let home = Home::new();
+    home.model_says(super::asks::ONE_CELL);
+    home.backend.plays("work", &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
+    let [approval] = &client.approvals().await[..] else { panic!("one approval") };
+    let asks = client.asks().await;
+    let held = client.journal.hold_writer();
+    let (sender, mut decided) = oneshot::channel();
+    let (id, decision) = (approval.id.clone(), Decision::Accept { code: None });
+    asks.cast(AsksMsg::Decide { id, decision, by: OWNER, reply_to: sender.into() }).unwrap();
+    // The decision is taken when the next message is answered.
+    assert_eq!(client.approvals().await, []);
+    assert!(decided.try_recv().is_err(), "it is not written yet");
+    assert_eq!(client.count("tool_answered"), 0);
+    drop(held);
+    within("the decision is written", decided).await.unwrap().unwrap();
+    assert_eq!(client.count("approval_decided"), 1);
+    client.only_end().await;
+}
+
+/// Otherwise the next daemon could run a job of which a client was told that it is cancelled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_is_answered_when_the_journal_has_it() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let view = JobView {
+        id: JobId::fresh(),
+        name: "a".into(),
+        owner: OWNER,
+        state: JobState::Queued,
+        script: "a.py".into(),
+        args: Vec::new(),
+        env: Vec::new(),
+        timeout_s: 1.0,
+        created_at: "2026-01-01T00:00:00.000Z".into(),
+        started_at: None,
+        ended_at: None,
+        receipt: None,
+        end: None,
+        admin_acts: Vec::new(),
+    };
+    let id = view.id;
+    let record = JobRecord { view, job: NewJob::default(), session: None, judged: None };
+    daemon.journal.put_job(&record).await.unwrap();
+    let args = JobsArgs {
+        journal: daemon.journal.clone(),
+        launcher: Arc::clone(&daemon.launcher),
+        supervisor: daemon.supervisor.clone(),
+        inputs: Inputs::new(daemon.launcher.paths.jobs_dir(), daemon.ledger.clone()),
+        ledger: daemon.ledger.clone(),
+        shutdown: CancellationToken::new(),
+    };
+    // A daemon that ends starts no job, so this one waits.
+    args.shutdown.cancel();
+    let (jobs, _) = Jobs::spawn(args, CancellationToken::new()).await.unwrap();
+    let held = daemon.journal.hold_writer();
+    let (sender, mut cancelled) = oneshot::channel();
+    jobs.cast(JobsMsg::Cancel { id, reply_to: sender.into() }).unwrap();
+    // The actor has taken the cancellation when it answers this.
+    let watch = |reply_to| JobsMsg::Watch { id, reply_to };
+    assert!(within("a watch", call(&jobs, watch)).await.unwrap().is_some());
+    assert!(cancelled.try_recv().is_err(), "it is not written yet");
+    drop(held);
+    assert!(within("the cancellation is written", cancelled).await.unwrap());
+    assert_eq!(daemon.journal.job(id).unwrap().unwrap().view.state, JobState::Ended);
 }

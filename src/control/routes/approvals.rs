@@ -6,6 +6,7 @@ use axum::extract::State;
 use super::{App, ListQuery};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::{ask, call_part, call_promptly};
+use crate::actors::directory::Listed;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
@@ -21,7 +22,7 @@ pub async fn list(
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<ApprovalList>> {
     let mut approvals = Vec::new();
-    for session in app.directory.list(query.owner(&app, &peer)?) {
+    for Listed { session, .. } in app.directory.list(query.owner(&app, &peer)?) {
         // A session that ends meanwhile has no approvals any more.
         let Ok(Ok(asks)) = call_promptly(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
             continue;

@@ -56,9 +56,9 @@ pub async fn list(
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<SessionList>> {
     let owner = query.owner(&app, &peer)?;
-    // All at once, because one that still reads its journal answers late.
+    // All at once, because one of them may answer late.
     let views = app.directory.list(owner).into_iter().map(async |session| {
-        let view = || call_promptly(&session, |reply_to| SessionMsg::View { reply_to });
+        let view = || session.view();
         // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
         // listed.
         match view().await {

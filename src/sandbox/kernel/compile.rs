@@ -96,3 +96,28 @@ impl Launcher {
         Ok(guest(self.service, mapping, self.slots.for_compiling()?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Paths, load_text};
+    use crate::sandbox::spec::tests::spec;
+    use crate::sandbox::workspace::Service;
+    use futures_util::FutureExt;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn a_kernel_that_is_there_does_not_wait_for_that_of_another_image() {
+        let home = tempfile::tempdir().unwrap();
+        let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
+        let found = |name: &str| (name == "BELLJAR_HOME").then(|| home.path().into());
+        let paths = Paths::discover(false, &found).unwrap();
+        let service = Service { system: false, ..Service::of_this_process() };
+        let launcher = Launcher::new(service, Arc::new(settings), paths, "test".into());
+        let (spec, ready) = (spec(), home.path().join("ready"));
+        launcher.kernels.lock().insert(spec.image.id.clone(), ready.clone());
+        let _compiled = launcher.compiling.lock().await;
+        let kernel = launcher.kernel_for(&spec, home.path()).now_or_never();
+        assert_eq!(kernel.expect("at once").unwrap(), ready);
+    }
+}

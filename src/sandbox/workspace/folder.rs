@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::accounts::Accounts;
 use crate::sandbox::spec::Choice;
 use crate::sandbox::spec::GuestUser;
 use crate::sandbox::spec::UserMapping;
@@ -49,6 +50,8 @@ pub struct Workspace {
     pub choice: Choice,
     /// The user with whose rights work is done; `None` where the daemon's own rights are the user's.
     ids: Option<Arc<Ids>>,
+    /// In a caller's folder, the list that says whether the caller's id is still the caller's account.
+    accounts: Option<Accounts>,
     /// The user whose threads work in the folder.
     pays: u32,
     /// How full the folder is while files are uploaded.
@@ -62,9 +65,17 @@ impl Workspace {
         lane: WorkKind,
         work: impl FnOnce(&Root<'_>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
+        self.check_account().await?;
         let (folder, managed, uid) = (Arc::clone(&self.root), self.managed, self.user.host_uid);
         let work = move || work(&Root { folder: folder.as_fd(), managed, uid });
         owner::run(self.pays, lane, self.ids.clone(), work).await
+    }
+
+    /// Refuses a caller's folder if the caller's user id is another account by now. A guest of a managed folder has a
+    /// user id that is no account.
+    pub async fn check_account(&self) -> Result<(), Problem> {
+        let (Some(accounts), pays) = (self.accounts.clone(), self.pays) else { return Ok(()) };
+        owner::run(pays, WorkKind::Look, None, move || accounts.check(pays)).await?
     }
 
     /// The same as `access`, on this thread.
@@ -150,6 +161,7 @@ impl Workspace {
             user,
             choice,
             ids,
+            accounts: None,
             pays: service.uid,
             filling: Arc::default(),
         })
@@ -164,7 +176,9 @@ impl Workspace {
         choice: Choice,
         peer: u32,
         private: &[PathBuf],
+        accounts: &Accounts,
     ) -> Result<Self, Problem> {
+        accounts.check(peer)?;
         let shown = path.display();
         let not_yours = || {
             Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
@@ -229,6 +243,7 @@ impl Workspace {
             user,
             choice,
             ids,
+            accounts: Some(accounts.clone()),
             pays: peer,
             filling: Arc::default(),
         })
@@ -333,6 +348,7 @@ fn mapped(mapping: UserMapping, uid: u32, gid: u32) -> Option<GuestUser> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::receipt::Backend;
 
     #[test]
     fn a_tree_deeper_than_any_stack_is_removed() {
@@ -365,5 +381,19 @@ mod tests {
         }
         remove_tree(&top).unwrap();
         assert!(!top.exists());
+    }
+
+    #[test]
+    fn a_folder_is_not_opened_for_an_account_that_has_lost_its_user_id() {
+        let home = tempfile::tempdir().unwrap();
+        let (own, folder) = (Service { system: false, ..Service::of_this_process() }, home.path().join("w"));
+        std::fs::create_dir(&folder).unwrap();
+        let open = |accounts: &Accounts| {
+            let choice = Choice { backend: Backend::Process, why: String::new() };
+            Workspace::of_caller(&folder, own, UserMapping::Same, choice, own.uid, &[], accounts)
+        };
+        open(&Accounts::of_ann(home.path(), own.uid, "ann")).unwrap();
+        let refused = open(&Accounts::of_ann(home.path(), own.uid, "bob")).unwrap_err();
+        assert!(refused.message.contains("`bob`"), "{refused:?}");
     }
 }

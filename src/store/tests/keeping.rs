@@ -173,3 +173,76 @@ async fn of_listed_jobs_each_takes_room_before_it_is_read() {
     let ids: Vec<_> = listed(None, 10, u64::MAX).unwrap().into_iter().map(|view| view.id.0).collect();
     assert!(ids.is_sorted_by(|one, next| one > next), "the newest first");
 }
+
+fn cost(tokens: u64) -> EventBody {
+    EventBody::ModelSpent { ask: 1, step: 1, tokens }
+}
+
+/// What each user has spent today, by the journal.
+fn spent_today(journal: &Journal) -> Vec<(u32, u64)> {
+    let mut sums = std::collections::BTreeMap::new();
+    for spent in journal.tokens_of_day(&crate::protocol::clock::now()).unwrap() {
+        *sums.entry(spent.owner).or_insert(0) += spent.tokens;
+    }
+    sums.into_iter().collect()
+}
+
+/// Otherwise a user gets back the quota of the day by filling the disk until the session is forgotten.
+#[tokio::test]
+async fn tokens_of_the_day_stay_spent_when_their_session_is_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let [first, second, living] = ["first", "second", "living"].map(record);
+    let other = SessionRecord { owner: 7, ..record("other") };
+    for (session, tokens) in [(&first, 100), (&second, 20), (&living, 3), (&other, 5)] {
+        journal.create_session(session).await.unwrap();
+        let log = journal.log(session.id).unwrap();
+        log.append(cost(tokens));
+        // The costs lie in several of the steps in which events are deleted.
+        append(&log, 6_000);
+        log.append(cost(tokens));
+        log.flushed().await;
+    }
+    let before = spent_today(&journal);
+    assert_eq!(before, [(7, 10), (1000, 246)]);
+    for session in [&first, &second, &other] {
+        journal.remove_session(session.id).await.unwrap();
+        journal.forget(session.id).await.unwrap();
+        assert_eq!(spent_today(&journal), before);
+    }
+    journal.close();
+    let journal = Journal::open(folder.path()).unwrap();
+    assert_eq!(spent_today(&journal), before);
+    assert_eq!(journal.tokens_of_day("9999-01-01T00:00:00.000Z").unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_journal_without_sums_of_tokens_gets_them() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(Journal::open(folder.path()).unwrap());
+    let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    file.execute_batch("DROP TABLE spent_tokens; PRAGMA user_version = 5;").unwrap();
+    drop(file);
+    let journal = Journal::open(folder.path()).unwrap();
+    let session = record("a");
+    journal.create_session(&session).await.unwrap();
+    journal.log(session.id).unwrap().append(cost(8));
+    journal.remove_session(session.id).await.unwrap();
+    journal.forget(session.id).await.unwrap();
+    assert_eq!(spent_today(&journal), [(1000, 8)]);
+}
+
+#[tokio::test]
+async fn acts_on_forgotten_jobs_go_in_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let most = crate::store::sessions::ROWS_DELETED;
+    let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    let many = "WITH RECURSIVE some(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM some WHERE n < ?1)
+        INSERT INTO job_acts (job, at, noted, admin, act) SELECT x'00', '', 1, 0, '' FROM some";
+    file.execute(many, [2 * most + 1]).unwrap();
+    assert_eq!(i64::try_from(journal.forget_some_acts(1).await.unwrap()), Ok(most));
+    journal.forget_jobs(SystemTime::now(), SECOND).await.unwrap();
+    let left: i64 = file.query_row("SELECT count(*) FROM job_acts", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}

@@ -10,6 +10,7 @@ use super::call;
 use super::port::MemoryPort;
 use crate::config::CommandTool;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::problem::{Code, Problem};
 use crate::tools::{Owner, Registry, ToolOutput};
 
 const NOBODY: Owner = Owner { uid: 65_534, gid: 65_534 };
@@ -196,7 +197,7 @@ async fn a_program_that_nobody_waits_for_is_killed() {
 
 #[tokio::test]
 async fn a_program_runs_as_the_owner_of_the_session_without_other_groups() {
-    let port = MemoryPort { owner: NOBODY, ..MemoryPort::default() };
+    let port = MemoryPort { owner: Ok(NOBODY), ..MemoryPort::default() };
     let ids = run(tool(&["sh", "-c", "id -u; id -g; id -G"]), json!({}), port).await;
     if is_root() {
         assert_eq!(ids, Ok(ToolOutput::Text("65534\n65534\n65534".into())));
@@ -214,4 +215,16 @@ fn settings_that_cannot_work_are_refused_at_the_start() {
     let built_in = Registry::built_in().unwrap();
     let taken = built_in.with_commands(&BTreeMap::from([("file_reader".to_owned(), tool(&["cat"]))]));
     assert!(taken.err().unwrap().to_string().contains("two tools `file_reader`"));
+}
+
+#[tokio::test]
+async fn no_program_runs_for_a_session_that_may_not_act_as_its_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made").display().to_string();
+    let refused = Problem::new(Code::Forbidden, "this session was made by another account");
+    let port = MemoryPort { owner: Err(refused), ..MemoryPort::default() };
+    let failure = run(tool(&["touch", &made]), json!({}), port).await.unwrap_err();
+    assert_eq!(failure.code, "unavailable");
+    assert!(failure.message.contains("another account"), "{failure:?}");
+    assert!(!Path::new(&made).exists());
 }

@@ -13,7 +13,7 @@ use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree,
 
 pub struct MemoryPort {
     pub language: Language,
-    pub owner: Owner,
+    pub owner: Result<Owner, Problem>,
     pub files: BTreeMap<String, Vec<u8>>,
     pub variables: BTreeMap<String, String>,
     /// Cells that were run, with their time limits.
@@ -27,7 +27,10 @@ impl Default for MemoryPort {
     fn default() -> Self {
         Self {
             language: Language::English,
-            owner: Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() },
+            owner: Ok(Owner {
+                uid: rustix::process::getuid().as_raw(),
+                gid: rustix::process::getgid().as_raw(),
+            }),
             files: BTreeMap::new(),
             variables: BTreeMap::new(),
             cells: Mutex::default(),
@@ -134,8 +137,8 @@ impl SessionPort for MemoryPort {
         ready(Ok(json!({"answer": 42})))
     }
 
-    fn owner(&self) -> Owner {
-        self.owner
+    fn owner(&self) -> PortFuture<Owner> {
+        ready(self.owner.clone())
     }
 
     fn language(&self) -> Language {

@@ -1,7 +1,9 @@
 //! Remembers which account each user id belonged to when the daemon last saw it. If an id is given to another account
 //! later, the new account does not inherit the sessions and jobs of the old one; the same holds for an id that had no
-//! account before.
+//! account before. Nor do they act in its name: programs of the host and the caller's folders are refused to a session
+//! whose account no longer has its user id.
 
+use nix::unistd::{Uid, User};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,20 +11,24 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::controls;
 use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
 /// The account name of each user id; `None` for an id without an account.
 type Names = BTreeMap<u32, Option<String>>;
+/// The account name of a user id by the machine's user database.
+type LookUp = fn(u32) -> nix::Result<Option<String>>;
 
 /// The most bytes of the list that are read.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The remembered accounts, kept in a file in the daemon's home: one user id and name per line; only the id if there
 /// was no account.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Accounts {
     file: PathBuf,
     names: Arc<Mutex<Names>>,
+    look_up: LookUp,
 }
 
 impl Accounts {
@@ -36,7 +42,7 @@ impl Accounts {
             let (uid, name) = line.split_once(' ').unwrap_or((line, ""));
             Some((uid.parse().ok()?, (!name.is_empty()).then(|| name.to_owned())))
         };
-        Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())) }
+        Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())), look_up }
     }
 
     /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
@@ -67,15 +73,44 @@ impl Accounts {
         Ok(())
     }
 
+    /// Refuses what a session does on the machine as its owner, if the owner's id is another account by now than the
+    /// one that made the session. The list has the latter, because it changes only when nothing of that account is left
+    /// (`control::caller`). While the user database does not answer, the last known answer holds, which is the list's.
+    /// This may take as long as the user database, so it is called on threads of the user (`workspace::owner::run`).
+    pub fn check(&self, uid: u32) -> Result<(), Problem> {
+        if !self.knows(uid) || !controls::holds("reused_ids_stop_acting") {
+            return Ok(());
+        }
+        let Ok(name) = (self.look_up)(uid) else { return Ok(()) };
+        let Some(before) = self.other_before(uid, name.as_deref()) else { return Ok(()) };
+        let what = format!(
+            "this session was made by {}, and user id {uid} is {} by now: it does nothing in that user's name any more",
+            said(before.as_deref()),
+            said(name.as_deref())
+        );
+        Err(Problem::new(Code::Forbidden, what).hint(self.way_out(uid)))
+    }
+
     /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
     pub fn refusal(&self, uid: u32, before: Option<&str>) -> Problem {
-        let was = before.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"));
-        let what = format!("user id {uid} was {was}, and its sessions or jobs are still here");
-        Problem::new(Code::Forbidden, what).hint(format!(
+        let what = format!("user id {uid} was {}, and its sessions or jobs are still here", said(before));
+        Problem::new(Code::Forbidden, what).hint(self.way_out(uid))
+    }
+
+    fn way_out(&self, uid: u32) -> String {
+        format!(
             "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{uid}`); if it is the same person, root removes the line of {uid} in `{}` and starts the daemon anew",
             self.file.display()
-        ))
+        )
     }
+}
+
+fn said(account: Option<&str>) -> String {
+    account.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"))
+}
+
+fn look_up(uid: u32) -> nix::Result<Option<String>> {
+    Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
 }
 
 fn write(file: &Path, names: &Names) -> std::io::Result<()> {
@@ -89,6 +124,16 @@ fn write(file: &Path, names: &Names) -> std::io::Result<()> {
     written.write_all(text.as_bytes())?;
     written.sync_all()?;
     std::fs::rename(draft, file)
+}
+
+#[cfg(test)]
+impl Accounts {
+    /// A list in which the id belongs to `before`, on a machine where every id is the account `ann`.
+    pub(crate) fn of_ann(home: &Path, uid: u32, before: &str) -> Self {
+        let accounts = Self { look_up: |_| Ok(Some("ann".into())), ..Self::load(home.join("accounts")) };
+        accounts.note(uid, Some(before)).unwrap();
+        accounts
+    }
 }
 
 #[cfg(test)]
@@ -115,5 +160,21 @@ mod tests {
         assert_eq!(accounts.other_before(1001, Some("new")), Some(None));
         accounts.note(1000, Some("bob")).unwrap();
         assert_eq!(accounts.other_before(1000, Some("bob")), None);
+    }
+
+    #[test]
+    fn a_session_acts_only_for_the_account_that_made_it() {
+        let home = tempfile::tempdir().unwrap();
+        Accounts::of_ann(home.path(), 1000, "ann").check(1000).unwrap();
+        let accounts = Accounts::of_ann(home.path(), 1000, "bob");
+        let refused = accounts.check(1000).unwrap_err();
+        assert_eq!(refused.code, Code::Forbidden);
+        assert!(refused.message.contains("`bob`") && refused.message.contains("`ann`"), "{refused:?}");
+        assert!(refused.hint.is_some_and(|hint| hint.contains("belljar rm NAME@1000")));
+        accounts.check(1001).unwrap();
+        let silent = Accounts { look_up: |_| Err(nix::Error::EIO), ..accounts.clone() };
+        silent.check(1000).unwrap();
+        let gone = Accounts { look_up: |_| Ok(None), ..accounts };
+        assert!(gone.check(1000).unwrap_err().message.contains("no account by now"));
     }
 }
