@@ -248,6 +248,7 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
                 format!("mend `[tool.{name}]` of the configuration")
             }
             RegistryError::Unknown { .. } => "mend `agent.tools` in the configuration".to_owned(),
+            RegistryError::NoRoom(no_room) => no_room.hint(),
         };
         DaemonError::Config(format!("{error}\n\nhint: {hint}"))
     };

@@ -23,6 +23,7 @@ use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
+use crate::schema::Checker;
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -97,6 +98,13 @@ impl AsksState {
                 return;
             }
         };
+        let schema_memory = match self.schema_in_memory(&spec) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let _ = reply_to.send(Err(no_room.into()));
+                return;
+            }
+        };
         self.memory.insert(ask, memory);
         self.newest = ask;
         let view = AskView {
@@ -118,7 +126,7 @@ impl AsksState {
             }
         }
         let above = outer.and_then(|outer| outer.above);
-        self.waiting.push_back(Waiting { ask, spec, above });
+        self.waiting.push_back(Waiting { ask, spec, above, schema_memory });
         let asks = myself.clone();
         self.args.log.append_keyed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
@@ -136,6 +144,24 @@ impl AsksState {
         } else {
             Ok(pool.open(MemoryPurpose::Conversations))
         }
+    }
+
+    /// Charges the compiled schema of an answer, before it is compiled.
+    fn schema_in_memory(&self, spec: &AskSpec) -> Result<Charge, NoRoom> {
+        let mut charge = self.args.quotas.memory(self.args.owner).open(MemoryPurpose::Schemas);
+        if let Some(schema) = &spec.schema
+            && controls::holds("answer_schema_memory_charge")
+        {
+            charge.try_grow(Checker::most_bytes(schema))?;
+            charge.shrink_to(Checker::new(schema).map_or(0, |checker| checker.bytes()));
+        }
+        Ok(charge)
+    }
+
+    /// As `schema_in_memory`, for an ask of an earlier daemon, which had room for it.
+    fn schema_in_memory_anyway(&self, spec: &AskSpec) -> Charge {
+        let bytes = spec.schema.as_ref().map_or(0, Checker::most_bytes);
+        self.args.quotas.memory(self.args.owner).charge_anyway(MemoryPurpose::Schemas, bytes)
     }
 
     pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
@@ -226,7 +252,8 @@ impl AsksState {
             let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
             if untouched && self.current.is_some() {
                 self.asks.insert(ask, view);
-                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
+                let schema_memory = self.schema_in_memory_anyway(&recalled.spec);
+                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None, schema_memory });
                 continue;
             }
             if recalled.end.is_some() && !recalled.worked {
@@ -291,7 +318,8 @@ impl AsksState {
             let questions = approvals.iter().filter(|approval| approval.ask == Some(ask));
             let asked_at = questions.map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
-            let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
+            let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
+            let begun = Waiting { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
             let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
