@@ -15,7 +15,7 @@ use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Clock, Curre
 use crate::actors::calls::Reply;
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
-use crate::agent::{Effect, Input, Machine};
+use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
@@ -23,7 +23,6 @@ use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
-use crate::schema::Checker;
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -149,19 +148,16 @@ impl AsksState {
     /// Charges the compiled schema of an answer, before it is compiled.
     fn schema_in_memory(&self, spec: &AskSpec) -> Result<Charge, NoRoom> {
         let mut charge = self.args.quotas.memory(self.args.owner).open(MemoryPurpose::Schemas);
-        if let Some(schema) = &spec.schema
-            && controls::holds("answer_schema_memory_charge")
-        {
-            charge.try_grow(Checker::most_bytes(schema))?;
-            charge.shrink_to(Checker::new(schema).map_or(0, |checker| checker.bytes()));
+        if controls::holds("answer_schema_memory_charge") {
+            charge.try_grow(most_schema_bytes(spec))?;
+            charge.shrink_to(schema_bytes(spec));
         }
         Ok(charge)
     }
 
     /// As `schema_in_memory`, for an ask of an earlier daemon, which had room for it.
     fn schema_in_memory_anyway(&self, spec: &AskSpec) -> Charge {
-        let bytes = spec.schema.as_ref().map_or(0, Checker::most_bytes);
-        self.args.quotas.memory(self.args.owner).charge_anyway(MemoryPurpose::Schemas, bytes)
+        self.args.quotas.memory(self.args.owner).charge_anyway(MemoryPurpose::Schemas, schema_bytes(spec))
     }
 
     pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
