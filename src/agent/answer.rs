@@ -4,7 +4,20 @@ use serde_json::Value;
 
 use super::json;
 use super::words::Words;
+use crate::protocol::ask::AskSpec;
 use crate::schema::Checker;
+
+/// The most memory that the compiled schema of an ask's answer takes, found without compiling it.
+#[must_use]
+pub fn most_schema_bytes(spec: &AskSpec) -> u64 {
+    spec.schema.as_ref().map_or(0, Checker::most_bytes)
+}
+
+/// The memory that the compiled schema of an ask's answer takes.
+#[must_use]
+pub fn schema_bytes(spec: &AskSpec) -> u64 {
+    spec.schema.as_ref().and_then(|schema| Checker::new(schema).ok()).map_or(0, |checker| checker.bytes())
+}
 
 /// The answer as a value that fits the schema, or what is wrong with it. It tries, in this order: the value
 /// that the dialect itself carried, JSON in the text, and the text as a string.

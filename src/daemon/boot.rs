@@ -1,17 +1,20 @@
 //! What the daemon needs before it serves: its home, the lock on it, a log, an instance id.
 
 use std::io::{IsTerminal, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::log_limit::LogLimit;
+use super::log_limit::{self, LogLimit};
 use super::{DaemonError, trust};
 use crate::config::{Paths, Settings};
 
 /// The first descriptor after the standard ones, where systemd passes a socket.
 const FIRST_HANDED_OVER: u32 = 3;
+/// How often the daemon looks whether its home is still there.
+const HOME_LOOK: Duration = Duration::from_secs(1);
 /// The number of daily log files that are kept.
 const LOG_FILES: usize = 7;
 
@@ -73,8 +76,9 @@ pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
 
 /// The lock on the home, held until the daemon ends. The kernel releases it however the daemon ends.
 pub struct Lock {
-    _file: std::fs::File,
-    pid_file: std::path::PathBuf,
+    file: std::fs::File,
+    path: PathBuf,
+    pid_file: PathBuf,
 }
 
 impl Lock {
@@ -100,13 +104,34 @@ impl Lock {
         written
             .and_then(|()| std::fs::write(&pid_file, format!("{pid}\n")))
             .map_err(|error| failed(&path, &error))?;
-        Ok(Self { _file: file, pid_file })
+        Ok(Self { file, path, pid_file })
+    }
+
+    /// Returns when the home has been removed or replaced. Then nothing that the daemon writes is where anybody finds
+    /// it, and the lock keeps no other daemon out.
+    pub async fn lost(&self) {
+        while self.is_in_place() {
+            tokio::time::sleep(HOME_LOOK).await;
+        }
+    }
+
+    /// Whether the lock is the file that others would find.
+    fn is_in_place(&self) -> bool {
+        let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(found) => self.file.metadata().map_or(true, |own| identity(own) == identity(found)),
+            // A file system that cannot be read for a while is not a home that is gone.
+            Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        }
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.pid_file);
+        // In a home that was replaced, this file is another daemon's.
+        if self.is_in_place() {
+            let _ = std::fs::remove_file(&self.pid_file);
+        }
     }
 }
 
@@ -127,12 +152,12 @@ pub fn instance(paths: &Paths) -> Result<String, DaemonError> {
 pub fn start_log(paths: &Paths, settings: &Settings) -> Option<tracing_appender::non_blocking::WorkerGuard> {
     let appender = tracing_appender::rolling::Builder::new()
         .rotation(tracing_appender::rolling::Rotation::DAILY)
-        .filename_prefix("belljar")
-        .filename_suffix("log")
+        .filename_prefix(log_limit::PREFIX)
+        .filename_suffix(log_limit::SUFFIX)
         .max_log_files(LOG_FILES)
         .build(paths.logs_dir())
         .ok()?;
-    let (writer, guard) = tracing_appender::non_blocking(LogLimit::new(appender));
+    let (writer, guard) = tracing_appender::non_blocking(LogLimit::new(appender, &paths.logs_dir()));
     let filter =
         tracing_subscriber::EnvFilter::new(format!("warn,belljar={}", settings.daemon.log_level.name()));
     let terminal = std::io::stderr()
@@ -147,4 +172,35 @@ pub fn start_log(paths: &Paths, settings: &Settings) -> Option<tracing_appender:
 pub fn harden() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than anything takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn home() -> (tempfile::TempDir, Paths) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("home");
+        let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.clone().into()));
+        (folder, make_home(paths.unwrap()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_daemon_notices_that_its_home_is_gone_and_leaves_the_next_one_alone() {
+        let (_folder, paths) = home();
+        let lock = Lock::take(&paths).unwrap();
+        assert!(tokio::time::timeout(HOME_LOOK * 2, lock.lost()).await.is_err(), "it is there");
+        std::fs::remove_dir_all(paths.home()).unwrap();
+        tokio::time::timeout(PATIENCE, lock.lost()).await.expect("it is gone");
+        let paths = make_home(paths).unwrap();
+        let next = Lock::take(&paths).unwrap();
+        tokio::time::timeout(PATIENCE, lock.lost()).await.expect("this is another one");
+        drop(lock);
+        assert!(paths.pid_file().exists(), "it is the next daemon's");
+        drop(next);
+        assert!(!paths.pid_file().exists());
+    }
 }

@@ -2,11 +2,17 @@
 //! nothing more is written on a day whose log has reached its limit.
 
 use std::io::{Result, Write};
+use std::path::Path;
 
 use crate::protocol::clock;
 
-/// The most bytes of log per day and run of the daemon.
+/// How the names of the files begin and end, with the day in between.
+pub const PREFIX: &str = "belljar";
+pub const SUFFIX: &str = "log";
+/// The most bytes of log per day.
 const DAY_BYTES: u64 = 64 * 1024 * 1024;
+/// The length of a date in a timestamp.
+const DATE_CHARS: usize = "2000-01-01".len();
 const FULL: &str = "the log of this day is full; nothing more is written until tomorrow (UTC)\n";
 
 pub struct LogLimit<W> {
@@ -16,8 +22,13 @@ pub struct LogLimit<W> {
 }
 
 impl<W: Write> LogLimit<W> {
-    pub fn new(inner: W) -> Self {
-        Self { inner, day: clock::today(), left: DAY_BYTES }
+    /// What earlier daemons wrote on this day into the folder counts.
+    pub fn new(inner: W, folder: &Path) -> Self {
+        let (day, date) = (clock::today(), clock::now());
+        let date = date.get(..DATE_CHARS).unwrap_or_default();
+        let written = std::fs::metadata(folder.join(format!("{PREFIX}.{date}.{SUFFIX}")));
+        let left = DAY_BYTES.saturating_sub(written.map_or(0, |file| file.len()));
+        Self { inner, day, left }
     }
 
     fn write_on(&mut self, day: u64, line: &[u8]) -> Result<usize> {
@@ -50,6 +61,22 @@ impl<W: Write> Write for LogLimit<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_earlier_daemon_wrote_on_the_same_day_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let appender = || {
+            let builder = tracing_appender::rolling::Builder::new();
+            let builder = builder.rotation(tracing_appender::rolling::Rotation::DAILY);
+            builder.filename_prefix(PREFIX).filename_suffix(SUFFIX).build(folder.path()).unwrap()
+        };
+        let mut first = LogLimit::new(appender(), folder.path());
+        first.write_all(b"0123456789").unwrap();
+        first.flush().unwrap();
+        let second = LogLimit::new(appender(), folder.path());
+        // At midnight between the two, the next day has all of its bytes again.
+        assert!(second.left == DAY_BYTES - 10 || second.day != first.day, "{}", second.left);
+    }
 
     #[test]
     fn a_day_has_a_size_and_the_next_one_has_it_again() {

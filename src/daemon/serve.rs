@@ -104,7 +104,7 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
         )));
     }
     let paths = boot::make_home(paths)?;
-    let _lock = Lock::take(&paths)?;
+    let lock = Lock::take(&paths)?;
     let _log = boot::start_log(&paths, &loaded.settings);
     boot::harden();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -116,14 +116,19 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
-    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving));
+    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving, &lock));
     journal.close();
     // Blocking threads may hang in a dead file system and must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     served
 }
 
-async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> Result<(), DaemonError> {
+async fn serve(
+    launcher: Arc<Launcher>,
+    journal: Journal,
+    serving: Serving,
+    lock: &Lock,
+) -> Result<(), DaemonError> {
     // Signals are handled before any client can know that there is a daemon to stop.
     let signals = Signals::listen()?;
     tokio::spawn(keep_tidy(journal.clone()));
@@ -131,6 +136,7 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
+    tokio::spawn(ledger.keep_memory_small());
     let (identities, directory) = (Identities::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
     let waiting = journal.open_jobs().map_err(unreadable)?;
@@ -198,6 +204,14 @@ async fn serve(launcher: Arc<Launcher>, journal: Journal, serving: Serving) -> R
     let ended = tokio::select! {
         ended = until_told_to_stop(&stop, signals, supervision, &journals) => ended,
         () = notifier.watch(&supervisor) => Ok(()),
+        () = lock.lost() => {
+            // No other daemon could know of the sandboxes, whose sessions are gone with the journal.
+            remove_all.store(true, Ordering::Relaxed);
+            Err(DaemonError::Start(format!(
+                "the home `{}` was removed or replaced while the daemon ran, and all sessions with it; the daemon ends and removes their sandboxes\n\nhint: start it anew, and move the state with `BELLJAR_HOME` only while no daemon runs",
+                launcher.paths.home().display()
+            )))
+        }
     };
     notifier.stopping();
     // The socket is removed before connections close, so that a client that reconnects sees an intended stop and does
@@ -246,6 +260,7 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
                 format!("mend `[tool.{name}]` of the configuration")
             }
             RegistryError::Unknown { .. } => "mend `agent.tools` in the configuration".to_owned(),
+            RegistryError::NoRoom(no_room) => no_room.hint(),
         };
         DaemonError::Config(format!("{error}\n\nhint: {hint}"))
     };

@@ -26,6 +26,8 @@ struct Inner {
     taken: HashMap<u32, Taken>,
     /// Users that have a charge which exceeds the limit; each user may have one such charge.
     overdrawn: HashSet<u32>,
+    /// The bytes of charges that were given back since freed memory last went back to the system.
+    given_back: u64,
 }
 
 /// The pool of one user.
@@ -72,6 +74,14 @@ impl Memory {
         self.freed.notify_waiters();
     }
 
+    pub(super) fn given_back(&self) -> u64 {
+        self.inner.lock().given_back
+    }
+
+    pub(super) fn forget_given_back(&self) {
+        self.inner.lock().given_back = 0;
+    }
+
     /// The bytes that a user has taken, and for which purposes, the largest first.
     #[must_use]
     pub fn taken(&self, uid: u32) -> (u64, Vec<Share>) {
@@ -100,6 +110,7 @@ impl Inner {
     }
 
     fn give_back(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
+        self.given_back = self.given_back.saturating_add(bytes);
         let Some(taken) = self.taken.get_mut(&uid) else { return };
         taken.give_back(what, bytes);
         if taken.is_empty() {

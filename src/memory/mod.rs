@@ -8,9 +8,11 @@
 //! ends, refusals, interrupts and removals get through however full a pool is.
 
 mod charge;
+mod heap;
 mod pool;
 mod small;
 
 pub use charge::{Charge, Memory, Pool};
+pub use heap::keep_small;
 pub use pool::{MemoryPurpose, NoRoom};
 pub use small::{OVERDRAFT_AFTER, SMALL_BYTES, TINY_BYTES, offload_if_large};

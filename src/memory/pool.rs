@@ -35,6 +35,8 @@ pub enum MemoryPurpose {
     Jobs,
     /// Conversations with models, and the models' answers.
     Conversations,
+    /// Tools that clients lend, and the schemas that calls and answers are held against.
+    Schemas,
 }
 
 impl MemoryPurpose {
@@ -55,6 +57,7 @@ impl MemoryPurpose {
             Self::Seeds => "seeds",
             Self::Jobs => "descriptions of jobs",
             Self::Conversations => "conversations with models",
+            Self::Schemas => "lent tools and schemas of answers",
         }
     }
 
@@ -71,6 +74,7 @@ impl MemoryPurpose {
             Self::Seeds => "remove a session with a large seed",
             Self::Jobs => "wait for a job to end, or cancel one",
             Self::Conversations => "wait for an ask to end, or cancel one",
+            Self::Schemas => "lend fewer tools, or ones with fewer patterns",
         }
     }
 }

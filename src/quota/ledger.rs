@@ -8,7 +8,7 @@ use super::books::{Amounts, Books, HoldId};
 use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
 use crate::fair_queue::{FairQueue, Full, Place};
-use crate::memory::{Memory, Pool};
+use crate::memory::{Memory, Pool, keep_small};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, QuotaUsage};
 
@@ -142,6 +142,11 @@ impl Ledger {
             // If the waiter is gone, `send` returns the permit, and dropping the permit serves the next waiter.
             drop(waiter.granted.send(self.permit(uid, id)));
         }
+    }
+
+    /// Gives memory that users do not take any more back to the system, again and again.
+    pub fn keep_memory_small(&self) -> impl Future<Output = ()> + Send + 'static {
+        keep_small(self.memory.clone())
     }
 
     /// The user's part of the daemon's memory.

@@ -143,8 +143,10 @@ impl Launcher {
             Problem::new(Code::Storage, format!("`{}` cannot be made: {error}", folder.display()))
         };
         let bridge_dir = spec::bridge_dir(&folder);
-        std::fs::create_dir_all(&bridge_dir).map_err(storage)?;
+        // The folder around them is not made anew: without it, the home of the daemon is gone.
+        std::fs::create_dir(&folder).map_err(storage)?;
         let guard = Folder::of(folder.clone());
+        std::fs::create_dir(&bridge_dir).map_err(storage)?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
         // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;

@@ -24,10 +24,13 @@ pub(super) enum Form {
     Boolean,
     Pattern,
     Reference,
-    /// The version of JSON Schema, which only the whole schema may name.
+    /// The version of JSON Schema, of which a schema has one.
     Version,
     /// A keyword that Belljar cannot hold values against.
     Unsupported,
+    /// A schema for what no other keyword looked at. Belljar does not know what that is, so only the schema that
+    /// allows everything is supported.
+    Unevaluated,
     /// Anything at all: constants, annotations and keywords that mean nothing here.
     Anything,
 }
@@ -59,13 +62,8 @@ pub(super) fn form(keyword: &str) -> Form {
         "pattern" => Form::Pattern,
         "$ref" => Form::Reference,
         "$schema" => Form::Version,
-        "$id"
-        | "$anchor"
-        | "$dynamicRef"
-        | "$dynamicAnchor"
-        | "$recursiveRef"
-        | "unevaluatedProperties"
-        | "unevaluatedItems" => Form::Unsupported,
+        "$id" | "$anchor" | "$dynamicRef" | "$dynamicAnchor" | "$recursiveRef" => Form::Unsupported,
+        "unevaluatedProperties" | "unevaluatedItems" => Form::Unevaluated,
         _ => Form::Anything,
     }
 }
@@ -89,7 +87,7 @@ impl Form {
             Self::PositiveNumber => "a number above 0",
             Self::Boolean => "true or false",
             Self::Pattern | Self::Reference | Self::Version => "a text",
-            Self::Unsupported | Self::Anything => "something else",
+            Self::Unsupported | Self::Unevaluated | Self::Anything => "something else",
         }
     }
 }

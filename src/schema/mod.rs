@@ -11,6 +11,7 @@ mod evaluate_parts;
 mod generate;
 mod keywords;
 mod nulls;
+mod pattern_syntax;
 mod patterns;
 mod problem;
 mod references;

@@ -168,3 +168,21 @@ pub(super) fn is_required(schema: &Map<String, Value>, name: &str) -> bool {
 fn required(schema: &Map<String, Value>) -> &[Value] {
     schema.get("required").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_that_takes_too_many_steps_keeps_the_rest_of_its_nulls() {
+        let names: Vec<String> = (0..4_000).map(|number| format!("n{number}")).collect();
+        let schema = json!({"items": {"required": names, "properties": {"a": {"type": "string"}}}});
+        let mut few = json!(vec![json!({"a": null}); 10]);
+        assert!(drop_nulls(&schema, &mut few));
+        assert_eq!(few, json!(vec![json!({}); 10]));
+        let mut many = json!(vec![json!({"a": null}); 3_000]);
+        assert!(drop_nulls(&schema, &mut many));
+        assert_eq!((&many[0], &many[2_999]), (&json!({}), &json!({"a": null})));
+    }
+}

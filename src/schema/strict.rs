@@ -12,7 +12,8 @@ use super::nulls::{drop_nulls, is_required, mentions};
 const FORMATS: [&str; 9] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"];
 /// Keywords that strict mode refuses and that do not restrict the valid values.
-const DROPPED: [&str; 4] = ["default", "examples", "$schema", "$id"];
+const DROPPED: [&str; 6] =
+    ["default", "examples", "$schema", "$id", "unevaluatedProperties", "unevaluatedItems"];
 /// Keywords that strict mode refuses and that cannot be dropped without changing the meaning.
 const REFUSED: [&str; 9] = [
     "allOf",
@@ -140,6 +141,7 @@ mod tests {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
             "additionalProperties": false,
+            "unevaluatedProperties": true,
             "required": ["code"],
             "properties": {
                 "code": {"type": "string", "description": "Python.", "examples": ["1 + 1"]},

@@ -100,8 +100,11 @@ impl<'a> Walk<'a> {
         let form = form(keyword);
         let known = self.open.len();
         let is_well_formed = match (form, rule) {
-            (Form::Unsupported, _) => return Err(format!("`{keyword}` is not supported in a schema")),
-            (Form::Version, Value::String(version)) => return self.version(schema, version),
+            (Form::Unevaluated, Value::Bool(true)) => true,
+            (Form::Unsupported | Form::Unevaluated, _) => {
+                return Err(format!("`{keyword}` is not supported in a schema"));
+            }
+            (Form::Version, Value::String(version)) => return self.version(version),
             (Form::Reference, Value::String(reference)) => {
                 let Some(target) = target(self.root, reference) else {
                     return Err(format!("`$ref` {:?} leads nowhere in this schema", excerpt(reference)));
@@ -167,9 +170,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn version(&self, schema: &Value, version: &str) -> Result<(), String> {
-        if !std::ptr::eq(schema, self.root) {
-            return Err("`$schema` is not supported below the top of a schema".to_owned());
+    fn version(&self, version: &str) -> Result<(), String> {
+        let is_of_the_whole = self.root.get("$schema").is_some_and(|whole| whole == version);
+        if !is_of_the_whole {
+            return Err(
+                "`$schema` below the top of a schema is not supported if it is another one".to_owned()
+            );
         }
         if OLD_VERSIONS.iter().any(|old| version.contains(old)) {
             let version = excerpt(version);

@@ -156,12 +156,9 @@ impl Journal {
     /// Forgets some of what administrators did until `before`, in seconds since 1970, with jobs that are forgotten; 0
     /// when nothing is left.
     pub(super) async fn forget_some_acts(&self, before: i64) -> Result<usize, JournalError> {
-        let delete = move |file: &Connection, _: &Blobs| {
-            let query = "DELETE FROM job_acts WHERE rowid IN (SELECT rowid FROM job_acts
-                WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs) LIMIT ?2)";
-            Ok(file.execute(query, params![before, ROWS_DELETED])?)
-        };
-        self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await
+        let query = "DELETE FROM job_acts WHERE rowid IN (SELECT rowid FROM job_acts
+            WHERE noted <= ?1 AND job NOT IN (SELECT id FROM jobs) LIMIT ?2)";
+        self.core.execute(Durability::Normal, OnRefusal::Wait, query, (before, ROWS_DELETED)).await
     }
 
     /// Forgets a job that has ended; false if there is no such job. The record of what administrators did with it is

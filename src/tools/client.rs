@@ -5,20 +5,24 @@
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
-use super::registry::{Registry, RegistryError};
-use crate::memory::Charge;
+use super::registry::{Entry, Registry, RegistryError};
+use crate::controls;
+use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
 use crate::protocol::text::quotable;
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
+use crate::schema::Checker;
 
+/// How often the compiled schemas of a lent tool are in memory: with the tool, and in the ask that is being worked on.
+const LENT_COPIES: u64 = 2;
 const GONE: &str = "client_gone";
 /// The types of pictures that a client may answer with.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -38,7 +42,8 @@ pub struct ClientTools {
 
 struct State {
     next_lease: u64,
-    tools: BTreeMap<String, (u64, Arc<dyn Tool>)>,
+    /// The lent tools, each with its lease.
+    tools: Vec<(u64, Entry)>,
     /// The channel to each client, by lease.
     leases: HashMap<u64, mpsc::Sender<Sent>>,
     open: HashMap<String, Open>,
@@ -78,7 +83,7 @@ impl Default for ClientTools {
     fn default() -> Self {
         let state = State {
             next_lease: 0,
-            tools: BTreeMap::new(),
+            tools: Vec::new(),
             leases: HashMap::new(),
             open: HashMap::new(),
             changes: watch::Sender::new(0),
@@ -88,38 +93,57 @@ impl Default for ClientTools {
 }
 
 impl ClientTools {
-    /// Registers all tools or none. `others` are the tools that the session has anyway.
-    pub fn register(&self, tools: Vec<ClientTool>, others: &Registry) -> Result<Lease, RegistryError> {
+    /// Registers all tools or none. `others` are the tools that the session has anyway. The pool pays for the schemas
+    /// before they are compiled.
+    pub fn register(
+        &self,
+        tools: Vec<ClientTool>,
+        others: &Registry,
+        pool: &Pool,
+    ) -> Result<Lease, RegistryError> {
         let mut state = self.state.lock();
         let lease = state.next_lease;
         // Every error that a registry would report later is found now.
         let mut rehearsal = others.clone();
-        for (_, tool) in state.tools.values() {
-            rehearsal.add(Arc::clone(tool))?;
-        }
-        let mut lent: Vec<(String, Arc<dyn Tool>)> = Vec::new();
+        rehearsal.extend(state.tools.iter().map(|(_, entry)| entry));
+        let mut charge = pool.open(MemoryPurpose::Schemas);
+        let mut lent = Vec::new();
         for tool in tools {
             if state.tools.len() + lent.len() >= CLIENT_TOOLS {
                 let problem = format!("clients may lend a session at most {CLIENT_TOOLS} tools");
                 return Err(RegistryError::BadSchema { tool: quotable(&tool.name), problem });
             }
-            let name = tool.name.clone();
-            let tool: Arc<dyn Tool> = Arc::new(Lent::new(tool, lease, self.clone())?);
-            rehearsal.add(Arc::clone(&tool))?;
-            lent.push((name, tool));
+            let (name, paid) = (tool.name.clone(), charge.bytes());
+            if controls::holds("lent_tools_memory_charge") {
+                let schemas = std::iter::once(&tool.parameters).chain(&tool.output);
+                charge.try_grow(LENT_COPIES * schemas.map(Checker::most_bytes).sum::<u64>())?;
+            }
+            rehearsal.add(Arc::new(Lent::new(tool, lease, self.clone())?))?;
+            let entry = rehearsal.entry(&name).cloned().ok_or(RegistryError::BadName(name))?;
+            charge.shrink_to(paid + LENT_COPIES * entry.checker_bytes());
+            lent.push(entry);
         }
+        let charge = Arc::new(charge);
         let (sender, calls) = mpsc::channel(CLIENT_CALLS);
         state.next_lease += 1;
         state.leases.insert(lease, sender);
-        state.tools.extend(lent.into_iter().map(|(name, tool)| (name, (lease, tool))));
+        let paid = lent.into_iter().map(|entry| (lease, entry.paid_with(&charge)));
+        state.tools.extend(paid);
         state.changed();
         drop(state);
         Ok(Lease { id: lease, calls, clients: self.clone() })
     }
 
-    /// The lent tools, for a registry of the session.
-    pub fn tools(&self) -> Vec<Arc<dyn Tool>> {
-        self.state.lock().tools.values().map(|(_, tool)| Arc::clone(tool)).collect()
+    /// A session's own tools together with the lent ones.
+    #[must_use]
+    pub fn added_to(&self, own: &Arc<Registry>) -> Arc<Registry> {
+        let state = self.state.lock();
+        if state.tools.is_empty() {
+            return Arc::clone(own);
+        }
+        let mut registry = (**own).clone();
+        registry.extend(state.tools.iter().map(|(_, entry)| entry));
+        Arc::new(registry)
     }
 
     /// A receiver that changes with the set of tools.
@@ -136,7 +160,7 @@ impl ClientTools {
 impl State {
     fn release(&mut self, lease: u64) {
         self.leases.remove(&lease);
-        self.tools.retain(|_, (owner, _)| *owner != lease);
+        self.tools.retain(|(owner, _)| *owner != lease);
         // Dropping the senders notifies the calls that wait for an answer.
         self.open.retain(|_, open| open.lease != lease);
         self.changed();
@@ -263,6 +287,7 @@ fn bounded(said: ToolFailure) -> ToolFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Memory;
     use crate::tools::Allowed;
     use crate::tools::Caller;
     use serde_json::json;
@@ -278,11 +303,40 @@ mod tests {
     }
 
     fn registry(clients: &ClientTools) -> Registry {
-        let mut registry = Registry::built_in().unwrap();
-        for tool in clients.tools() {
-            registry.add(tool).unwrap();
-        }
-        registry
+        Registry::clone(&clients.added_to(&Arc::new(Registry::built_in().unwrap())))
+    }
+
+    fn register(
+        clients: &ClientTools,
+        tools: Vec<ClientTool>,
+        others: &Registry,
+    ) -> Result<Lease, RegistryError> {
+        clients.register(tools, others, &Memory::new(None, None).pool(1))
+    }
+
+    #[test]
+    fn the_schemas_of_lent_tools_are_paid_for_before_they_are_there_and_while_a_registry_has_them() {
+        const POOL_BYTES: u64 = 64 << 20;
+        let (clients, memory) = (ClientTools::default(), Memory::new(Some(POOL_BYTES), None));
+        let patterns: Map<String, Value> =
+            (0..60).map(|n| (format!("^{n}[a-z]{{1,20}}$"), json!({"type": "string"}))).collect();
+        let tool = |n: usize| ClientTool {
+            name: format!("t{n}"),
+            output: Some(json!({"patternProperties": patterns})),
+            ..weather(None)
+        };
+        let none = Registry::default();
+        let many = clients.register((0..CLIENT_TOOLS).map(tool).collect(), &none, &memory.pool(1)).err();
+        assert!(matches!(many, Some(RegistryError::NoRoom(_))), "{many:?}");
+        assert_eq!(memory.taken(1).0, 0);
+        let lease = clients.register(vec![tool(0)], &none, &memory.pool(1)).unwrap();
+        let one = memory.taken(1).0;
+        assert!(one > 60 * 8 * 1024 * LENT_COPIES, "{one}");
+        let registry = clients.added_to(&Arc::new(none));
+        drop(lease);
+        assert_eq!(memory.taken(1).0, one, "the registry still has the tool");
+        drop(registry);
+        assert_eq!(memory.taken(1).0, 0);
     }
 
     fn call(clients: &ClientTools) -> ToolFuture {
@@ -293,7 +347,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_reaches_its_client_and_its_answer_the_caller() {
         let clients = ClientTools::default();
-        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
         assert_eq!((delivered.name.as_str(), &delivered.arguments["city"]), ("weather", &json!("Oslo")));
@@ -307,7 +361,7 @@ mod tests {
     async fn an_answer_is_held_against_the_output_schema() {
         let clients = ClientTools::default();
         let tool = weather(Some(json!({"type": "object", "required": ["degrees"]})));
-        let mut lease = clients.register(vec![tool], &Registry::default()).unwrap();
+        let mut lease = register(&clients, vec![tool], &Registry::default()).unwrap();
         for (answer, expected) in [
             (json!({"degrees": 3}), Ok(ToolOutput::Value(json!({"degrees": 3})))),
             (json!({}), Err("failed")),
@@ -327,7 +381,7 @@ mod tests {
     async fn open_calls_of_a_client_that_is_gone_fail() {
         let clients = ClientTools::default();
         let mut changes = clients.changes();
-        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         changes.changed().await.unwrap();
         let (first, second) = (tokio::spawn(call(&clients)), call(&clients));
         lease.next_call().await.unwrap();
@@ -336,14 +390,14 @@ mod tests {
         // The first call was delivered; the second is sent only now, through an outdated registry.
         assert_eq!(first.await.unwrap().unwrap_err().code, "client_gone");
         assert_eq!(second.await.unwrap_err().code, "client_gone");
-        assert!(clients.tools().is_empty());
-        clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        assert!(clients.state.lock().tools.is_empty());
+        register(&clients, vec![weather(None)], &Registry::default()).unwrap();
     }
 
     #[tokio::test]
     async fn a_failure_of_the_client_is_told_within_bounds() {
         let clients = ClientTools::default();
-        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
         let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
@@ -355,7 +409,7 @@ mod tests {
     #[tokio::test]
     async fn a_call_that_nobody_waits_for_is_taken_back() {
         let clients = ClientTools::default();
-        let mut lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
         calling.abort();
@@ -367,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_takes_no_calls_does_not_pile_them_up() {
         let clients = ClientTools::default();
-        let _lease = clients.register(vec![weather(None)], &Registry::default()).unwrap();
+        let _lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let waiting: Vec<_> = (0..CLIENT_CALLS).map(|_| tokio::spawn(call(&clients))).collect();
         tokio::task::yield_now().await;
         let failure = loop {
@@ -384,33 +438,36 @@ mod tests {
     fn names_that_are_taken_and_bad_schemas_are_refused_and_nothing_is_left() {
         let clients = ClientTools::default();
         let built_in = Registry::built_in().unwrap();
-        let lease = clients.register(vec![weather(None)], &built_in).unwrap();
+        let lease = register(&clients, vec![weather(None)], &built_in).unwrap();
         let collision = |name: &str| Some(RegistryError::Collision(name.into()));
-        assert_eq!(clients.register(vec![weather(None)], &built_in).err(), collision("weather"));
+        assert_eq!(register(&clients, vec![weather(None)], &built_in).err(), collision("weather"));
         let named = |name: &str| ClientTool { name: name.into(), ..weather(None) };
         for name in ["file_reader", "file_read", "exec_code"] {
-            assert_eq!(clients.register(vec![named("fine"), named(name)], &built_in).err(), collision(name));
+            assert_eq!(
+                register(&clients, vec![named("fine"), named(name)], &built_in).err(),
+                collision(name)
+            );
         }
         // The names stay reserved even if the session may not use the tools.
         for allowed in [Allowed::All, Allowed::only(["list_variables"]), Allowed::Only(BTreeSet::new())] {
             let few = built_in.narrowed(&allowed).unwrap().narrowed(&Allowed::All).unwrap();
             for name in ["exec_code", "execute_python_code", "file_read", "update_recursive_plan_tree"] {
-                assert_eq!(clients.register(vec![named(name)], &few).err(), collision(name), "{allowed:?}");
+                assert_eq!(register(&clients, vec![named(name)], &few).err(), collision(name), "{allowed:?}");
             }
         }
-        let twice = clients.register(vec![named("twice"), named("twice")], &built_in);
+        let twice = register(&clients, vec![named("twice"), named("twice")], &built_in);
         assert_eq!(twice.err(), collision("twice"));
         assert!(matches!(
-            clients.register(vec![named("a b")], &built_in).err(),
+            register(&clients, vec![named("a b")], &built_in).err(),
             Some(RegistryError::BadName(_))
         ));
         let endless = ClientTool { parameters: json!({"$ref": "#"}), ..named("endless") };
-        let refused = clients.register(vec![endless], &built_in).err();
+        let refused = register(&clients, vec![endless], &built_in).err();
         assert!(matches!(refused, Some(RegistryError::BadSchema { .. })));
         let many = (0..=CLIENT_TOOLS).map(|n| named(&format!("t{n}"))).collect();
-        assert!(clients.register(many, &built_in).is_err());
-        assert_eq!(clients.tools().len(), 1);
+        assert!(register(&clients, many, &built_in).is_err());
+        assert_eq!(clients.state.lock().tools.len(), 1);
         drop(lease);
-        assert_eq!(clients.tools().len(), 0);
+        assert_eq!(clients.state.lock().tools.len(), 0);
     }
 }

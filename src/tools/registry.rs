@@ -14,6 +14,7 @@ use super::contract::{
 use super::names::{is_tool_name, tool_name};
 use super::{built_in, command};
 use crate::config::{CommandTool, Named};
+use crate::memory::{Charge, NoRoom};
 use crate::protocol::ask::Language;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
@@ -38,6 +39,8 @@ pub enum RegistryError {
     BadSchema { tool: String, problem: String },
     #[error("there is no tool `{name}`; known are: {known}")]
     Unknown { name: String, known: String },
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 /// Which tools may be used.
@@ -55,11 +58,13 @@ impl Allowed {
 }
 
 #[derive(Clone)]
-struct Entry {
+pub(super) struct Entry {
     definition: Arc<Definition>,
     arguments: Arc<Checker>,
     output: Option<Arc<Checker>>,
     tool: Arc<dyn Tool>,
+    /// What the owner of a lent tool has paid for it, for as long as any registry has it.
+    _memory: Option<Arc<Charge>>,
 }
 
 #[derive(Clone, Default)]
@@ -107,8 +112,19 @@ impl Registry {
             None => None,
         };
         let name = definition.name.clone();
-        self.tools.insert(name, Entry { definition: Arc::new(definition), arguments, output, tool });
+        self.tools
+            .insert(name, Entry { definition: Arc::new(definition), arguments, output, tool, _memory: None });
         Ok(())
+    }
+
+    /// A tool with its compiled schemas, for other registries.
+    pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
+        self.tools.get(name)
+    }
+
+    /// Adds tools that were tried with this registry before.
+    pub(super) fn extend<'a>(&mut self, entries: impl Iterator<Item = &'a Entry>) {
+        self.tools.extend(entries.map(|entry| (entry.definition.name.clone(), entry.clone())));
     }
 
     /// The subset of the tools that is allowed.
@@ -218,6 +234,15 @@ impl Registry {
 }
 
 impl Entry {
+    /// The memory that the compiled schemas take.
+    pub(super) fn checker_bytes(&self) -> u64 {
+        self.arguments.bytes() + self.output.as_ref().map_or(0, |output| output.bytes())
+    }
+
+    pub(super) fn paid_with(self, charge: &Arc<Charge>) -> Self {
+        Self { _memory: Some(Arc::clone(charge)), ..self }
+    }
+
     /// The arguments without the purpose, checked against the schema.
     fn checked(
         &self,

@@ -14,7 +14,7 @@ use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Clock, Curre
 use crate::actors::calls::Reply;
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
-use crate::agent::{Effect, Input, Machine};
+use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
@@ -99,6 +99,13 @@ impl AsksState {
                 return;
             }
         };
+        let schema_memory = match self.schema_in_memory(&spec) {
+            Ok(memory) => memory,
+            Err(no_room) => {
+                let _ = reply_to.send(Err(no_room.into()));
+                return;
+            }
+        };
         self.memory.insert(ask, memory);
         self.newest = ask;
         let view = AskView {
@@ -120,7 +127,7 @@ impl AsksState {
             }
         }
         let above = outer.and_then(|outer| outer.above);
-        self.waiting.push_back(Waiting { ask, spec, above });
+        self.waiting.push_back(Waiting { ask, spec, above, schema_memory });
         let asks = myself.clone();
         self.args.log.append_keyed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
@@ -138,6 +145,21 @@ impl AsksState {
         } else {
             Ok(pool.open(MemoryPurpose::Conversations))
         }
+    }
+
+    /// Charges the compiled schema of an answer, before it is compiled.
+    fn schema_in_memory(&self, spec: &AskSpec) -> Result<Charge, NoRoom> {
+        let mut charge = self.args.quotas.memory(self.args.owner).open(MemoryPurpose::Schemas);
+        if controls::holds("answer_schema_memory_charge") {
+            charge.try_grow(most_schema_bytes(spec))?;
+            charge.shrink_to(schema_bytes(spec));
+        }
+        Ok(charge)
+    }
+
+    /// As `schema_in_memory`, for an ask of an earlier daemon, which had room for it.
+    fn schema_in_memory_anyway(&self, spec: &AskSpec) -> Charge {
+        self.args.quotas.memory(self.args.owner).charge_anyway(MemoryPurpose::Schemas, schema_bytes(spec))
     }
 
     pub(super) fn admit(&self, new: NewAsk, outer: Option<&Outer>) -> Result<AskSpec, Problem> {
@@ -224,7 +246,8 @@ impl AsksState {
             let untouched = recalled.inputs.len() == 1 && recalled.end.is_none();
             if untouched && self.current.is_some() {
                 self.asks.insert(ask, view);
-                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None });
+                let schema_memory = self.schema_in_memory_anyway(&recalled.spec);
+                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None, schema_memory });
                 continue;
             }
             if recalled.end.is_some() && !recalled.worked {
@@ -286,7 +309,8 @@ impl AsksState {
             }
             let asked_at = self.approvals.of_ask(ask).map(|approval| approval.asked_at.as_str()).min();
             let clock = Clock::running(recalled.spent(asked_at));
-            let begun = Waiting { ask, spec: recalled.spec.clone(), above: None };
+            let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
+            let begun = Waiting { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
             let current = Current::new(begun, machine, clock, Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });

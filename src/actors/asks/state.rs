@@ -101,6 +101,8 @@ pub(super) struct Waiting {
     pub(super) ask: AskNumber,
     pub(super) spec: AskSpec,
     pub(super) above: Option<ParentBudget>,
+    /// For the compiled schema of the answer, which the ask has when it is its turn.
+    pub(super) schema_memory: Charge,
 }
 
 /// The ask that is being worked on.
@@ -123,6 +125,8 @@ pub(super) struct Current {
     /// The memory charged for the conversation.
     pub(super) conversation: Option<Charge>,
     pub(super) above: Option<ParentBudget>,
+    /// For the compiled schema of the answer.
+    pub(super) _schema_memory: Charge,
     /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     /// For an ask resumed after a restart: what it had begun before.
@@ -131,7 +135,7 @@ pub(super) struct Current {
 
 impl Current {
     pub fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
-        let Waiting { ask, spec, above } = waiting;
+        let Waiting { ask, spec, above, schema_memory } = waiting;
         // A request that was running when the daemon ended is sent again, and counts as the same step.
         let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
         let steps = machine.steps_in_all().saturating_sub(u32::from(is_asked));
@@ -155,6 +159,7 @@ impl Current {
             conversation: None,
             heard_tokens: 0,
             above,
+            _schema_memory: schema_memory,
             waiting_within: BTreeMap::new(),
             recalled: None,
         }

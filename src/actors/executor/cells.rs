@@ -54,6 +54,7 @@ impl ExecutorState {
         let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
         let timeout = start.timeout;
         self.bound.bind(start.ask, &start.rules, cell);
+        self.count_computed();
         let mut running = Running::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
         self.running.insert(cell, running);
@@ -225,7 +226,9 @@ impl ExecutorState {
         ending: Ending,
         frame_guard: Option<FrameGuard>,
     ) {
+        self.count_computed();
         let Some(mut running) = self.running.remove(&cell) else { return };
+        let elapsed = running.elapsed(self.freezing.at);
         self.cell_ended_since_look = true;
         let unanswered = self.cancel_calls(cell);
         let before = running.start.before;
@@ -249,7 +252,7 @@ impl ExecutorState {
         self.expand(&mut record, value);
         let finishing = Finishing {
             record,
-            elapsed: running.elapsed(),
+            elapsed,
             start: running.start.clone(),
             ending,
             cause,

@@ -105,13 +105,27 @@ impl ExecutorState {
         self.connected.as_ref().and_then(|connected| connected.sandbox.cpu_time())
     }
 
+    /// Counts what was computed so far for the cells that wait for a person. Called before the set of the cells changes
+    /// that wait for nobody.
+    pub(super) fn count_computed(&mut self) {
+        if self.running.values().all(|running| running.asked.is_none()) {
+            return;
+        }
+        let cpu_time = self.cpu_time();
+        let another_runs = self.running.values().any(|running| running.asked.is_none());
+        for asked in self.running.values_mut().filter_map(|running| running.asked.as_mut()) {
+            asked.look(cpu_time, another_runs);
+        }
+    }
+
     /// While a person decides on a call of a cell, only CPU time counts towards its deadline.
     pub(super) fn person_asked(&mut self, cell: CellNumber) {
+        self.count_computed();
         let cpu_time = self.cpu_time();
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.pending_approvals += 1;
         if running.pending_approvals == 1 {
-            running.asked = Some(ApprovalWait { since: Instant::now(), cpu_time });
+            running.asked = Some(ApprovalWait::new(cpu_time));
             if let Some(deadline) = running.deadline.take() {
                 deadline.abort();
             }
@@ -119,7 +133,8 @@ impl ExecutorState {
     }
 
     pub(super) fn person_answered(&mut self, myself: &ExecutorRef, cell: CellNumber) {
-        let (frozen_at, cpu_time) = (self.freezing.at, self.cpu_time());
+        self.count_computed();
+        let frozen_at = self.freezing.at;
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.pending_approvals = running.pending_approvals.saturating_sub(1);
         if running.pending_approvals > 0 {
@@ -128,7 +143,7 @@ impl ExecutorState {
         if let Some(asked) = running.asked.take() {
             // The time since a freeze is given back when the sandbox is thawed.
             let waited = frozen_at.unwrap_or_else(Instant::now).saturating_duration_since(asked.since);
-            running.since += waited.saturating_sub(asked.computed(cpu_time));
+            running.since += waited.saturating_sub(asked.computed);
         }
         let left = running.start.timeout.saturating_sub(running.since.elapsed());
         if running.ended_by.is_none() && frozen_at.is_none() {
@@ -138,15 +153,9 @@ impl ExecutorState {
 
     /// Ends cells that exceeded their time by computing while a question to a person was open.
     pub(super) fn look_at_asked(&mut self, myself: &ExecutorRef) {
-        if self.running.values().all(|running| running.asked.is_none()) {
-            return;
-        }
-        let cpu_time = self.cpu_time();
+        self.count_computed();
         let is_over = |running: &Running| {
-            let Some(asked) = &running.asked else { return false };
-            let until = self.freezing.at.map_or(asked.since, |frozen| frozen.min(asked.since));
-            let before = until.saturating_duration_since(running.since);
-            before + asked.computed(cpu_time) > running.start.timeout
+            running.asked.is_some() && running.elapsed(self.freezing.at) > running.start.timeout
         };
         let over = self.running.iter().filter(|(_, running)| is_over(running));
         for cell in over.map(|(cell, _)| *cell).collect::<Vec<CellNumber>>() {

@@ -86,9 +86,14 @@ impl Running {
         self.ended_by = Some(reason.unwrap_or_else(|| EndedBy::Policy(ENDED_BEFORE.into())));
     }
 
-    /// How long the cell has run; for one that ended while no daemon was connected, the kernel's report.
-    pub fn elapsed(&self) -> Duration {
-        let elapsed = self.since.elapsed();
+    /// How long the cell has run, without the time in which it was frozen or only waited for a person: what is past of
+    /// that is in `since` already, and what lasts began then. For a cell that ended while no daemon was connected, it
+    /// is not more than the kernel's report.
+    pub fn elapsed(&self, frozen_at: Option<Instant>) -> Duration {
+        let asked = self.asked.as_ref();
+        let until = asked.map(|asked| asked.since).into_iter().chain(frozen_at).min();
+        let before = until.unwrap_or_else(Instant::now).saturating_duration_since(self.since);
+        let elapsed = before + asked.map_or(Duration::ZERO, |asked| asked.computed);
         self.reported.filter(|_| self.resumed).map_or(elapsed, |reported| reported.min(elapsed))
     }
 
@@ -123,20 +128,50 @@ impl Finishing {
     }
 }
 
-/// Since when a person has been asked, and the sandbox's CPU time at that moment.
+/// Since when a person has been asked, and what the cell computed meanwhile.
 pub(super) struct ApprovalWait {
     pub since: Instant,
-    pub cpu_time: Option<Duration>,
+    /// The CPU time that the cell may have used since.
+    pub computed: Duration,
+    /// The sandbox's CPU time when it was last looked at; none if it cannot be measured.
+    seen: Option<Duration>,
 }
 
 impl ApprovalWait {
-    /// The CPU time that the sandbox has used since; zero if it cannot be measured.
-    pub fn computed(&self, now: Option<Duration>) -> Duration {
-        match (self.cpu_time, now) {
-            (Some(before), Some(now)) if controls::holds("computing_takes_time") => {
-                now.saturating_sub(before)
-            }
-            _ => Duration::ZERO,
+    pub fn new(cpu_time: Option<Duration>) -> Self {
+        Self { since: Instant::now(), computed: Duration::ZERO, seen: cpu_time }
+    }
+
+    /// Counts the CPU time that the sandbox has used since the last look. It cannot be told which cell used it: while
+    /// another one ran that waits for nobody, that one did, and its own deadline bounds it.
+    pub fn look(&mut self, cpu_time: Option<Duration>, another_runs: bool) {
+        if let (Some(before), Some(now)) = (self.seen, cpu_time)
+            && !another_runs
+            && controls::holds("computing_takes_time")
+        {
+            self.computed += now.saturating_sub(before);
         }
+        self.seen = cpu_time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_other_cells_compute_is_not_time_of_one_that_waits_for_a_person() {
+        let mut wait = ApprovalWait::new(Some(SECOND));
+        wait.look(Some(3 * SECOND), false);
+        assert_eq!(wait.computed, 2 * SECOND);
+        wait.look(Some(60 * SECOND), true);
+        assert_eq!(wait.computed, 2 * SECOND);
+        wait.look(Some(61 * SECOND), false);
+        assert_eq!(wait.computed, 3 * SECOND);
+        wait.look(None, false);
+        wait.look(Some(90 * SECOND), false);
+        assert_eq!(wait.computed, 3 * SECOND, "what could not be measured is not counted");
     }
 }

@@ -91,7 +91,7 @@ impl ExecutorState {
                     ..Cause::default()
                 },
                 record,
-                elapsed: running.elapsed(),
+                elapsed: running.elapsed(self.freezing.at),
                 start: running.start.clone(),
                 ending: Ending::SandboxGone { end: end.clone() },
                 frame_guard: None,

@@ -20,21 +20,6 @@ use crate::session::restore::RecalledAsks;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
 
-/// The tools of a session, including those that clients lend it.
-pub(super) fn registry(own: &Arc<Registry>, clients: &ClientTools) -> Arc<Registry> {
-    let lent = clients.tools();
-    if lent.is_empty() {
-        return Arc::clone(own);
-    }
-    let mut registry = (**own).clone();
-    for tool in lent {
-        if let Err(error) = registry.add(tool) {
-            tracing::warn!(%error, "a lent tool does not fit");
-        }
-    }
-    Arc::new(registry)
-}
-
 pub(super) async fn spawn_asks(
     myself: &OwnSession,
     args: &SessionArgs,
@@ -63,7 +48,7 @@ pub(super) async fn spawn_asks(
         log: Arc::clone(log),
         settings: Arc::clone(&args.launcher.settings),
         models: args.models.clone(),
-        tools: Arc::new(move || registry(&own, &lent)),
+        tools: Arc::new(move || lent.added_to(&own)),
         last_result: Arc::clone(&common.last_result),
         packages: Arc::new(packages),
         image: args.wanted.image.clone(),
@@ -88,7 +73,7 @@ pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
 
 impl SessionActorState {
     pub(super) fn tools(&self) -> Arc<Registry> {
-        registry(&self.args.tools, &self.clients)
+        self.clients.added_to(&self.args.tools)
     }
 
     pub(super) fn port(&self) -> Port {
@@ -168,9 +153,11 @@ impl SessionActorState {
     }
 
     pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Reply<Lease>) {
-        let lease = self.clients.register(tools, &self.args.tools).map_err(|error| {
+        let pool = self.args.ledger.memory(self.args.owner);
+        let lease = self.clients.register(tools, &self.args.tools, &pool).map_err(|error| {
             let problem = Problem::new(Code::BadRequest, error.to_string());
             match error {
+                RegistryError::NoRoom(no_room) => no_room.into(),
                 RegistryError::Collision(_) => problem.hint(
                     "call it otherwise; names of Belljar's own tools are taken also where these are not allowed",
                 ),

@@ -89,3 +89,33 @@ async fn a_person_who_was_asked_by_a_daemon_that_died_answers_the_next_one() {
     assert_eq!(client.only_result(1).await.stdout, "42");
     assert_eq!((client.count("approval_wanted"), client.count("tool_answered")), (1, 1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
+    const MANY: usize = 200;
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    home.backend.plays("work", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let patterns: Map<String, Value> = (0..60).map(|n| (format!("^{n}\\w{{1,20}}$"), json!({}))).collect();
+    let schema = json!({"type": "object", "patternProperties": patterns});
+    let mut asked = 0;
+    let mut clients = Vec::new();
+    let refusal = 'refused: loop {
+        let client = daemon.makes_a_session().await;
+        let asks = client.asks().await;
+        clients.push(client);
+        // A session lets some asks wait, and refuses more for that reason.
+        for _ in 0..8 {
+            let new = NewAsk { text: "Work.".into(), schema: Some(schema.clone()), ..NewAsk::default() };
+            let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, reply_to };
+            if let Err(problem) = within("an ask", ask(&asks, start)).await {
+                break 'refused problem;
+            }
+            asked += 1;
+            assert!(asked < MANY, "nothing bounds the schemas");
+        }
+    };
+    assert_eq!(refusal.code, crate::protocol::problem::Code::QuotaExceeded, "{refusal:?}");
+    assert!(refusal.message.contains("schemas of answers"), "{refusal:?}");
+}

@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::result::Status;
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Asks for a freeze and does not wait for it.
@@ -74,4 +75,28 @@ async fn who_asks_for_a_freeze_that_is_under_way_is_told_how_it_ends() {
     client.freeze().await;
     client.freeze().await;
     assert_eq!(client.state().await, SessionState::Frozen);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_in_which_a_cell_was_frozen_is_not_part_of_its_duration() {
+    const FROZEN: Duration = Duration::from_secs(1);
+    let home = Home::new();
+    home.backend.plays("long", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let begun = Instant::now();
+    let ticket = client.run("long").await;
+    home.backend.kernel().runs(1).await;
+    client.freeze().await;
+    tokio::time::sleep(FROZEN).await;
+    // The cell ends before the daemon hears that it was thawed.
+    let reported = home.backend.next_thaw_is_reported_late();
+    home.backend.kernel().lets_go_on(1);
+    let (sender, thawed) = oneshot::channel();
+    client.session.cast(SessionMsg::Thaw { reply_to: sender.into() }).unwrap();
+    let result = client.result(ticket).await;
+    let at_most = begun.elapsed().saturating_sub(FROZEN);
+    assert!(result.duration_ms <= at_most.as_secs_f64() * 1000.0, "{} {at_most:?}", result.duration_ms);
+    drop(reported);
+    within("the thaw is answered", thawed).await.unwrap().unwrap();
 }

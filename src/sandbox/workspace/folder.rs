@@ -139,7 +139,10 @@ impl Workspace {
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
         };
-        std::fs::create_dir_all(&path).map_err(storage)?;
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(storage(error)),
+            _ => {}
+        }
         // The guest of an earlier session may have taken away the rights to the folder.
         let root = open_folder_of_ours(&path).map_err(|error| storage(error.into()))?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o700)).map_err(|error| storage(error.into()))?;

@@ -122,10 +122,21 @@ fn keywords_that_values_cannot_be_held_against_are_refused_by_name() {
         // A field may have any name.
         assert_eq!(check(&json!({"properties": {keyword: {"type": "string"}}})), Ok(()));
     }
+    for keyword in ["unevaluatedProperties", "unevaluatedItems"] {
+        assert!(check(&json!({keyword: false})).is_err());
+        assert_eq!(check(&json!({"items": {keyword: true}})), Ok(()), "it restricts nothing");
+    }
     let version = |name: &str| json!({"$schema": format!("http://json-schema.org/{name}/schema#")});
     assert!(check(&version("draft-04")).unwrap_err().contains("draft 6"));
     assert_eq!(check(&version("draft-07")), Ok(()));
     assert!(check(&json!({"items": version("draft-07")})).unwrap_err().contains("below the top"));
+    let nested = |inner: &str| {
+        let mut schema = version("draft-07");
+        schema["items"] = version(inner);
+        check(&schema)
+    };
+    assert_eq!(nested("draft-07"), Ok(()));
+    assert!(nested("draft-06").unwrap_err().contains("another one"));
 }
 
 #[test]

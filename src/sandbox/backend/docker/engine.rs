@@ -22,6 +22,9 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::backend::docker::config::{LABEL_INSTANCE, LABEL_SANDBOX};
 use crate::sandbox::spec::UserMapping;
 
+/// How often a container is looked for that another call removes.
+const REMOVAL_POLL: Duration = Duration::from_millis(100);
+
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error("the container engine does not answer: {0}")]
@@ -148,9 +151,23 @@ impl Engine {
             .await
         {
             Err(EngineError::NotFound(_)) => Ok(()),
-            // 409: another call is removing the container already.
-            Err(EngineError::Refused { message, .. }) if message.contains("already in progress") => Ok(()),
+            // 409: another call is removing the container already, and it is there until that has ended.
+            Err(EngineError::Refused { message, .. }) if message.contains("already in progress") => {
+                let gone = tokio::time::timeout(ENGINE_START, self.gone(container)).await;
+                gone.unwrap_or(Err(EngineError::Slow { what: "remove a container", limit: ENGINE_START }))
+            }
             other => other,
+        }
+    }
+
+    /// Waits until a container that somebody removes is gone.
+    async fn gone(&self, container: &str) -> Result<(), EngineError> {
+        loop {
+            match self.inspect(container).await {
+                Err(EngineError::NotFound(_)) => return Ok(()),
+                other => drop(other?),
+            }
+            tokio::time::sleep(REMOVAL_POLL).await;
         }
     }
 
@@ -279,5 +296,35 @@ mod tests {
         assert_eq!(user_mapping(&rootless), UserMapping::Rootless);
         let remapped = info(&["name=userns"], "/var/lib/docker/165536.165536");
         assert_eq!(user_mapping(&remapped), UserMapping::Remapped { uid_base: 165_536, gid_base: 165_536 });
+    }
+
+    /// Plays an engine that gives these answers, one to each request.
+    fn plays(socket: &Path, answers: Vec<(u16, &'static str)>) -> tokio::task::JoinHandle<()> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            for (status, body) in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                let head = "content-type: application/json\r\nconnection: close\r\n";
+                let length = body.len();
+                let answer = format!("HTTP/1.1 {status} x\r\n{head}content-length: {length}\r\n\r\n{body}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn a_container_that_another_call_removes_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("engine");
+        let busy = r#"{"message": "removal of container x is already in progress"}"#;
+        let answers =
+            vec![(409, busy), (200, "{}"), (200, "{}"), (404, r#"{"message": "no such container"}"#)];
+        let engine = plays(&socket, answers);
+        let docker =
+            Docker::connect_with_unix(&socket.to_string_lossy(), 10, bollard::API_DEFAULT_VERSION).unwrap();
+        Engine { docker: OnceCell::new_with(Some(docker)) }.remove("x").await.unwrap();
+        assert!(engine.is_finished(), "it was asked until the container was gone");
     }
 }

@@ -38,6 +38,8 @@ struct Shared {
     freezes: Mutex<Vec<bool>>,
     /// The next freezes fail, each when its sender is used or dropped.
     failing_freezes: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// The next thaws are reported late, each when its sender is used or dropped.
+    late_thaws: Mutex<VecDeque<oneshot::Receiver<()>>>,
 }
 
 impl FakeBackend {
@@ -49,6 +51,7 @@ impl FakeBackend {
             sandboxes: Mutex::default(),
             freezes: Mutex::default(),
             failing_freezes: Mutex::default(),
+            late_thaws: Mutex::default(),
         }))
     }
 
@@ -70,6 +73,13 @@ impl FakeBackend {
     /// The freezes (true) and thaws (false) that daemons had done so far.
     pub fn freezes(&self) -> Vec<bool> {
         self.0.freezes.lock().clone()
+    }
+
+    /// The next thaw is reported only when the test says so, as by an engine that is slow to answer.
+    pub fn next_thaw_is_reported_late(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.late_thaws.lock().push_back(receiver);
+        sender
     }
 
     /// The next freeze fails, but only when the test says so.
@@ -200,6 +210,10 @@ impl RunningSandbox for FakeSandbox {
     fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
         async {
             self.change(false);
+            let late = self.backend.0.late_thaws.lock().pop_front();
+            if let Some(late) = late {
+                let _ = late.await;
+            }
             Ok(())
         }
         .boxed()

@@ -72,7 +72,7 @@ impl Jails {
         let sandbox = SandboxId::fresh();
         let path = self.paths.sandboxes_dir().join(&sandbox.0);
         let _claim = self.claims.claim(&sandbox);
-        std::fs::create_dir_all(&path).map_err(|error| storage_problem(&path, &error))?;
+        std::fs::create_dir(&path).map_err(|error| storage_problem(&path, &error))?;
         let folder = Folder::of(path);
         let settings = &self.settings.sandbox;
         let uid = if self.service.system { settings.uid_first } else { self.service.uid };

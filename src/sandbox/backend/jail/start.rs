@@ -109,9 +109,7 @@ async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> 
     command.kill_on_drop(true);
     let output = tokio::time::timeout(limit, command.output())
         .await
-        .map_err(|_| {
-            Problem::new(Code::SandboxFailed, format!("a jail took longer than {}s", limit.as_secs()))
-        })?
+        .map_err(|_| took_too_long(limit))?
         .map_err(|error| explain::missing(&error))?;
     if output.status.success() {
         return Ok(());
@@ -165,12 +163,14 @@ pub async fn start(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> 
 async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     let socket = BridgeSocket::bind(&spec.bridge_dir)?;
     let group = Group::make(&spec.sandbox.0, &spec.limits);
-    let cleanup = Unfinished { folder, group: group.clone(), finished: false };
+    let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
     let built = Built::prepare(tools, spec, folder)?;
     let line = arguments::session(spec, &built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
     let status_fd = std::fs::File::create(&status_file).map_err(|error| storage(&status_file, &error))?;
-    let (waits, goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
+    let (waits, mut goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
+    // A pipe that is closed would let bubblewrap go on as well.
+    started.goes = Some(goes.try_clone().map_err(|error| internal(&error.to_string()))?);
     let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
@@ -180,10 +180,13 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     // The jail has its own process group, so that no signal to the daemon's group reaches it.
     command.process_group(0);
     command.fd_mappings(descriptors).map_err(|_| internal("descriptors collide"))?;
-    let mut child =
-        tokio::process::Command::from(command).spawn().map_err(|error| explain::missing(&error))?;
+    let child = tokio::process::Command::from(command).spawn().map_err(|error| explain::missing(&error))?;
+    let child = started.bubblewrap.insert(child);
     let said = child.stderr.take();
-    let Some(pid) = child_pid(&mut child, folder).await else {
+    let Ok(pid) = tokio::time::timeout(BUILD, child_pid(child, folder)).await else {
+        return Err(took_too_long(BUILD));
+    };
+    let Some(pid) = pid else {
         return Err(explain::failure(&words(said).await, Machine::read()));
     };
     let identity = Identity::of(pid);
@@ -213,11 +216,11 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
     }
     // Until here bubblewrap has only built the jail and waits; the byte lets it start Python.
-    (&goes).write_all(b"1").map_err(|error| internal(&error.to_string()))?;
-    drop(goes);
-    cleanup.done();
+    goes.write_all(b"1").map_err(|error| internal(&error.to_string()))?;
     let words = StderrHead::default();
-    tokio::spawn(watch(child, said, Arc::clone(&words)));
+    if let Some(child) = started.done() {
+        tokio::spawn(watch(child, said, Arc::clone(&words)));
+    }
     Ok(Jail {
         walls: Walls::Bubblewrap,
         system: tools.system,
@@ -234,18 +237,15 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
 
 /// The pid of the jail's first process, which bubblewrap writes; `None` if bubblewrap ended before.
 async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i32> {
-    let look = async {
-        loop {
-            if let Some(pid) = status::read(folder).child_pid {
-                return Some(pid);
-            }
-            if child.try_wait().ok().flatten().is_some() {
-                return None;
-            }
-            tokio::time::sleep(BUILD_POLL).await;
+    loop {
+        if let Some(pid) = status::read(folder).child_pid {
+            return Some(pid);
         }
-    };
-    tokio::time::timeout(BUILD, look).await.ok().flatten()
+        if child.try_wait().ok().flatten().is_some() {
+            return None;
+        }
+        tokio::time::sleep(BUILD_POLL).await;
+    }
 }
 
 /// What a bubblewrap that has ended wrote to its stderr.
@@ -282,19 +282,32 @@ async fn watch(
 struct Unfinished<'a> {
     folder: &'a Path,
     group: Option<Group>,
-    finished: bool,
+    /// Bubblewrap, which leads a process group of its own.
+    bubblewrap: Option<tokio::process::Child>,
+    /// What bubblewrap waits for is open for as long as this is, so it cannot go on before it is killed.
+    goes: Option<std::io::PipeWriter>,
 }
 
 impl Unfinished<'_> {
-    fn done(mut self) {
-        self.finished = true;
+    /// Leaves bubblewrap running.
+    fn done(mut self) -> Option<tokio::process::Child> {
+        self.group = None;
+        drop(self.goes.take());
+        self.bubblewrap.take()
     }
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.finished {
+        let bubblewrap = self.bubblewrap.take();
+        if bubblewrap.is_none() && self.group.is_none() {
             return;
+        }
+        // While it builds a jail, all of its processes are in its group.
+        let leader = bubblewrap.as_ref().and_then(tokio::process::Child::id);
+        if let Some(leader) = leader.and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?))
+        {
+            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
         }
         let noted = noted(self.folder);
         let group = self.group.take();
@@ -304,6 +317,9 @@ impl Drop for Unfinished<'_> {
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
+                if let Some(mut bubblewrap) = bubblewrap {
+                    let _ = bubblewrap.wait().await;
+                }
                 if let Some((walls, identity)) = noted {
                     let _ = process::end(walls, &identity, group.as_ref()).await;
                 } else if let Some(group) = group {
@@ -417,6 +433,40 @@ fn storage(path: &Path, error: &std::io::Error) -> Problem {
     Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
 }
 
+fn took_too_long(limit: Duration) -> Problem {
+    internal(&format!("a jail took longer than {}s", limit.as_secs()))
+}
+
 fn internal(what: &str) -> Problem {
     Problem::new(Code::SandboxFailed, what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_bubblewrap_whose_start_was_given_up_is_killed_with_its_processes_and_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $! >&2; wait"]).stderr(Stdio::piped()).process_group(0);
+        let mut child = tokio::process::Command::from(command).spawn().unwrap();
+        let mut said = child.stderr.take().unwrap();
+        let below: i32 = loop {
+            use tokio::io::AsyncReadExt;
+            let mut bytes = [0; 16];
+            let read = said.read(&mut bytes).await.unwrap();
+            break String::from_utf8_lossy(&bytes[..read]).trim().parse().unwrap();
+        };
+        let (leader, below) = (i32::try_from(child.id().unwrap()).unwrap(), Identity::of(below).unwrap());
+        let started = Unfinished { folder: folder.path(), group: None, bubblewrap: Some(child), goes: None };
+        drop(started);
+        let gone = async {
+            // A process that nobody waited for would still be in the table.
+            while below.lives() || Path::new(&format!("/proc/{leader}")).exists() {
+                tokio::time::sleep(BUILD_POLL).await;
+            }
+        };
+        tokio::time::timeout(COMPILE, gone).await.expect("both are gone");
+    }
 }

@@ -1,6 +1,6 @@
 //! The three kernel interfaces of project quotas, none of which a library offers safely: the folder's attributes
 //! (`FS_IOC_FS[GS]ETXATTR`), the limits and usage of a project (`quotactl_fd`), and whether a file system enforces
-//! them. This is the only module with `unsafe`: each call passes one structure of the size that its number encodes,
+//! them. The `unsafe` is for these alone: each call passes one structure of the size that its number encodes,
 //! which stays valid until the call returns.
 #![allow(unsafe_code)]
 

@@ -1,0 +1,76 @@
+//! Gives memory that the daemon has freed back to the system. The allocator of glibc keeps what was freed in the arena of
+//! each thread, so after large requests on many connections the daemon would stay as large as it was with all of them.
+//! The one call that gives it back is offered by no library safely; it takes no pointers and is safe on any thread.
+#![allow(unsafe_code)]
+
+use std::time::Duration;
+
+use super::Memory;
+
+/// How often it is looked at how much was freed.
+const LOOK: Duration = Duration::from_secs(10);
+/// The bytes of charges given back that are worth a call, which looks through all arenas.
+const WORTH_BYTES: u64 = 32 << 20;
+
+/// Gives freed memory back again and again.
+pub async fn keep_small(memory: Memory) {
+    keep_small_every(LOOK, memory).await;
+}
+
+async fn keep_small_every(look: Duration, memory: Memory) {
+    loop {
+        tokio::time::sleep(look).await;
+        if memory.given_back() >= WORTH_BYTES {
+            memory.forget_given_back();
+            let _ = tokio::task::spawn_blocking(give_back_freed).await;
+        }
+    }
+}
+
+#[cfg(target_env = "gnu")]
+fn give_back_freed() {
+    // SAFETY: the function has no precondition, and locks each arena that it looks through.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// Other allocators give memory back by themselves.
+#[cfg(not(target_env = "gnu"))]
+fn give_back_freed() {}
+
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryPurpose;
+
+    fn resident_pages() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_many_small_values_took_goes_back_to_the_system() {
+        const VALUES: usize = 100_000;
+        const OFTEN: Duration = Duration::from_millis(10);
+        const TRIES: u32 = 1_000;
+        let memory = Memory::new(None, None);
+        let charge = memory.pool(1).charge_anyway(MemoryPurpose::Requests, WORTH_BYTES);
+        let mut values: Vec<Box<[u8; 1024]>> = (0..VALUES).map(|_| Box::new([1; 1024])).collect();
+        // The last value stays, so the allocator cannot shrink its heap from the end.
+        let last = values.pop();
+        drop(values);
+        let before = resident_pages();
+        let keeping = tokio::spawn(keep_small_every(OFTEN, memory.clone()));
+        drop(charge);
+        for _ in 0..TRIES {
+            if resident_pages() < before / 2 {
+                break;
+            }
+            tokio::time::sleep(OFTEN).await;
+        }
+        let after = resident_pages();
+        assert!(after < before / 2, "{before} pages became {after}");
+        assert_eq!(memory.given_back(), 0);
+        keeping.abort();
+        drop(last);
+    }
+}
