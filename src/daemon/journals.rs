@@ -171,7 +171,9 @@ mod tests {
         };
         journal.create_session(&record).await.unwrap();
         let log = journal.log(id).unwrap();
-        (0..events).for_each(|_| drop(log.append(EventBody::Reset)));
+        for _ in 0..events {
+            log.append(EventBody::Reset);
+        }
         log.flushed().await;
         journal.remove_session(id).await.unwrap();
         (id, journal.stored(id).unwrap())
