@@ -15,6 +15,7 @@ pub mod llm;
 pub mod reaper;
 pub mod replay;
 pub mod restarted;
+pub mod results;
 pub mod session;
 mod sink;
 pub mod supervisor;

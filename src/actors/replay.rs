@@ -11,6 +11,7 @@ use crate::protocol::api::ReplayReport;
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
+use crate::session::machine::Input;
 use crate::session::replay::Replay;
 use crate::session::restore::Fold;
 use crate::store::{EventLog, Overdraft};
@@ -38,14 +39,12 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
         let request = CellRequest {
             code: was.code,
             mode: Mode::Main,
-            expression: false,
             timeout: was.timeout,
             replay: Some(ReplayOf { cell, calls: was.calls }),
-            origin: None,
             // The code is the same, so the rules of its ask apply again.
             bound_by: was.ask,
             rules: was.ask.map(|ask| past.rules_of(ask)),
-            keyed: None,
+            ..CellRequest::default()
         };
         let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
@@ -64,6 +63,6 @@ struct UnderWay<'a> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let _ = self.session.cast(SessionMsg::ReplayEnded { finished: self.finished });
+        let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: self.finished }));
     }
 }

@@ -249,7 +249,7 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Respo
             return cells::events_of(app, &peer, &session, (after, cell)).await;
         }
         if result {
-            return Ok(axum::Json(cells::result_of(&session, cell).await?).into_response());
+            return Ok(axum::Json(&*cells::result_of(&session, cell).await?).into_response());
         }
         let view = cells::view_of(&session, cell).await?;
         return Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response());

@@ -10,8 +10,8 @@ use super::shared_budget::{REPLY_TOKENS, Short};
 use super::state::{AsksState, Task};
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::actors::llm::{ChatProgress, PROGRESS_PIECES};
-use crate::actors::session::agent::result_of;
-use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg};
+use crate::actors::results::result_of;
+use crate::actors::session::messages::{CellRequest, SessionMsg};
 use crate::agent::{Effect, Input, tokens_of_text};
 use crate::protocol::ask::{AskEnd, AskNumber, AskState};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
@@ -21,6 +21,7 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::session::machine::Input as SessionInput;
 use crate::session::restore::CELL_REFUSED;
 use crate::session::rules::CellRules;
 use crate::store::Paid;
@@ -286,16 +287,13 @@ impl AsksState {
         let request = CellRequest {
             code,
             mode: Mode::Main,
-            expression: false,
             timeout: Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout),
-            replay: None,
             origin: Some(CellOrigin { ask, id: id.clone() }),
-            bound_by: None,
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
-            keyed: None,
+            ..CellRequest::default()
         };
         let session = self.args.session.clone();
-        let task = task_of_cell(myself, ask, &id, async move { run(&session, request).await });
+        let task = task_of_cell(myself, ask, &id, async move { session.run(request).await });
         current.tasks.insert(id, task);
     }
 
@@ -303,7 +301,8 @@ impl AsksState {
     fn await_cell(&mut self, myself: &AsksRef, id: String, cell: CellNumber) {
         let Some(current) = &mut self.current else { return };
         let (ask, log) = (current.ask, Arc::clone(&self.args.log));
-        let result = async move { result_of(&log, cell).await.map(Arc::new) };
+        let session = self.args.session.any_generation().clone();
+        let result = async move { result_of(&session, &log, cell).await };
         let task = task_of_cell(myself, ask, &id, result);
         current.tasks.insert(id, task);
     }
@@ -396,7 +395,7 @@ impl AsksState {
         let (ask, cell_runs) = (current.ask, current.machine_ran_cell());
         self.keep_history(current.machine.into_history());
         if cell_runs {
-            let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+            let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));
         }
         self.withdraw_all_of(ask);
         // The end becomes visible only when it is in the journal.
@@ -426,11 +425,6 @@ fn task_of_cell(
     let (done, lost) = (id.to_owned(), id.to_owned());
     let told = move |id, outcome| AsksMsg::CellDone { ask, id, outcome: Box::new(outcome) };
     Task::spawn(asks, async move { Some(told(done, result.await)) }, move |problem| told(lost, Err(problem)))
-}
-
-async fn run(session: &OwnSession, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
-    let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
-    ticket.result(session.any_generation()).await
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {

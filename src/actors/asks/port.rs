@@ -110,19 +110,9 @@ impl Port {
             PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
         };
         Box::pin(async move {
-            let request = CellRequest {
-                code,
-                mode,
-                expression,
-                timeout,
-                replay: None,
-                origin: None,
-                bound_by,
-                rules,
-                keyed: None,
-            };
-            let ticket = session.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
-            Ok((*ticket.result(session.any_generation()).await?).clone())
+            let request =
+                CellRequest { code, mode, expression, timeout, bound_by, rules, ..CellRequest::default() };
+            Ok((*session.run(request).await?).clone())
         })
     }
 }

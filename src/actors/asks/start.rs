@@ -17,13 +17,14 @@ use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input, Machine};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
 use crate::session::approvals::Approvals;
-use crate::session::restore::Recalled;
+use crate::session::machine::Input as SessionInput;
+use crate::session::restore::{Recalled, queued_view};
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -100,18 +101,7 @@ impl AsksState {
         };
         self.memory.insert(ask, memory);
         self.newest = ask;
-        let view = AskView {
-            ask,
-            state: AskState::Queued,
-            text: spec.text.clone(),
-            model: spec.model.clone(),
-            dialect: spec.dialect,
-            steps: 0,
-            usage: Usage::default(),
-            waits_for: Vec::new(),
-            events_after: self.args.log.newest(),
-            end: None,
-        };
+        let view = queued_view(ask, &spec, self.args.log.newest());
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             if let Some((oldest, _)) = self.asks.pop_first() {
@@ -262,7 +252,7 @@ impl AsksState {
             if recalled.end.is_some() || unwritten.is_some() {
                 self.keep_history(machine.into_history());
                 if let Some(end) = unwritten {
-                    let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                    let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));
                     self.finish(myself, ask, end);
                 }
                 continue;
@@ -279,7 +269,7 @@ impl AsksState {
                     usage: machine.usage(),
                 };
                 self.keep_history(machine.into_history());
-                let _ = self.args.session.cast(SessionMsg::CancelCells { ask });
+                let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));
                 self.finish(myself, ask, end);
                 continue;
             }

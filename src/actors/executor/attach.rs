@@ -17,6 +17,7 @@ use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::frames::{HostFrame, StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
+use crate::session::machine::Input;
 use crate::session::outcome::Ending;
 use crate::session::restore::{Died, OpenCall, WaitingCall};
 use crate::store::Overdraft;
@@ -102,7 +103,7 @@ impl ExecutorState {
     fn not_attached(&mut self, myself: &ExecutorRef, why: &str) {
         // Released before the session is told, because the session may start another sandbox at once.
         self.args.permit = None;
-        self.tell(SessionMsg::NotAttached { reason: why.to_owned() });
+        self.tell(SessionMsg::Input(Input::NotAttached { reason: why.to_owned() }));
         myself.stop(None);
     }
 

@@ -19,6 +19,7 @@ use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, N
 use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
 use crate::sandbox::workspace::artifacts::{self};
+use crate::session::machine::Input;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending};
 use crate::store::{AppliedFrame, Exceeded};
 
@@ -361,7 +362,7 @@ impl ExecutorState {
     pub(super) fn put_back(&mut self, cell: CellNumber) {
         if self.running.remove(&cell).is_some() {
             let _ = self.args.recorder.finish(cell);
-            self.tell(SessionMsg::PutBack(cell));
+            self.tell(SessionMsg::Input(Input::PutBack(cell)));
         }
     }
 }

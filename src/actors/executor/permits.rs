@@ -48,8 +48,8 @@ impl Drop for Waiting {
         if self.left.load(Ordering::Relaxed) {
             return;
         }
-        let _ = self.asks.cast(AsksMsg::PermitDropped { cell: self.cell, call: self.call });
-        let _ = self.executor.cast(ExecutorMsg::PersonAnswered(self.cell));
+        let _ = self.asks.cast(AsksMsg::CallerEnded { cell: self.cell, call: Some(self.call) });
+        let _ = self.executor.cast(ExecutorMsg::WaitsForPerson { cell: self.cell, waits: false });
     }
 }
 
@@ -57,7 +57,7 @@ impl Permission {
     /// Waits for the decision. Every decision but an acceptance becomes an error for the code.
     pub async fn given(self) -> Result<(), ToolFailure> {
         let Self { asks, log, executor, left, cell, call, question } = self;
-        let _ = executor.cast(ExecutorMsg::PersonAsked(cell));
+        let _ = executor.cast(ExecutorMsg::WaitsForPerson { cell, waits: true });
         let waiting = Waiting { asks, executor, left, cell, call };
         let permit = |reply_to| AsksMsg::Permit { question, reply_to };
         let decision = calls::call_own(&waiting.asks, permit).await;
@@ -85,11 +85,7 @@ impl Permission {
 pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting {
     let executor = executor.clone();
     Arc::new(move |waits| {
-        let _ = executor.cast(if waits {
-            ExecutorMsg::PersonAsked(cell)
-        } else {
-            ExecutorMsg::PersonAnswered(cell)
-        });
+        let _ = executor.cast(ExecutorMsg::WaitsForPerson { cell, waits });
     })
 }
 

@@ -17,6 +17,7 @@ use crate::panics::spawn_reporting;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::SandboxEnd;
+use crate::session::machine::Input;
 use crate::session::outcome::{Cause, Ending};
 
 /// The interval at which the delivery of the last answers to the kernel's socket is checked.
@@ -117,7 +118,7 @@ impl ExecutorState {
                 let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
                 self.tell(SessionMsg::SandboxFailed(problem));
             } else {
-                self.tell(SessionMsg::SandboxGone { reason });
+                self.tell(SessionMsg::Input(Input::SandboxGone { reason }));
             }
             myself.stop(None);
         }

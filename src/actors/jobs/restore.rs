@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::actors::calls::call;
 use crate::actors::jobs::{JobsMsg, JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
+use crate::actors::results;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
@@ -47,8 +48,11 @@ impl JobsState {
                 (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
                 (JobState::Running, None, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());
-                    let result = log.and_then(|log| run::result_in(&log));
-                    self.conclude(id, result.map_or_else(verdict::lost, |r| verdict::of_result(&r, true)));
+                    let result = log.and_then(|log| results::in_journal(&log, run::CELL));
+                    self.conclude(
+                        id,
+                        result.map_or_else(verdict::lost, |(_, result)| verdict::of_result(&result, true)),
+                    );
                 }
                 // The script has not begun. The job's old session is removed first, because the job finds its
                 // session by the job's id.

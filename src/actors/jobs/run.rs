@@ -1,6 +1,5 @@
 //! Runs one job from its sandbox to its verdict.
 
-use ractor::ActorStatus;
 use std::io::{BufReader, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actors::calls::{ask, call, lost};
 use crate::actors::jobs::{JobsMsg, JobsRef, Started, script, verdict};
+use crate::actors::results;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
 use crate::controls;
 use crate::protocol::api::NewSession;
-use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
 use crate::protocol::problem::{Code, Problem};
@@ -31,9 +30,6 @@ use crate::store::{EventLog, JobRecord};
 
 /// The one cell of a job.
 pub const CELL: CellNumber = 1;
-/// The interval at which the result is looked for, because an end that the disk does not take causes no
-/// notification.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// The suffix of a file that is still being written.
 pub const UNFINISHED: &str = ".unfinished";
@@ -173,13 +169,9 @@ impl JobRun {
         let request = CellRequest {
             code: script::CODE.to_owned(),
             mode: Mode::Main,
-            expression: false,
             timeout: Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default(),
-            replay: None,
-            origin: None,
-            bound_by: None,
             rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
-            keyed: None,
+            ..CellRequest::default()
         };
         ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
     }
@@ -197,19 +189,13 @@ impl JobRun {
         })
     }
 
-    /// Waits for the end of the cell, which an earlier daemon may have started.
-    async fn result(&self, session: &SessionRef, log: &EventLog) -> Result<ExecutionResult, Problem> {
-        let mut watch = log.watch();
+    /// Waits for the end of the cell, which an earlier daemon may have started, also while the disk does not take it.
+    async fn result(&self, session: &SessionRef, log: &EventLog) -> Result<Arc<ExecutionResult>, Problem> {
         loop {
-            watch.borrow_and_update();
-            let ended = log.is_closed() || session.get_status() == ActorStatus::Stopped;
-            if let Some(result) = result_in(log) {
-                return Ok(result);
+            match results::result_of(session, log, CELL).await {
+                Err(problem) if problem.code == Code::Storage => {}
+                outcome => return outcome,
             }
-            if ended {
-                return Err(Problem::new(Code::SandboxFailed, "its sandbox ended without a result"));
-            }
-            let _ = tokio::time::timeout(LOOK, watch.changed()).await;
         }
     }
 
@@ -270,15 +256,6 @@ pub fn request(job: &NewJob) -> NewSession {
         cpus: job.cpus,
         preload: Some(Vec::new()),
         ..NewSession::default()
-    }
-}
-
-/// The result of a job's cell, if the journal has it.
-pub fn result_in(log: &EventLog) -> Option<ExecutionResult> {
-    let event = serde_json::from_str::<Event>(&log.finished(CELL)?.json).ok()?;
-    match event.body {
-        EventBody::CellFinished { result } => Some(*result),
-        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::generations::{Generations, Inheritance};
 use super::messages::{SessionMsg, SessionRef};
 use super::state::{SessionActorState, SessionArgs};
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::Command;
 use crate::actors::session::agent;
 use crate::protocol::api::Interrupted;
 use crate::protocol::event::EventBody;
@@ -89,8 +89,8 @@ impl SessionActorState {
         match message {
             SessionMsg::Run { request, reply_to } => state.enqueue(myself, request, reply_to),
             SessionMsg::Unwritten { ticket, reply_to } => state.unwritten(ticket, reply_to),
-            SessionMsg::Started { begin, written } => state.apply(Input::Started { begin, written }),
-            SessionMsg::CellStatus { cell, reply_to } => drop(reply_to.send(state.standing(cell))),
+            SessionMsg::Ticket { cell, reply_to } => drop(reply_to.send(state.ticket(cell))),
+            SessionMsg::CellStatus { cell, reply_to } => drop(reply_to.send(state.status(cell))),
             SessionMsg::Interrupt { reply_to } => {
                 let cell = state.machine.interruptible();
                 state.apply(Input::Interrupt);
@@ -100,9 +100,9 @@ impl SessionActorState {
                 state.apply(Input::Variables { which, patient, reply_to });
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
-                Some(executor) => {
+                Some(_) => {
                     state.apply(Input::SandboxWanted);
-                    let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
+                    state.command(Command::Compute { expression, values, timeout, reply_to });
                 }
                 None if state.deferred.len() < COMPUTATIONS_WAITING => {
                     state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
@@ -141,7 +141,6 @@ impl SessionActorState {
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
-            SessionMsg::CancelCells { ask } => state.apply(Input::CancelCells(ask)),
             SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
             SessionMsg::AnswerCall { call, answer, reply_to } => {
                 let answered = state.clients.answer(&call, answer);
@@ -150,7 +149,7 @@ impl SessionActorState {
             }
             SessionMsg::ToolsChanged => state.configure(Vec::new()),
             SessionMsg::FilesChanged => match &state.executor {
-                Some(executor) => drop(executor.cast(ExecutorMsg::FilesChanged)),
+                Some(_) => state.command(Command::FilesChanged),
                 None => state.measure_workspace(),
             },
             // `Generations` has unwrapped the messages of this generation before.
@@ -175,19 +174,19 @@ impl SessionActorState {
                 let failed = state.sandbox_failed(problem);
                 state.apply(failed);
             }
-            SessionMsg::SandboxGone { reason } => {
-                state.forgo_sandbox();
-                state.apply(Input::SandboxGone { reason });
-            }
-            SessionMsg::NotAttached { reason } => {
-                state.forgo_sandbox();
-                state.apply(Input::NotAttached { reason });
-                state.resume_deferred();
+            SessionMsg::Input(input) => {
+                let not_attached = matches!(input, Input::NotAttached { .. });
+                if not_attached || matches!(input, Input::SandboxGone { .. }) {
+                    state.forgo_sandbox();
+                }
+                state.apply(input);
+                if not_attached {
+                    state.resume_deferred();
+                }
             }
             SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard } => {
                 state.worker_replaced(exit_code, after, gone, &frame_guard);
             }
-            SessionMsg::PutBack(cell) => state.apply(Input::PutBack(cell)),
             SessionMsg::Freeze { reply_to } => state.freeze(myself, reply_to),
             SessionMsg::FreezeDone { number, outcome, reply_to } => {
                 state.freeze_done(number, outcome, reply_to);
@@ -204,7 +203,6 @@ impl SessionActorState {
             SessionMsg::UndoneBefore { state_of, frame_guard } => {
                 state.log.append_then(EventBody::Undone { state_of }, state.applied(&frame_guard), || {});
             }
-            SessionMsg::ReplayEnded { finished } => state.apply(Input::ReplayEnded { finished }),
             SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard),
             SessionMsg::Removed { reply_to, noted } => state.removed(reply_to, noted),
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),

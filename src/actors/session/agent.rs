@@ -11,12 +11,9 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::{Port, PortCaller};
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::ExecutorMsg;
-use crate::protocol::event::{Event, EventBody};
-use crate::protocol::ids::CellNumber;
+use crate::actors::executor::messages::Command;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
-use crate::protocol::result::ExecutionResult;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::session::restore::RecalledAsks;
@@ -88,21 +85,6 @@ pub(super) fn watch_clients(myself: &SessionRef, clients: &ClientTools) {
     });
 }
 
-/// Waits for the result of a cell that an earlier daemon queued.
-pub async fn result_of(log: &EventLog, cell: CellNumber) -> Result<ExecutionResult, Problem> {
-    let mut watch = log.watch();
-    loop {
-        watch.borrow_and_update();
-        let event = log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
-        if let Some(EventBody::CellFinished { result }) = event.map(|event| event.body) {
-            return Ok(*result);
-        }
-        if log.is_closed() || watch.changed().await.is_err() {
-            return Err(Problem::new(Code::SandboxFailed, format!("the session ended over cell {cell}")));
-        }
-    }
-}
-
 impl SessionActorState {
     pub(super) fn tools(&self) -> Arc<Registry> {
         registry(&self.args.tools, &self.clients)
@@ -147,10 +129,8 @@ impl SessionActorState {
     /// Sends the present seed and tools to the kernel; its present worker assigns the variables named in
     /// `given`.
     pub(super) fn configure(&self, given: Vec<String>) {
-        if let Some(executor) = &self.executor {
-            let (seed, tools) = (self.args.seed.clone(), self.tools());
-            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, given });
-        }
+        let (seed, tools) = (self.args.seed.clone(), self.tools());
+        self.command(Command::Configure { seed, tools, given });
     }
 
     /// Defers requests about the sandbox until the earlier sandbox is attached or found to be gone, because

@@ -1,7 +1,6 @@
 //! The cells of a session: into the queue, to the executor, to their end.
 
 use std::sync::Arc;
-use tokio::sync::oneshot;
 
 use super::messages::{CellRequest, CellStatus, OwnSession, SessionMsg, Ticket};
 use super::state::{CellWaiter, SessionActorState};
@@ -58,8 +57,9 @@ impl SessionActorState {
                 return;
             }
         };
-        let (done, receiver) = oneshot::channel();
-        self.tickets.insert(cell, CellWaiter { events_after, done });
+        let mut waiter = CellWaiter::nobody(events_after);
+        let ticket = waiter.ticket(self.args.id, cell);
+        self.tickets.insert(cell, waiter);
         let start = CellStart {
             cell,
             code: request.code,
@@ -73,8 +73,7 @@ impl SessionActorState {
             ..CellStart::default()
         };
         let aim = request.keyed.map(|keyed| keyed.aim(self.args.id, cell, events_after));
-        let (session, ticket) =
-            (myself.clone(), Ticket { session: self.args.id, cell, events_after, done: receiver });
+        let session = myself.clone();
         self.append_aimed_and(queued, paid, aim, move |written| {
             if written {
                 let _ = reply_to.send(Ok(ticket));
@@ -149,12 +148,12 @@ impl SessionActorState {
     /// Reports the end of a cell to all who wait for it.
     pub(super) fn tell_end(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
-        let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
+        let _ = self.asks.cast(AsksMsg::CallerEnded { cell: result.cell, call: None });
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));
         // Sent after the commit: a client must not see a result that a crash of the daemon could undo.
-        self.log.append_then(finished, applied, move || drop(ticket.done.send(result)));
+        self.log.append_then(finished, applied, move || ticket.finish(&result));
     }
 
     /// The frame of the present sandbox that an event is the effect of.
@@ -163,7 +162,12 @@ impl SessionActorState {
         Some(AppliedFrame { sandbox, received: frame_guard.number })
     }
 
-    pub(super) fn standing(&self, cell: CellNumber) -> CellStatus {
+    /// A further ticket of a cell that has not ended.
+    pub(super) fn ticket(&mut self, cell: CellNumber) -> Option<Ticket> {
+        self.tickets.get_mut(&cell).map(|waiter| waiter.ticket(self.args.id, cell))
+    }
+
+    pub(super) fn status(&self, cell: CellNumber) -> CellStatus {
         match self.tickets.get(&cell) {
             Some(ticket) if self.machine.queue().is_running(cell) => CellStatus::Running(ticket.events_after),
             Some(ticket) => CellStatus::Queued(ticket.events_after),

@@ -20,9 +20,8 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
-use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::preload::Preloaded;
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -31,6 +30,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
+use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
@@ -93,7 +93,7 @@ impl OwnSession {
 }
 
 /// A checked request for a cell.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CellRequest {
     pub code: String,
     pub mode: Mode,
@@ -117,47 +117,13 @@ pub struct ReplayOf {
     pub calls: RecordedCalls,
 }
 
-/// A queued cell. Dropping `done` does not stop the cell.
+/// A cell that has not ended. Dropping `done` does not stop the cell.
 #[derive(Debug)]
 pub struct Ticket {
     pub session: SessionId,
     pub cell: CellNumber,
     pub events_after: Seq,
     pub done: oneshot::Receiver<Arc<ExecutionResult>>,
-}
-
-impl Ticket {
-    /// The result, once it is in the journal; a problem if the disk does not take it, or the session ends.
-    pub async fn result(mut self, session: &SessionRef) -> Result<Arc<ExecutionResult>, Problem> {
-        let cell = self.cell;
-        let mut ended = false;
-        loop {
-            match tokio::time::timeout(JOURNAL_TIMEOUT, &mut self.done).await {
-                Ok(Ok(result)) => return Ok(result),
-                Ok(Err(_)) => {
-                    if calls::lives(session) {
-                        let message = format!("an internal error ended the wait for cell {cell}");
-                        return Err(Problem::new(Code::Internal, message)
-                            .hint("`belljar wait` says what became of it"));
-                    }
-                    let message = format!("the session, or the daemon, ended over cell {cell}");
-                    return Err(Problem::new(Code::ShuttingDown, message)
-                        .hint("the cell may go on: ask for it when the next daemon runs (`belljar wait`)"));
-                }
-                Err(_) if ended => return Err(unwritten(cell)),
-                Err(_) => {}
-            }
-            // No event announces a result that cannot be written, so the status of the cell is queried.
-            let standing = calls::call(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await;
-            ended = matches!(standing, Ok(CellStatus::Ended));
-        }
-    }
-}
-
-/// The problem for an ended cell whose end is not in the journal.
-pub fn unwritten(cell: CellNumber) -> Problem {
-    let message = format!("cell {cell} has ended, but its result cannot be written into the journal");
-    Problem::new(Code::Storage, message).hint("free some space where the daemon's home is, and ask again")
 }
 
 /// What other parts of the daemon use directly, without asking the actor: files and events.
@@ -215,6 +181,11 @@ pub enum SessionMsg {
         request: CellRequest,
         reply_to: Reply<Ticket>,
     },
+    /// Asks for a ticket of a cell; none if it has ended, or was never queued.
+    Ticket {
+        cell: CellNumber,
+        reply_to: RpcReplyPort<Option<Ticket>>,
+    },
     /// Asks for the status of a cell.
     CellStatus {
         cell: CellNumber,
@@ -252,7 +223,7 @@ pub enum SessionMsg {
         reply_to: Reply<()>,
     },
     /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
-    /// replay is under way. The replay then counts as under way until `ReplayEnded`.
+    /// replay is under way. The replay then counts as under way until `Input::ReplayEnded`.
     PrepareReplay {
         reply_to: Reply<()>,
     },
@@ -294,10 +265,6 @@ pub enum SessionMsg {
     },
     /// Counts as activity.
     Touch,
-    /// An ask has ended, so its cells are no longer wanted.
-    CancelCells {
-        ask: AskNumber,
-    },
     /// A client lends its tools for as long as it holds the lease.
     Lend {
         tools: Vec<ClientTool>,
@@ -338,15 +305,8 @@ pub enum SessionMsg {
     /// The executor has released the sandbox, so the actor can end.
     Left,
     SandboxFailed(Problem),
-    /// The sandbox is gone. All cells that ran in it were reported before; any other cell never reached the
-    /// kernel.
-    SandboxGone {
-        reason: String,
-    },
-    /// The earlier sandbox is gone, with all cells that ran in it.
-    NotAttached {
-        reason: String,
-    },
+    /// Something happened about which the machine alone decides.
+    Input(Input<Reply<VariableList>>),
     /// The process with the variables died between cells, and a fresh one has replaced it.
     WorkerReplaced {
         exit_code: i32,
@@ -366,13 +326,6 @@ pub enum SessionMsg {
         ticket: Ticket,
         reply_to: Reply<Ticket>,
     },
-    /// Whether the start of a cell got into the journal in time.
-    Started {
-        begin: u64,
-        written: bool,
-    },
-    /// The kernel cannot run this cell now, so it goes back into the queue.
-    PutBack(CellNumber),
     /// The undo has ended. The frame guard is held until the outcome is appended to the journal.
     UndoDone {
         outcome: Result<Undoing, Problem>,
@@ -383,10 +336,6 @@ pub enum SessionMsg {
     UndoneBefore {
         state_of: CellNumber,
         frame_guard: FrameGuard,
-    },
-    /// The replay is over; not `finished` if some of its cells did not run.
-    ReplayEnded {
-        finished: bool,
     },
     /// The frame guard is held until the result is appended to the journal.
     CellFinished(Box<ExecutionResult>, Option<FrameGuard>),
@@ -428,13 +377,13 @@ impl SessionMsg {
             | Self::Remove { reply_to: Some(reply_to) }
             | Self::Removed { reply_to: Some(reply_to), .. } => drop(reply_to.send(Err(problem))),
             Self::CellStatus { .. }
+            | Self::Ticket { .. }
             | Self::View { .. }
             | Self::Given { .. }
             | Self::MayRun(_)
             | Self::ActedOn { .. }
             | Self::Seed { .. }
             | Self::Touch
-            | Self::CancelCells { .. }
             | Self::ToolsChanged
             | Self::FilesChanged
             | Self::Remove { reply_to: None }
@@ -445,13 +394,9 @@ impl SessionMsg {
             | Self::Leave { .. }
             | Self::Left
             | Self::SandboxFailed(_)
-            | Self::SandboxGone { .. }
-            | Self::NotAttached { .. }
+            | Self::Input(_)
             | Self::WorkerReplaced { .. }
-            | Self::Started { .. }
-            | Self::PutBack(_)
             | Self::UndoneBefore { .. }
-            | Self::ReplayEnded { .. }
             | Self::CellFinished(..)
             | Self::Removed { reply_to: None, .. }
             | Self::Tick => {}

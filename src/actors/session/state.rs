@@ -1,6 +1,6 @@
 //! The state of a session beside its machine.
 
-use super::messages::{Handles, OwnSession, SessionMsg};
+use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
@@ -115,9 +115,30 @@ pub struct SessionActorState {
     pub(super) restored: Option<Restored>,
 }
 
+/// Those who wait for the end of a cell.
 pub(super) struct CellWaiter {
     pub(super) events_after: Seq,
-    pub(super) done: oneshot::Sender<Arc<ExecutionResult>>,
+    done: Vec<oneshot::Sender<Arc<ExecutionResult>>>,
+}
+
+impl CellWaiter {
+    pub fn nobody(events_after: Seq) -> Self {
+        Self { events_after, done: Vec::new() }
+    }
+
+    /// A further ticket. The connections of clients bound the number of those that still wait.
+    pub fn ticket(&mut self, session: SessionId, cell: CellNumber) -> Ticket {
+        let (sender, done) = oneshot::channel();
+        self.done.retain(|sender| !sender.is_closed());
+        self.done.push(sender);
+        Ticket { session, cell, events_after: self.events_after, done }
+    }
+
+    pub fn finish(self, result: &Arc<ExecutionResult>) {
+        for done in self.done {
+            let _ = done.send(Arc::clone(result));
+        }
+    }
 }
 
 /// When the sandboxes of a session are removed.

@@ -178,17 +178,7 @@ impl Client {
 
     /// Queues a cell, which is in the journal then.
     async fn run_in(&self, mode: Mode, code: &str) -> Ticket {
-        let request = CellRequest {
-            code: code.into(),
-            mode,
-            expression: false,
-            timeout: PATIENCE,
-            replay: None,
-            origin: None,
-            bound_by: None,
-            rules: None,
-            keyed: None,
-        };
+        let request = CellRequest { code: code.into(), mode, timeout: PATIENCE, ..CellRequest::default() };
         let run = |reply_to| SessionMsg::Run { request, reply_to };
         within("a cell is queued", ask(&self.session, run)).await.unwrap()
     }

@@ -5,20 +5,20 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
+use std::sync::Arc;
 
 use super::{App, sessions};
 use crate::actors::calls::{ask, call_promptly};
+use crate::actors::results;
 use crate::actors::session::keyed::{Keyed, Wants};
-use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket, unwritten};
+use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
-use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 
@@ -67,13 +67,9 @@ pub async fn run(
     let request = CellRequest {
         code: body.code,
         mode: body.mode,
-        expression: false,
         timeout,
-        replay: None,
-        origin: None,
-        bound_by: None,
-        rules: None,
         keyed: key.map(|key| Keyed { owner: peer.uid, key, wants }),
+        ..CellRequest::default()
     };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     // From here on the session owns the code and has its own charge for it.
@@ -100,8 +96,12 @@ pub async fn show(
     Query(query): Query<ShowQuery>,
 ) -> ApiResult<Json<CellView>> {
     let session = app.session(&peer, &key).await?;
-    if query.wait {
-        wait_for(&session, cell).await?;
+    if query.wait
+        && let Some(ticket) =
+            call_promptly(&session, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?
+    {
+        // The view says what became of it, also if it has no result.
+        let _ = ticket.result(&session).await;
     }
     Ok(Json(view_of(&session, cell).await?))
 }
@@ -127,45 +127,16 @@ pub struct ShowQuery {
     wait: bool,
 }
 
-/// Waits until a cell has ended. The client may disconnect and ask again.
-async fn wait_for(session: &SessionRef, cell: CellNumber) -> ApiResult<()> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    let mut watch = handles.log.watch();
-    loop {
-        watch.borrow_and_update();
-        let standing = call_promptly(session, |reply_to| SessionMsg::CellStatus { cell, reply_to }).await?;
-        let runs = matches!(standing, CellStatus::Queued(_) | CellStatus::Running(_));
-        if !runs || handles.log.is_closed() {
-            return Ok(());
-        }
-        // If the disk refuses the event of the cell's end, the log does not change, so the status is polled as well.
-        if matches!(tokio::time::timeout(JOURNAL_TIMEOUT, watch.changed()).await, Ok(Err(_))) {
-            return Ok(());
-        }
-    }
-}
-
 /// Waits for the end of a cell and returns its result.
-pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<ExecutionResult> {
-    wait_for(session, cell).await?;
-    let view = view_of(session, cell).await?;
-    view.result.ok_or_else(|| Problem::new(Code::NoSuchCell, format!("cell {cell} has no result")).into())
+pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Arc<ExecutionResult>> {
+    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    Ok(results::result_of(session, &handles.log, cell).await?)
 }
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    // The end of a cell that has just ended may still be on its way into the journal.
-    let written = tokio::time::timeout(JOURNAL_TIMEOUT, handles.log.flushed()).await.is_ok();
-    let event = handles.log.finished(cell).and_then(|event| serde_json::from_str::<Event>(&event.json).ok());
-    match event.map(|event| (event.seq, event.body)) {
-        Some((seq, EventBody::CellFinished { result })) => {
-            Ok(CellView { cell, state: CellState::Done, events_after: seq, result: Some(*result) })
-        }
-        _ if !written => Err(unwritten(cell).into()),
-        _ => {
-            Err(Problem::new(Code::NoSuchCell, format!("the result of cell {cell} is no longer kept")).into())
-        }
-    }
+    let (events_after, result) = results::ended(&handles.log, cell).await?;
+    Ok(CellView { cell, state: CellState::Done, events_after, result: Some(result) })
 }
 
 pub async fn eval(
@@ -191,11 +162,7 @@ pub async fn eval(
         mode: Mode::Fork,
         expression: true,
         timeout,
-        replay: None,
-        origin: None,
-        bound_by: None,
-        rules: None,
-        keyed: None,
+        ..CellRequest::default()
     };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await

@@ -44,7 +44,8 @@ enum Op {
         replay: bool,
     },
     ResetNoted,
-    ReplayEnded,
+    ReplayWanted,
+    ReplayEnded(bool),
     Freeze,
     FreezeFailed,
     Thaw,
@@ -69,7 +70,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::UndoDone),
         1 => any::<bool>().prop_map(|replay| Op::Reset { replay }),
         1 => Just(Op::ResetNoted),
-        1 => Just(Op::ReplayEnded),
+        1 => Just(Op::ReplayWanted),
+        1 => any::<bool>().prop_map(Op::ReplayEnded),
         1 => Just(Op::Freeze),
         1 => Just(Op::FreezeFailed),
         1 => Just(Op::Thaw),
@@ -111,17 +113,19 @@ struct Left {
     sandbox: bool,
     frozen: bool,
     reset: bool,
+    replaying: bool,
 }
 
 fn left() -> impl Strategy<Value = Option<Left>> {
-    let left = (0..3_u64, 0..3_u64, any::<[bool; 4]>());
-    prop::option::of(left.prop_map(|(queued, copies, [main, sandbox, frozen, reset])| Left {
+    let left = (0..3_u64, 0..3_u64, any::<[bool; 5]>());
+    prop::option::of(left.prop_map(|(queued, copies, [main, sandbox, frozen, reset, replaying])| Left {
         queued,
         copies,
         main,
         sandbox,
         frozen: frozen && sandbox,
         reset,
+        replaying,
     }))
 }
 
@@ -140,7 +144,7 @@ fn restored(left: &Left, now: Instant) -> Machine<u32> {
         note: None,
         idle: Duration::ZERO,
         frozen: left.frozen,
-        replaying: false,
+        replaying: left.replaying,
         sandbox: left.sandbox,
         reset: left.reset,
     };
@@ -292,6 +296,8 @@ impl World {
             Op::Cell { copy, ask } => {
                 let mode = if copy { Mode::Fork } else { Mode::Main };
                 let replays = self.machine.is_replaying() && !copy;
+                let by_client = self.machine.may_run(mode, false, usize::MAX);
+                assert!(!replays || by_client.is_err(), "a client's cell comes between those of a replay");
                 if self.machine.may_run(mode, replays, 8).is_ok() {
                     let cell = self.machine.cells() + 1;
                     self.cells.insert(cell, 0);
@@ -351,11 +357,7 @@ impl World {
                 self.undoing -= 1;
                 self.take(Input::UndoDone);
             }
-            Op::Reset { replay: true } if self.machine.may_replay().is_ok() => {
-                self.take(Input::ReplayWanted);
-                self.take(Input::Reset { replay: true });
-                self.resetting += 1;
-            }
+            Op::ReplayWanted if self.machine.may_replay().is_ok() => self.take(Input::ReplayWanted),
             Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
                 self.take(Input::Reset { replay });
                 self.resetting += 1;
@@ -368,7 +370,7 @@ impl World {
                 }
                 self.take(Input::ResetNoted);
             }
-            Op::ReplayEnded => self.take(Input::ReplayEnded { finished: true }),
+            Op::ReplayEnded(finished) => self.take(Input::ReplayEnded { finished }),
             Op::Freeze if self.machine.may_freeze().is_ok() => self.take(Input::Freeze),
             Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed(self.machine.freezes())),
             Op::Thaw => self.take(Input::Thaw),
@@ -384,6 +386,7 @@ impl World {
             | Op::UndoDone
             | Op::Reset { .. }
             | Op::ResetNoted
+            | Op::ReplayWanted
             | Op::Freeze
             | Op::FreezeFailed => {}
         }
@@ -399,6 +402,7 @@ impl World {
             Op::Finish(0),
             Op::UndoDone,
             Op::ResetNoted,
+            Op::ReplayEnded(false),
             Op::Thaw,
         ];
         for _ in 0..self.cells.len() * 2 + self.views.len() + 4 {
@@ -421,6 +425,7 @@ proptest! {
         }
         world.calms_down();
         prop_assert!(world.machine.queue().is_idle(), "something is stuck");
+        prop_assert!(world.machine.may_replay().is_ok(), "a replay, an undo or a reset never ends");
         prop_assert!(world.cells.values().all(|times| *times == 1), "{:?}", world.cells);
         prop_assert!(world.views.values().all(|times| *times == 1), "{:?}", world.views);
     }
@@ -458,7 +463,15 @@ proptest! {
 
 #[test]
 fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
-    let left = Left { queued: 0, copies: 0, main: true, sandbox: true, frozen: false, reset: false };
+    let left = Left {
+        queued: 0,
+        copies: 0,
+        main: true,
+        sandbox: true,
+        frozen: false,
+        reset: false,
+        replaying: false,
+    };
     let now = Instant::now();
     let mut machine = restored(&left, now);
     machine.step(Input::Placed, now);
