@@ -78,8 +78,8 @@ impl Approvals {
             }
             EventBody::ApprovalDecided { id, decision, .. } => return self.decided(id, decision, at),
             EventBody::ToolBegun { cell, call } => drop(self.decisions.remove(&(*cell, *call))),
-            EventBody::ToolAnswered { call, .. } => self.call_ended(None, *call),
-            EventBody::CellFinished { result } => self.cell_ended(result.cell),
+            EventBody::ToolAnswered { call, .. } => self.caller_ended(None, Some(*call)),
+            EventBody::CellFinished { result } => self.caller_ended(Some(result.cell), None),
             EventBody::AskFinished { ask, .. } => {
                 self.waiting.retain(|_, waiting| waiting.approval.ask != Some(*ask));
             }
@@ -101,17 +101,14 @@ impl Approvals {
         Some(Decided { approval, waited })
     }
 
-    /// A call of code waits no longer; `cell` is the one that made it, if that is known.
-    pub fn call_ended(&mut self, cell: Option<CellNumber>, call: u64) {
-        let is_meant = |(of, number): (CellNumber, u64)| number == call && cell.is_none_or(|cell| cell == of);
+    /// The calls of this cell with this number wait no longer; none stands for all. After the end of a cell, its calls
+    /// may have waited in a sandbox that this daemon never took over.
+    pub fn caller_ended(&mut self, cell: Option<CellNumber>, call: Option<u64>) {
+        let is_meant = |(of, number): (CellNumber, u64)| {
+            cell.is_none_or(|cell| cell == of) && call.is_none_or(|call| call == number)
+        };
         self.decisions.retain(|of, _| !is_meant(*of));
         self.void(CALLER_ENDED, |approval| code_call(approval).is_some_and(is_meant));
-    }
-
-    /// The calls of the cell may have waited in a sandbox that this daemon never took over.
-    pub fn cell_ended(&mut self, cell: CellNumber) {
-        self.decisions.retain(|(of, _), _| *of != cell);
-        self.void(CALLER_ENDED, |approval| approval.cell == Some(cell));
     }
 
     pub fn ask_ended(&mut self, ask: AskNumber) {

@@ -23,7 +23,7 @@ use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
-pub use asks::{AsksFold, CELL_REFUSED, Recalled, RecalledAsks};
+pub use asks::{AsksFold, CELL_REFUSED, Recalled, RecalledAsks, queued_view};
 pub use fold::Fold;
 pub use recorded::{Recording, Span};
 

@@ -92,8 +92,7 @@ impl Actor for Asks {
                 state.decide(&myself, id, decision, Some(by), Some(reply_to));
             }
             AsksMsg::Permit { question, reply_to } => state.want_permit(question, reply_to),
-            AsksMsg::PermitDropped { cell, call } => state.permit_dropped(cell, call),
-            AsksMsg::CellEnded { cell } => state.cell_ended(cell),
+            AsksMsg::CallerEnded { cell, call } => state.caller_ended(cell, call),
             AsksMsg::Spent { ask, usage, steps } => state.spent_within(&myself, ask, usage, steps),
             AsksMsg::Lasted { asks, took } => state.lasted(&asks, took),
             AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),

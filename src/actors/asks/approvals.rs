@@ -61,18 +61,10 @@ impl AsksState {
         self.args.log.append(event);
     }
 
-    /// The call no longer waits for its permit: it was dropped, or has begun.
-    pub(super) fn permit_dropped(&mut self, cell: CellNumber, call: u64) {
+    pub(super) fn caller_ended(&mut self, cell: CellNumber, call: Option<u64>) {
         // When the daemon shuts down, the next one sees the call again, so its approval must stay.
         if !self.leaving {
-            self.approvals.call_ended(Some(cell), call);
-            self.withdraw_void();
-        }
-    }
-
-    pub(super) fn cell_ended(&mut self, cell: CellNumber) {
-        if !self.leaving {
-            self.approvals.cell_ended(cell);
+            self.approvals.caller_ended(Some(cell), call);
             self.withdraw_void();
         }
     }

@@ -68,14 +68,11 @@ pub enum AsksMsg {
         question: Question,
         reply_to: RpcReplyPort<Decision>,
     },
-    /// The call no longer waits for its permit: it was dropped, or has begun.
-    PermitDropped {
+    /// This call of a cell no longer waits for its permit, because it was dropped or has begun; without a call, the cell
+    /// has ended. The approvals that are left are withdrawn.
+    CallerEnded {
         cell: CellNumber,
-        call: u64,
-    },
-    /// The cell has ended, so the approvals that its calls wait for are withdrawn.
-    CellEnded {
-        cell: CellNumber,
+        call: Option<u64>,
     },
     /// An inner ask of this one used tokens and steps.
     Spent {

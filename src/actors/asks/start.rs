@@ -17,14 +17,14 @@ use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, NewAsk};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
 use crate::session::approvals::Approvals;
 use crate::session::machine::Input as SessionInput;
-use crate::session::restore::Recalled;
+use crate::session::restore::{Recalled, queued_view};
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -108,18 +108,7 @@ impl AsksState {
         };
         self.memory.insert(ask, memory);
         self.newest = ask;
-        let view = AskView {
-            ask,
-            state: AskState::Queued,
-            text: spec.text.clone(),
-            model: spec.model.clone(),
-            dialect: spec.dialect,
-            steps: 0,
-            usage: Usage::default(),
-            waits_for: Vec::new(),
-            events_after: self.args.log.newest(),
-            end: None,
-        };
+        let view = queued_view(ask, &spec, self.args.log.newest());
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             if let Some((oldest, _)) = self.asks.pop_first() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::messages::{ExecutorMsg, ExecutorRef};
+use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::pending::Request;
 use super::state::{ExecutorArgs, ExecutorState, Freezing};
 use super::workspace::{measured, scanned};
@@ -158,50 +158,18 @@ impl ExecutorState {
     ) -> Result<(), ActorProcessingErr> {
         let state = self;
         crate::panics::panic_if_requested("executor");
-        let Some(message) = state.stash(myself, message) else { return Ok(()) };
         match message {
             ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(myself, *outcome),
             ExecutorMsg::Launched(outcome) => state.remove_late(myself, outcome.ok()),
             ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(myself, *outcome),
             ExecutorMsg::Attached(outcome) => state.remove_late(myself, outcome.ok().flatten()),
-            ExecutorMsg::Run(start) => state.run(myself, start),
-            ExecutorMsg::Interrupt(cell) => state.interrupt(myself, cell),
-            ExecutorMsg::Variables { which, reply_to } => {
-                let VariablesFilter { private, imports } = which;
-                let frame = |request| HostFrame::Variables { request, private, imports };
-                state.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
-            }
-            ExecutorMsg::Compute { expression, values, timeout, reply_to } => {
-                let memory_bytes = state.args.wanted.memory_bytes / 4;
-                let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-                let frame =
-                    |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
-                state.request(myself, Request::Compute(reply_to), frame, timeout);
-            }
-            ExecutorMsg::Reset { reply_to } => {
-                state.cancel_running(myself);
-                // The rules of the earlier code end only when the kernel confirms that none of that code is
-                // left.
-                let up_to = state.bound.newest();
-                let frame = |request| HostFrame::Reset { request };
-                let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
-                state.request(myself, reset, frame, Duration::ZERO);
-            }
+            ExecutorMsg::Command(command) => state.command(myself, command),
             ExecutorMsg::Scanned(snapshot) => {
                 (state.snapshot, state.snapshot_unnoted) = (snapshot, true);
                 state.unstash(myself);
             }
             ExecutorMsg::SendAgain(cell) => state.send_again(myself, cell),
             ExecutorMsg::AnswerAgain { call, outcome } => state.answer_again(myself, call, outcome),
-            // The size check needs no new start: a client's upload is refused if it does not fit, so it never
-            // makes the workspace too large.
-            ExecutorMsg::FilesChanged => state.snapshot_is_old = true,
-            ExecutorMsg::Undo { cells, reply_to } => {
-                let frame = |request| HostFrame::Undo { request, cells };
-                state.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);
-            }
-            ExecutorMsg::Freeze { reply_to } => state.freeze(myself, Some(reply_to)),
-            ExecutorMsg::Thaw => state.thaw(myself),
             ExecutorMsg::FreezeFailed(number) => state.freeze_failed(myself, number),
             ExecutorMsg::Thawed => state.thawed(myself),
             ExecutorMsg::EndPrograms { reply_to } => state.end_programs(reply_to),
@@ -229,11 +197,6 @@ impl ExecutorState {
             }
             ExecutorMsg::WaitsForPerson { cell, waits: true } => state.person_asked(cell),
             ExecutorMsg::WaitsForPerson { cell, waits: false } => state.person_answered(myself, cell),
-            ExecutorMsg::Configure { seed, tools, given } => {
-                (state.args.seed, state.args.tools) = (seed, tools);
-                state.unassigned.extend(given);
-                state.configure(myself);
-            }
             ExecutorMsg::Concluded { result, snapshot, frame_guard } => {
                 state.snapshot_unnoted |= state.snapshot != snapshot;
                 state.snapshot = snapshot;
@@ -244,6 +207,49 @@ impl ExecutorState {
             ExecutorMsg::Ended { why, end } => state.ended(myself, &why, end),
         }
         Ok(())
+    }
+
+    pub(super) fn command(&mut self, myself: &ExecutorRef, command: Command) {
+        let Some(command) = self.stash(myself, command) else { return };
+        match command {
+            Command::Run(start) => self.run(myself, start),
+            Command::Interrupt(cell) => self.interrupt(myself, cell),
+            Command::Variables { which, reply_to } => {
+                let VariablesFilter { private, imports } = which;
+                let frame = |request| HostFrame::Variables { request, private, imports };
+                self.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
+            }
+            Command::Compute { expression, values, timeout, reply_to } => {
+                let memory_bytes = self.args.wanted.memory_bytes / 4;
+                let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                let frame =
+                    |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
+                self.request(myself, Request::Compute(reply_to), frame, timeout);
+            }
+            Command::Reset { reply_to } => {
+                self.cancel_running(myself);
+                // The rules of the earlier code end only when the kernel confirms that none of that code is
+                // left.
+                let up_to = self.bound.newest();
+                let frame = |request| HostFrame::Reset { request };
+                let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
+                self.request(myself, reset, frame, Duration::ZERO);
+            }
+            // The size check needs no new start: a client's upload is refused if it does not fit, so it never
+            // makes the workspace too large.
+            Command::FilesChanged => self.snapshot_is_old = true,
+            Command::Undo { cells, reply_to } => {
+                let frame = |request| HostFrame::Undo { request, cells };
+                self.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);
+            }
+            Command::Freeze { reply_to } => self.freeze(myself, Some(reply_to)),
+            Command::Thaw => self.thaw(myself),
+            Command::Configure { seed, tools, given } => {
+                (self.args.seed, self.args.tools) = (seed, tools);
+                self.unassigned.extend(given);
+                self.configure(myself);
+            }
+        }
     }
 
     /// Prepares for the next executor when this one ends or dies: drops the connection, so that the kernel

@@ -36,11 +36,8 @@ pub struct Undoing {
     pub frame_guard: FrameGuard,
 }
 
-pub enum ExecutorMsg {
-    /// The launching task is done.
-    Launched(Box<Result<Ready, Problem>>),
-    /// The attaching task is done; none if the sandbox is gone.
-    Attached(Box<Result<Option<Ready>, Problem>>),
+/// A command of the session; commands are carried out in their order.
+pub enum Command {
     /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
     /// the previous one has ended.
     Run(CellStart),
@@ -76,6 +73,14 @@ pub enum ExecutorMsg {
         reply_to: Reply<()>,
     },
     Thaw,
+}
+
+pub enum ExecutorMsg {
+    /// The launching task is done.
+    Launched(Box<Result<Ready, Problem>>),
+    /// The attaching task is done; none if the sandbox is gone.
+    Attached(Box<Result<Option<Ready>, Problem>>),
+    Command(Command),
     /// The freeze with this number has failed.
     FreezeFailed(u64),
     /// The engine has resumed the processes.
@@ -134,44 +139,6 @@ pub enum ExecutorMsg {
         why: String,
         end: Option<SandboxEnd>,
     },
-}
-
-impl ExecutorMsg {
-    /// Whether this is a command of the session; commands have to be carried out in their order.
-    pub fn is_command(&self) -> bool {
-        match self {
-            Self::Run(_)
-            | Self::Interrupt(_)
-            | Self::Variables { .. }
-            | Self::Compute { .. }
-            | Self::Configure { .. }
-            | Self::FilesChanged
-            | Self::Reset { .. }
-            | Self::Undo { .. }
-            | Self::Freeze { .. }
-            | Self::Thaw => true,
-            Self::Launched(_)
-            | Self::Attached(_)
-            | Self::FreezeFailed(_)
-            | Self::Thawed
-            | Self::EndPrograms { .. }
-            | Self::Leave { .. }
-            | Self::Shutdown { .. }
-            | Self::Arrived(..)
-            | Self::Scanned(_)
-            | Self::SendAgain(_)
-            | Self::AnswerAgain { .. }
-            | Self::Closed(_)
-            | Self::Overdue(_)
-            | Self::Look
-            | Self::OverQuota(_)
-            | Self::QuotaLooked(_)
-            | Self::ToolDone { .. }
-            | Self::WaitsForPerson { .. }
-            | Self::Concluded { .. }
-            | Self::Ended { .. } => false,
-        }
-    }
 }
 
 /// A cell or request that took too long.

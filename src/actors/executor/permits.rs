@@ -48,7 +48,7 @@ impl Drop for Waiting {
         if self.left.load(Ordering::Relaxed) {
             return;
         }
-        let _ = self.asks.cast(AsksMsg::PermitDropped { cell: self.cell, call: self.call });
+        let _ = self.asks.cast(AsksMsg::CallerEnded { cell: self.cell, call: Some(self.call) });
         let _ = self.executor.cast(ExecutorMsg::WaitsForPerson { cell: self.cell, waits: false });
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::messages::{Attach, ExecutorMsg};
+use super::messages::{Attach, Command};
 use super::pending::{CallGuard, Request};
 use super::responses::ToolResponses;
 use super::running::{Finishing, Running};
@@ -84,7 +84,7 @@ pub struct ExecutorState {
     /// The workspace as the last cell left it.
     pub(super) snapshot: Snapshot,
     /// Commands of the session that wait while the workspace is scanned before a cell.
-    pub(super) stashed: Option<Vec<ExecutorMsg>>,
+    pub(super) stashed: Option<Vec<Command>>,
     /// Whether something other than a cell has changed files since.
     pub(super) snapshot_is_old: bool,
     /// Whether the snapshot has not been saved for the next daemon yet.

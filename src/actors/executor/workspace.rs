@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::messages::{ExecutorMsg, ExecutorRef};
+use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
 use crate::panics::spawn_reporting;
 use crate::protocol::ids::CellNumber;
@@ -21,13 +21,10 @@ const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and
 
 impl ExecutorState {
     /// Scans the workspace before a cell if something else has changed it, so that the cell is not credited
-    /// with that change. Until then the cell and all later commands of the session wait. None if the message
+    /// with that change. Until then the cell and all later commands of the session wait. None if the command
     /// waits.
-    pub(super) fn stash(&mut self, myself: &ExecutorRef, message: ExecutorMsg) -> Option<ExecutorMsg> {
-        if !message.is_command() {
-            return Some(message);
-        }
-        let wants_look = matches!(message, ExecutorMsg::Run(_)) && self.connected.is_some();
+    pub(super) fn stash(&mut self, myself: &ExecutorRef, command: Command) -> Option<Command> {
+        let wants_look = matches!(command, Command::Run(_)) && self.connected.is_some();
         if self.stashed.is_none() && wants_look && std::mem::take(&mut self.snapshot_is_old) {
             self.stashed = Some(Vec::new());
             let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
@@ -35,16 +32,15 @@ impl ExecutorState {
                 let _ = executor.cast(ExecutorMsg::Scanned(seen.unwrap_or_else(Snapshot::unseen)));
             });
         }
-        let Some(stashed) = &mut self.stashed else { return Some(message) };
-        stashed.push(message);
+        let Some(stashed) = &mut self.stashed else { return Some(command) };
+        stashed.push(command);
         None
     }
 
     /// Carries out the commands that waited.
     pub(super) fn unstash(&mut self, myself: &ExecutorRef) {
-        for message in self.stashed.take().into_iter().flatten() {
-            // No command makes `act` return an error.
-            let _ = self.act(myself, message);
+        for command in self.stashed.take().into_iter().flatten() {
+            self.command(myself, command);
         }
     }
 

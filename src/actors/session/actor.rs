@@ -3,7 +3,7 @@
 use super::generations::{Generations, Inheritance};
 use super::messages::{SessionMsg, SessionRef};
 use super::state::{SessionActorState, SessionArgs};
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::Command;
 use crate::actors::session::agent;
 use crate::protocol::api::Interrupted;
 use crate::protocol::event::EventBody;
@@ -100,9 +100,9 @@ impl SessionActorState {
                 state.apply(Input::Variables { which, patient, reply_to });
             }
             SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
-                Some(executor) => {
+                Some(_) => {
                     state.apply(Input::SandboxWanted);
-                    let _ = executor.cast(ExecutorMsg::Compute { expression, values, timeout, reply_to });
+                    state.command(Command::Compute { expression, values, timeout, reply_to });
                 }
                 None if state.deferred.len() < COMPUTATIONS_WAITING => {
                     state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
@@ -149,7 +149,7 @@ impl SessionActorState {
             }
             SessionMsg::ToolsChanged => state.configure(Vec::new()),
             SessionMsg::FilesChanged => match &state.executor {
-                Some(executor) => drop(executor.cast(ExecutorMsg::FilesChanged)),
+                Some(_) => state.command(Command::FilesChanged),
                 None => state.measure_workspace(),
             },
             // `Generations` has unwrapped the messages of this generation before.

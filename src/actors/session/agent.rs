@@ -11,7 +11,7 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::{Port, PortCaller};
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::Command;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::tool::ClientTool;
@@ -116,10 +116,8 @@ impl SessionActorState {
     /// Sends the present seed and tools to the kernel; its present worker assigns the variables named in
     /// `given`.
     pub(super) fn configure(&self, given: Vec<String>) {
-        if let Some(executor) = &self.executor {
-            let (seed, tools) = (self.args.seed.clone(), self.tools());
-            let _ = executor.cast(ExecutorMsg::Configure { seed, tools, given });
-        }
+        let (seed, tools) = (self.args.seed.clone(), self.tools());
+        self.command(Command::Configure { seed, tools, given });
     }
 
     /// Defers requests about the sandbox until the earlier sandbox is attached or found to be gone, because

@@ -57,7 +57,8 @@ impl SessionActorState {
                 return;
             }
         };
-        let (waiter, ticket) = CellWaiter::new(self.args.id, cell, events_after);
+        let mut waiter = CellWaiter::nobody(events_after);
+        let ticket = waiter.ticket(self.args.id, cell);
         self.tickets.insert(cell, waiter);
         let start = CellStart {
             cell,
@@ -147,7 +148,7 @@ impl SessionActorState {
     /// Reports the end of a cell to all who wait for it.
     pub(super) fn tell_end(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
-        let _ = self.asks.cast(AsksMsg::CellEnded { cell: result.cell });
+        let _ = self.asks.cast(AsksMsg::CallerEnded { cell: result.cell, call: None });
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));

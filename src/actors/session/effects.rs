@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::messages::SessionMsg;
 use super::state::SessionActorState;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::protocol::api::VariableList;
 use crate::protocol::event::EventBody;
 use crate::quota::Permit;
@@ -57,19 +57,21 @@ impl SessionActorState {
                     let _ = session.cast(SessionMsg::Input(Input::Started { begin, written }));
                 });
             }
-            Effect::Run(start) => self.tell_executor(ExecutorMsg::Run(start)),
+            Effect::Run(start) => self.command(Command::Run(start)),
             Effect::Show { which, reply_to } => {
                 let executor = self.executor.as_ref()?;
                 // An executor that does not take the message has ended, and the session is about to learn of
                 // it.
-                if let Err(MessagingErr::SendErr(ExecutorMsg::Variables { which, reply_to })) =
-                    executor.cast(ExecutorMsg::Variables { which, reply_to })
+                if let Err(MessagingErr::SendErr(ExecutorMsg::Command(Command::Variables {
+                    which,
+                    reply_to,
+                }))) = executor.cast(ExecutorMsg::Command(Command::Variables { which, reply_to }))
                 {
                     return Some(Input::NotShown { which, reply_to });
                 }
             }
-            Effect::Interrupt(cell) => self.tell_executor(ExecutorMsg::Interrupt(cell)),
-            Effect::Thaw => self.tell_executor(ExecutorMsg::Thaw),
+            Effect::Interrupt(cell) => self.command(Command::Interrupt(cell)),
+            Effect::Thaw => self.command(Command::Thaw),
             Effect::Append(event) => {
                 self.log.append(event);
             }
@@ -90,9 +92,10 @@ impl SessionActorState {
         None
     }
 
-    fn tell_executor(&self, message: ExecutorMsg) {
+    /// Has the executor carry out a command, if there is one.
+    pub(super) fn command(&self, command: Command) {
         if let Some(executor) = &self.executor {
-            let _ = executor.cast(message);
+            let _ = executor.cast(ExecutorMsg::Command(command));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::journalled::{RemovalRecord, forget};
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
@@ -80,7 +80,7 @@ impl SessionActorState {
         };
         if let Some(executor) = self.ready() {
             // Sent at once, so that it precedes any cell that has waited for the reset.
-            let done = send_now(&executor, |reply_to| ExecutorMsg::Reset { reply_to });
+            let done = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Reset { reply_to }));
             tokio::spawn(async move {
                 // If the sandbox ended meanwhile, the next one is fresh anyway.
                 let _ = reply_to.send(done.await.unwrap_or(Ok(())).and(noted));

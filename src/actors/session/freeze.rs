@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
-use crate::actors::executor::messages::ExecutorMsg;
+use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
@@ -27,7 +27,7 @@ impl SessionActorState {
         let session = myself.clone();
         self.apply(Input::Freeze);
         let number = self.machine.freezes();
-        let frozen = send_now(&executor, |reply_to| ExecutorMsg::Freeze { reply_to });
+        let frozen = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Freeze { reply_to }));
         tokio::spawn(async move {
             let outcome = frozen.await.unwrap_or_else(|| Err(ended_meanwhile()));
             let _ = session.cast(SessionMsg::FreezeDone { number, outcome, reply_to });

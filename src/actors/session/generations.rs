@@ -273,6 +273,7 @@ impl Generations {
     async fn handle_parked(&mut self, myself: &SessionRef, message: SessionMsg) {
         let Generation::Parked(parked) = &mut self.current else { return };
         let args = &parked.inheritance.args;
+        let has_ended = |cell| args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some());
         match message {
             SessionMsg::View { reply_to } => drop(reply_to.send(parked.view.clone())),
             SessionMsg::Handles { reply_to } => {
@@ -283,16 +284,10 @@ impl Generations {
                 });
                 let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
             }
-            SessionMsg::Ticket { cell, reply_to } => {
-                if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
-                    let _ = reply_to.send(None);
-                }
-            }
-            SessionMsg::CellStatus { cell, reply_to } => {
-                // There is no answer for a cell that has not ended, because nothing tells when it will end.
-                if args.journal.log(args.id).is_ok_and(|log| log.finished(cell).is_some()) {
-                    let _ = reply_to.send(CellStatus::Ended);
-                }
+            // There is no answer for a cell that has not ended, because nothing tells when it will end.
+            SessionMsg::Ticket { cell, reply_to } if has_ended(cell) => drop(reply_to.send(None)),
+            SessionMsg::CellStatus { cell, reply_to } if has_ended(cell) => {
+                let _ = reply_to.send(CellStatus::Ended);
             }
             SessionMsg::Given { reply_to } => drop(reply_to.send(args.seed.clone())),
             SessionMsg::Released => parked.inheritance.holders.release(),

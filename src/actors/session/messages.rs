@@ -93,7 +93,7 @@ impl OwnSession {
 }
 
 /// A checked request for a cell.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct CellRequest {
     pub code: String,
     pub mode: Mode,
@@ -113,8 +113,7 @@ pub struct CellRequest {
 impl CellRequest {
     /// A cell that nobody but its caller wants, bound by the settings alone.
     pub fn new(code: String, mode: Mode, timeout: Duration) -> Self {
-        let (replay, origin, bound_by, rules, keyed) = (None, None, None, None, None);
-        Self { code, mode, expression: false, timeout, replay, origin, bound_by, rules, keyed }
+        Self { code, mode, timeout, ..Self::default() }
     }
 }
 

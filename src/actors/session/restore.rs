@@ -7,7 +7,7 @@ use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::{Attach, ExecutorMsg, Resumed};
+use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, Resumed};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::VariableList;
 use crate::protocol::clock;
@@ -209,12 +209,10 @@ impl SessionActorState {
         if self.machine.phase() != Phase::Starting {
             return;
         }
-        if self.machine.takes_reset_again()
-            && let Some(executor) = &self.executor
-        {
+        if self.machine.takes_reset_again() {
             // It is unknown how far the earlier reset came, but resetting a fresh state again is harmless.
             let (reply_to, _) = oneshot::channel();
-            let _ = executor.cast(ExecutorMsg::Reset { reply_to: reply_to.into() });
+            self.command(Command::Reset { reply_to: reply_to.into() });
         }
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));

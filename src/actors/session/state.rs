@@ -130,12 +130,6 @@ impl CellWaiter {
         Self { events_after, done: Vec::new() }
     }
 
-    pub fn new(session: SessionId, cell: CellNumber, events_after: Seq) -> (Self, Ticket) {
-        let mut waiter = Self::nobody(events_after);
-        let ticket = waiter.ticket(session, cell);
-        (waiter, ticket)
-    }
-
     /// A further ticket. The connections of clients bound the number of those that still wait.
     pub fn ticket(&mut self, session: SessionId, cell: CellNumber) -> Ticket {
         let (sender, done) = oneshot::channel();

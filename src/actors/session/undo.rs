@@ -4,7 +4,7 @@ use super::freeze::ended_meanwhile;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
-use crate::actors::executor::messages::{ExecutorMsg, Undoing};
+use crate::actors::executor::messages::{Command, ExecutorMsg, Undoing};
 use crate::protocol::api::Undone;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -30,7 +30,8 @@ impl SessionActorState {
         };
         self.apply(Input::Undo);
         let (session, log, newest) = (myself.clone(), Arc::clone(&self.log), self.machine.cells());
-        let undone = send_now(&executor, move |reply_to| ExecutorMsg::Undo { cells, reply_to });
+        let undone =
+            send_now(&executor, move |reply_to| ExecutorMsg::Command(Command::Undo { cells, reply_to }));
         tokio::spawn(async move {
             let outcome = undone.await.unwrap_or_else(|| Err(ended_meanwhile()));
             let files_changed = match &outcome {

@@ -140,14 +140,14 @@ impl World {
                 assert_eq!(self.book.decision(&of_code(cell, call)), None, "a decision counts twice");
             }
             Op::Dropped { cell, call } => {
-                self.book.call_ended(Some(cell), call);
+                self.book.caller_ended(Some(cell), Some(call));
                 self.withdraw();
                 self.journal.push(EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(1.into()) });
                 assert!(self.book.find(&of_code(cell, call)).is_none());
             }
             Op::CellEnds(cell) => {
                 self.ended.insert((Some(cell), None));
-                self.book.cell_ended(cell);
+                self.book.caller_ended(Some(cell), None);
                 self.withdraw();
                 assert!(self.book.iter().all(|approval| approval.cell != Some(cell)));
                 assert!(self.book.decisions.keys().all(|(of, _)| *of != cell));
@@ -180,7 +180,7 @@ impl World {
                 };
                 assert_eq!(open(&again), open(&self.book));
                 for cell in self.ended.iter().filter_map(|(cell, _)| *cell) {
-                    again.cell_ended(cell);
+                    again.caller_ended(Some(cell), None);
                 }
                 self.book = again;
                 assert!(self.book.withdrawals().is_empty(), "{:?}", self.book.withdrawals());

@@ -43,18 +43,9 @@ pub struct Recalled {
 impl Recalled {
     #[must_use]
     pub fn view(&self) -> AskView {
-        AskView {
-            ask: self.ask,
-            state: if self.end.is_some() { AskState::Done } else { AskState::Queued },
-            text: self.spec.text.clone(),
-            model: self.spec.model.clone(),
-            dialect: self.spec.dialect,
-            steps: self.end.as_ref().map_or(0, |end| end.steps),
-            usage: self.end.as_ref().map_or_else(Usage::default, |end| end.usage),
-            waits_for: Vec::new(),
-            events_after: self.events_after,
-            end: self.end.clone(),
-        }
+        let view = queued_view(self.ask, &self.spec, self.events_after);
+        let Some(end) = self.end.clone() else { return view };
+        AskView { state: AskState::Done, steps: end.steps, usage: end.usage, end: Some(end), ..view }
     }
 
     /// The ids of the calls and cells that were begun, answered or decided.
@@ -91,6 +82,23 @@ impl Recalled {
     pub fn spent(&self, since: Option<&str>) -> Duration {
         let waits = since.map_or(Duration::ZERO, clock::since);
         clock::since(&self.began_at).saturating_sub(self.waited + waits)
+    }
+}
+
+/// The view of an ask that has not begun.
+#[must_use]
+pub fn queued_view(ask: AskNumber, spec: &AskSpec, events_after: Seq) -> AskView {
+    AskView {
+        ask,
+        state: AskState::Queued,
+        text: spec.text.clone(),
+        model: spec.model.clone(),
+        dialect: spec.dialect,
+        steps: 0,
+        usage: Usage::default(),
+        waits_for: Vec::new(),
+        events_after,
+        end: None,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::session::rules::{self, CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Open {
     start: CellStart,
     replays: Option<CellNumber>,
@@ -168,23 +168,7 @@ impl Fold {
                 let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
-                let (frozen, pauses, paused_since) = (Duration::ZERO, 0, None);
-                let (completed, calls) = (Vec::new(), 0);
-                let (replays, began, passed, to_end, died) = (*replays, None, false, None, None);
-                let open = Open {
-                    start,
-                    replays,
-                    began,
-                    frozen,
-                    pauses,
-                    paused_since,
-                    completed,
-                    passed,
-                    to_end,
-                    died,
-                    calls,
-                };
-                self.open.insert(cell, open);
+                self.open.insert(cell, Open { start, replays: *replays, ..Open::default() });
                 restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
                 restored.cells = restored.cells.max(cell);
             }
