@@ -73,13 +73,13 @@ impl Input {
     /// The same input, cut to the characters that a model is shown of one result. The machine uses no more
     /// than that.
     #[must_use]
-    pub fn as_told(self, language: Language, told_chars: usize) -> Self {
-        let told = |text: &str| Words(language).told(text, told_chars);
+    pub fn shortened(self, language: Language, told_chars: usize) -> Self {
+        let shorten = |text: &str| Words(language).shorten(text, told_chars);
         match self {
             Self::ToolFinished { id, outcome: ToolOutcome::Value(value) } => {
                 let text = match value {
-                    Value::String(text) => told(&text),
-                    value => told(&value.to_string()),
+                    Value::String(text) => shorten(&text),
+                    value => shorten(&value.to_string()),
                 };
                 Self::ToolFinished { id, outcome: ToolOutcome::Value(text.into()) }
             }

@@ -98,7 +98,7 @@ fn artifacts(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     let lines = result.artifacts.iter().map(|artifact| {
         let path = escaped(&artifact.path);
         match artifact.change {
-            Change::New => format!("{path} ({}, {})", words.new(), words.bytes(artifact.bytes)),
+            Change::New => format!("{path} ({}, {})", words.new_file(), words.bytes(artifact.bytes)),
             Change::Modified => format!("{path} ({}, {})", words.modified(), words.bytes(artifact.bytes)),
             Change::Removed => format!("{path} ({})", words.removed()),
         }

@@ -160,8 +160,8 @@ impl Words {
     }
 
     /// Cuts a text to the characters that a model is shown of one result. A shorter text stays as it is.
-    pub fn told(self, text: &str, told_chars: usize) -> String {
-        shortened(text, text.chars().count(), told_chars, &|left_out| self.left_out(left_out))
+    pub fn shorten(self, text: &str, chars: usize) -> String {
+        shortened(text, text.chars().count(), chars, &|left_out| self.left_out(left_out))
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-use super::peer::{Peer, Place};
+use super::peer::{Peer, UserSlot};
 use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
@@ -139,8 +139,8 @@ fn each_within(
     }))
 }
 
-/// Reserves one of the user's places for uploads.
-pub fn upload_place(app: &App, uid: u32) -> Result<Place, Problem> {
+/// Takes one of the user's slots for uploads.
+pub fn upload_slot(app: &App, uid: u32) -> Result<UserSlot, Problem> {
     app.uploads.take(uid).ok_or_else(|| {
         Problem::new(Code::TooMany, "too many files are being sent at once").hint("send some of them later")
     })

@@ -8,7 +8,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct HangUps {
-    told: Option<Instant>,
+    last_logged: Option<Instant>,
     /// Refusals since the last line.
     count: u64,
 }
@@ -17,10 +17,10 @@ impl HangUps {
     /// Counts one refusal; returns the number of refusals to log, if a line is due.
     pub fn add(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
-        if self.told.is_some_and(|told| now.duration_since(told) < PAUSE) {
+        if self.last_logged.is_some_and(|last_logged| now.duration_since(last_logged) < PAUSE) {
             return None;
         }
-        self.told = Some(now);
+        self.last_logged = Some(now);
         Some(std::mem::take(&mut self.count))
     }
 }
@@ -32,9 +32,9 @@ mod tests {
     #[test]
     fn a_flood_is_told_once_a_second_and_none_of_it_is_forgotten() {
         let (mut hang_ups, start) = (HangUps::default(), Instant::now());
-        assert_eq!(hang_ups.add(start), Some(1), "the first is told at once");
-        let told: Vec<u64> =
+        assert_eq!(hang_ups.add(start), Some(1), "the first is last_logged at once");
+        let last_logged: Vec<u64> =
             (1..=10_000).filter_map(|n| hang_ups.add(start + n * Duration::from_micros(500))).collect();
-        assert_eq!(told, [2_000; 5]);
+        assert_eq!(last_logged, [2_000; 5]);
     }
 }

@@ -19,6 +19,6 @@ mod unread;
 pub use idempotency::InWork;
 pub use key_accounts::KeyAccounts;
 pub use peer::Peer;
-pub use peer::Places;
+pub use peer::UserSlots;
 pub use routes::App;
 pub use server::serve;

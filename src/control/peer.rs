@@ -31,23 +31,23 @@ impl Peer {
     }
 }
 
-/// Counts the places that users hold, in total and per user.
+/// Counts the slots that users hold, in total and per user.
 #[derive(Clone)]
-pub struct Places {
+pub struct UserSlots {
     counts: Arc<Mutex<HashMap<u32, usize>>>,
     all: usize,
     per_user: usize,
-    /// The places that each user gets even when other users hold all the rest.
+    /// The slots that each user gets even when other users hold all the rest.
     sure: usize,
 }
 
-/// A counted place, which is released when dropped.
-pub struct Place {
-    places: Places,
+/// A counted slot, which is released when dropped.
+pub struct UserSlot {
+    slots: UserSlots,
     uid: u32,
 }
 
-impl Places {
+impl UserSlots {
     pub fn of_connections() -> Self {
         Self::new(CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE)
     }
@@ -60,9 +60,9 @@ impl Places {
         Self { counts: Arc::default(), all, per_user, sure }
     }
 
-    /// Takes a place; `None` if too many are taken.
+    /// Takes a slot; `None` if too many are taken.
     #[must_use]
-    pub fn take(&self, uid: u32) -> Option<Place> {
+    pub fn take(&self, uid: u32) -> Option<UserSlot> {
         let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
         let own = counts.entry(uid).or_default();
@@ -71,13 +71,13 @@ impl Places {
             return None;
         }
         *own += 1;
-        Some(Place { places: self.clone(), uid })
+        Some(UserSlot { slots: self.clone(), uid })
     }
 }
 
-impl Drop for Place {
+impl Drop for UserSlot {
     fn drop(&mut self) {
-        let mut counts = self.places.counts.lock();
+        let mut counts = self.slots.counts.lock();
         if let Some(own) = counts.get_mut(&self.uid) {
             *own -= 1;
             if *own == 0 {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all_connections() {
-        let connections = Places::of_connections();
+        let connections = UserSlots::of_connections();
         let held: Vec<_> = (0..CONNECTIONS_PER_USER).map(|_| connections.take(1).unwrap()).collect();
         assert!(connections.take(1).is_none());
         assert!(connections.take(2).is_some());
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_few_users_cannot_take_all_connections() {
-        let connections = Places::of_connections();
+        let connections = UserSlots::of_connections();
         let held: Vec<_> = (0..CONNECTIONS)
             .map(|n| connections.take(u32::try_from(n / CONNECTIONS_PER_USER).unwrap()).unwrap())
             .collect();

@@ -28,7 +28,7 @@ use super::body::{Path, charged};
 use super::idempotency::{self, InWork};
 use super::identity::Identities;
 use super::key_accounts::KeyAccounts;
-use super::peer::{Peer, Places};
+use super::peer::{Peer, UserSlots};
 use super::problems::{ApiResult, Refused};
 use super::sse::{self, Until};
 use super::unread;
@@ -67,7 +67,7 @@ pub struct App {
     pub journal: Journal,
     pub in_work: InWork,
     pub key_accounts: KeyAccounts,
-    pub uploads: Places,
+    pub uploads: UserSlots,
     pub models: Models,
     /// The tools of every session.
     pub tools: Arc<Registry>,

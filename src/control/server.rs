@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::caller::Caller;
 use super::hang_ups::HangUps;
-use super::peer::{Place, Places};
+use super::peer::{UserSlot, UserSlots};
 use super::problems::Refused;
 use super::routes::App;
 use crate::controls;
@@ -27,7 +27,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then waits up to [`DRAIN`] for requests in flight.
 pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken) {
     let router = app.clone().router();
-    let connections = Places::of_connections();
+    let connections = UserSlots::of_connections();
     // A daemon of one user serves only that user and root, even if the socket is accessible to others.
     let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
     let tasks = TaskTracker::new();
@@ -48,7 +48,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (uid, place) = match let_in(&stream, only, &connections) {
+        let (uid, slot) = match let_in(&stream, only, &connections) {
             Ok(peer) => peer,
             Err(why) => {
                 if let Some(count) = hang_ups.add(Instant::now()) {
@@ -63,7 +63,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
             // early still gets an immediate answer. If the lookup fails, each request is refused.
             let _ = caller.peer().await;
             serve_connection(stream, router, Arc::new(caller), shutdown).await;
-            drop(place);
+            drop(slot);
         });
     }
     drop(listener);
@@ -73,15 +73,15 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     }
 }
 
-/// The user id of the connection and a place for it, or why the connection is refused.
-fn let_in(stream: &UnixStream, only: Option<u32>, places: &Places) -> Result<(u32, Place), String> {
+/// The user id of the connection and a slot for it, or why the connection is refused.
+fn let_in(stream: &UnixStream, only: Option<u32>, slots: &UserSlots) -> Result<(u32, UserSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
     let uid = credentials.uid();
     if controls::holds("one_user_is_served") && only.is_some_and(|own| uid != own && uid != 0) {
         return Err(format!("user {uid} is not the one who is served"));
     }
-    let place = places.take(uid).ok_or_else(|| format!("user {uid} has too many"))?;
-    Ok((uid, place))
+    let slot = slots.take(uid).ok_or_else(|| format!("user {uid} has too many"))?;
+    Ok((uid, slot))
 }
 
 async fn serve_connection(

@@ -190,7 +190,7 @@ async fn serve(
         key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
         in_work: control::InWork::default(),
-        uploads: control::Places::of_uploads(),
+        uploads: control::UserSlots::of_uploads(),
         models,
         tools,
         ledger,

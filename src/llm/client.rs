@@ -34,7 +34,7 @@ pub struct Client {
     source: Source,
     recorder: Option<Recorder>,
     /// Permits for simultaneous requests.
-    places: Semaphore,
+    permits: Semaphore,
 }
 
 enum Source {
@@ -76,7 +76,7 @@ impl Client {
             key,
             source,
             recorder: model.record.clone().map(Recorder::new),
-            places: Semaphore::new(model.concurrency),
+            permits: Semaphore::new(model.concurrency),
         })
     }
 
@@ -98,8 +98,8 @@ impl Client {
         mut deltas: impl FnMut(Delta) + Send,
     ) -> Result<ChatReply, ModelFailure> {
         let alone = |failure: AttemptFailure| self.failure(failure, 0);
-        let _place =
-            self.places.acquire().await.map_err(|_| {
+        let _permit =
+            self.permits.acquire().await.map_err(|_| {
                 alone(AttemptFailure::new(ModelFailureKind::Cancelled, "the client was closed"))
             })?;
         let file = self.model.file.as_deref();

@@ -227,7 +227,7 @@ pub(super) fn read(
 }
 
 /// The JSON of events without output and displays.
-pub(super) struct Told {
+pub(super) struct EventBatch {
     pub events: Vec<(Seq, String)>,
     /// The number of the last event that was examined, output and displays included.
     pub last: Seq,
@@ -235,41 +235,41 @@ pub(super) struct Told {
 
 /// Like [`read`], without output and displays, whose content is not read at all; an event that cannot be read is an
 /// error. `room` is asked for the bytes of each event before it is read.
-pub(super) fn told(
+pub(super) fn read_batch(
     connection: &Connection,
     blobs: &Blobs,
     session: SessionId,
     (after, until): (Seq, Seq),
     (limit, most_bytes): (usize, u64),
     mut room: impl FnMut(u64) -> Result<(), NoRoom>,
-) -> Result<Told, JournalError> {
+) -> Result<EventBatch, JournalError> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4"
     ))?;
     let bounds = params![session.0.as_bytes(), int(after), int(until), int(limit as u64)];
     let mut rows = statement.query(bounds)?;
-    let (mut told, mut bytes) = (Told { events: Vec::new(), last: after }, 0_u64);
+    let (mut batch, mut bytes) = (EventBatch { events: Vec::new(), last: after }, 0_u64);
     while let Some(row) = rows.next()? {
         let seq = unsigned(row.get("seq")?);
-        if seq != told.last + 1 {
-            return Err(unreadable(told.last + 1, &"it is not there"));
+        if seq != batch.last + 1 {
+            return Err(unreadable(batch.last + 1, &"it is not there"));
         }
         if !matches!(row.get_ref("name")?.as_str(), Ok("output" | "display")) {
             let size = size_of(row)?;
             bytes = bytes.saturating_add(size);
-            if bytes > most_bytes && !told.events.is_empty() {
-                return Ok(told);
+            if bytes > most_bytes && !batch.events.is_empty() {
+                return Ok(batch);
             }
             room(size).map_err(JournalError::NoRoom)?;
             let json = match row.get::<_, Option<String>>("blob")? {
                 Some(blob) => blobs.get(&blob).map_err(|error| unreadable(seq, &error))?,
                 None => row.get::<_, Option<String>>("json")?.unwrap_or_default(),
             };
-            told.events.push((seq, json));
+            batch.events.push((seq, json));
         }
-        told.last = seq;
+        batch.last = seq;
     }
-    if told.last == after { Err(unreadable(after + 1, &"it is not there")) } else { Ok(told) }
+    if batch.last == after { Err(unreadable(after + 1, &"it is not there")) } else { Ok(batch) }
 }
 
 /// Parses an event as it was written. A value in it may be as deep as the parser of incoming values allows and has a

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
 use super::keeper::{self, Order, ProgramEnd};
-use super::limited::Place;
+use super::limited::ProgramSlot;
 use super::port::{Owner, as_failure};
 use super::registry::RegistryError;
 use crate::config::CommandTool;
@@ -91,13 +91,13 @@ impl Tool for Command {
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
     let order = order(settings, input, owner)?;
-    let place = Place::take(owner.uid)?;
+    let slot = ProgramSlot::take(owner.uid)?;
     let (line, far) = UnixStream::pair().map_err(failed)?;
     let mut child = keeper(far).and_then(|mut keeper| keeper.spawn()).map_err(failed)?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(failure("failed", "the program has no pipes"));
     };
-    let mut kept = Kept { line: Some(line), keeper: Some((child, place)) };
+    let mut kept = Kept { line: Some(line), keeper: Some((child, slot)) };
     let ended = CancellationToken::new();
     let most = usize::try_from(settings.output_bytes).unwrap_or(usize::MAX);
     let (stdout, stderr) = (Pipe { pipe: stdout, ended: &ended }, Pipe { pipe: stderr, ended: &ended });
@@ -156,7 +156,7 @@ fn keeper(line: UnixStream) -> std::io::Result<Process> {
 /// owner's limit until the keeper is done, however long that takes.
 struct Kept {
     line: Option<UnixStream>,
-    keeper: Option<(Child, Place)>,
+    keeper: Option<(Child, ProgramSlot)>,
 }
 
 impl Kept {
@@ -185,12 +185,12 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.line = None;
-        if let Some((mut keeper, place)) = self.keeper.take()
+        if let Some((mut keeper, slot)) = self.keeper.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move {
                 let _ = keeper.wait().await;
-                drop(place);
+                drop(slot);
             });
         }
     }

@@ -108,14 +108,6 @@ pub struct Image {
 }
 
 impl ToolOutput {
-    /// The result as the content of a message to a model.
-    pub fn told(&self) -> String {
-        match self {
-            Self::Value(Value::String(text)) | Self::Text(text) | Self::Parts { text, .. } => text.clone(),
-            Self::Value(value) => value.to_string(),
-        }
-    }
-
     /// The result as the single value that the journal keeps.
     pub fn into_value(self) -> Value {
         match self {

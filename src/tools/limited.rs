@@ -56,9 +56,9 @@ pub fn limit(process: &mut Command, timeout: Duration) {
 static RUNNING: Mutex<Option<HashMap<u32, usize>>> = Mutex::new(None);
 
 /// The place of one counted program.
-pub struct Place(u32);
+pub struct ProgramSlot(u32);
 
-impl Place {
+impl ProgramSlot {
     pub fn take(owner: u32) -> Result<Self, ToolFailure> {
         let mut running = RUNNING.lock();
         let count = running.get_or_insert_default().entry(owner).or_default();
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ProgramSlot {
     fn drop(&mut self) {
         let mut running = RUNNING.lock();
         if let Some(running) = running.as_mut()

@@ -20,7 +20,7 @@ pub trait SessionPort: Send + Sync {
     fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult>;
 
     /// The text about a cell's result for a model.
-    fn told(&self, result: &ExecutionResult) -> String;
+    fn report(&self, result: &ExecutionResult) -> String;
 
     /// Evaluates an expression that sees only the given values.
     fn compute(

@@ -126,7 +126,7 @@ impl SessionPort for Port {
         self.cell(code, Mode::Main, false, timeout)
     }
 
-    fn told(&self, result: &ExecutionResult) -> String {
+    fn report(&self, result: &ExecutionResult) -> String {
         report(result, self.language, self.told_chars)
     }
 

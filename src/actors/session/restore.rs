@@ -40,7 +40,7 @@ pub(in crate::actors) async fn fold<T: Send + 'static>(
 ) -> Result<T, JournalError> {
     let log = Arc::clone(log);
     let read = tokio::task::spawn_blocking(move || {
-        log.each_told(between, overdraft, |event| take(&mut state, event))?;
+        log.each_event(between, overdraft, |event| take(&mut state, event))?;
         Ok(state)
     });
     read.await.unwrap_or_else(|error| match error.try_into_panic() {

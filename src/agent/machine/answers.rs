@@ -17,7 +17,7 @@ impl Machine {
         let verdict = if result.status == Status::Success { CallVerdict::Good } else { CallVerdict::Bad };
         let mut text = report(result, self.spec.language, self.setup.told_chars);
         if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
-            text.insert_str(0, &self.words.person_changed_code(&self.told(&result.code)));
+            text.insert_str(0, &self.words.person_changed_code(&self.shorten(&result.code)));
         }
         self.answered(id, text, verdict)
     }
@@ -26,7 +26,7 @@ impl Machine {
         if !self.running_cell(id) {
             return Vec::new();
         }
-        let text = self.words.not_run(&self.told(why));
+        let text = self.words.not_run(&self.shorten(why));
         self.answered(id, text, CallVerdict::Bad)
     }
 
@@ -42,7 +42,7 @@ impl Machine {
             ToolOutcome::Value(value) => (value.to_string(), CallVerdict::Good),
             ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), CallVerdict::Bad),
         };
-        let text = self.told(&text);
+        let text = self.shorten(&text);
         self.answered(id, text, verdict)
     }
 
@@ -59,18 +59,18 @@ impl Machine {
                 self.finish(AskOutcome::Rejected, None, Some(message))
             }
             Decision::Respond { text } => {
-                let told = self.words.person_responds(&self.told(&text));
-                self.answered(id, told, CallVerdict::Neither)
+                let answer = self.words.person_responds(&self.shorten(&text));
+                self.answered(id, answer, CallVerdict::Neither)
             }
             Decision::Edit { text } => {
-                let told = self.words.person_edits(&self.told(&text));
-                self.answered(id, told, CallVerdict::Neither)
+                let answer = self.words.person_edits(&self.shorten(&text));
+                self.answered(id, answer, CallVerdict::Neither)
             }
         }
     }
 
     /// Cuts a text to the characters that a model is shown of one result.
-    fn told(&self, text: &str) -> String {
-        self.words.told(text, self.setup.told_chars)
+    fn shorten(&self, text: &str) -> String {
+        self.words.shorten(text, self.setup.told_chars)
     }
 }

@@ -27,7 +27,7 @@ impl Words {
         value => "### Value of the last expression:", "### 最后一个表达式的值：";
         displays => "### Displayed to the user:", "### 已向用户展示：";
         artifacts => "### Files changed in the workspace:", "### 工作区中变化的文件：";
-        new => "new", "新建";
+        new_file => "new", "新建";
         modified => "modified", "已修改";
         removed => "removed", "已删除";
         truncated => "### Not shown:", "### 未显示的内容：";

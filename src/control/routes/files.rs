@@ -18,7 +18,7 @@ use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
-use crate::control::body::{Path, in_time, upload_place};
+use crate::control::body::{Path, in_time, upload_slot};
 use crate::control::problems::ApiResult;
 use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
@@ -168,7 +168,7 @@ pub async fn put(
     let found = target.handles().await;
     let SessionRequest { app, peer, .. } = target;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
-    let place = upload_place(&app, peer.uid)?;
+    let slot = upload_slot(&app, peer.uid)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let (session, handles) = match found {
         Ok(found) => found,
@@ -180,7 +180,7 @@ pub async fn put(
     };
     let room = handles.room(&app.settings.sandbox);
     let received = handles.workspace.access(WorkKind::Transfer, move |root| {
-        let _place = place;
+        let _slot = slot;
         let received = (|| {
             let path = files::clean(&path)?;
             let room = room(root)?;

@@ -13,7 +13,7 @@ use super::events::{EventsQuery, last_event_id};
 use super::files::pass_over;
 use super::{App, ListQuery, WaitQuery};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
-use crate::control::body::{JsonBody, Path, Query, in_time, upload_place};
+use crate::control::body::{JsonBody, Path, Query, in_time, upload_slot};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
@@ -33,11 +33,11 @@ const LIST_COPIES: u64 = 3;
 
 /// Receives the input files of a job. The answer comes after the whole stream is on disk and checked.
 pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> ApiResult<Json<JobInput>> {
-    let place = upload_place(&app, peer.uid)?;
+    let slot = upload_slot(&app, peer.uid)?;
     let reserved = app.inputs.reserve(peer.uid);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let kept = tokio::task::spawn_blocking(move || {
-        let _place = place;
+        let _slot = slot;
         let kept = reserved.and_then(|reserved| keep(reserved, &mut input));
         if kept.is_err() {
             pass_over(&mut input);

@@ -94,7 +94,7 @@ impl EventLog {
     ///
     /// Only one batch is in memory at a time, charged to the owner: several small events or one large one. An event
     /// that cannot be read is an error, because a session restored from the remaining events would have a wrong state.
-    pub fn each_told(
+    pub fn each_event(
         &self,
         (mut after, until): (Seq, Seq),
         overdraft: Overdraft,
@@ -116,7 +116,7 @@ impl EventLog {
             };
             // The read lock is released before the events are parsed.
             let batch = self.core.read(|file, blobs| {
-                Ok(rows::told(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
+                Ok(rows::read_batch(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
             })??;
             after = batch.last;
             for (seq, json) in batch.events {

@@ -133,7 +133,7 @@ async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
             seqs.push(event.seq);
             Ok(())
         };
-        log.each_told((after, until), Overdraft::Refused, take).unwrap();
+        log.each_event((after, until), Overdraft::Refused, take).unwrap();
         seqs
     };
     assert_eq!((told(0, Seq::MAX), told(1, 6), told(0, 1)), (vec![1, 7], vec![], vec![1]));
@@ -164,7 +164,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
         events += 1;
         Ok(())
     };
-    log.each_told((0, Seq::MAX), Overdraft::Allowed, take).unwrap();
+    log.each_event((0, Seq::MAX), Overdraft::Allowed, take).unwrap();
     let copies = 4;
     assert!((LARGE..LARGE + 1024).contains(&usize::try_from(most / copies).unwrap()), "{most}");
     assert_eq!((events, memory.taken(USER).0), (15, 0));
@@ -172,9 +172,9 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     // Without room nothing is read, unless the caller allows an overdraft.
     memory.set_limit(USER, Some(LARGE as u64));
     let nothing = |_: Event| panic!("it was read");
-    let refused = log.each_told((0, Seq::MAX), Overdraft::Refused, nothing);
+    let refused = log.each_event((0, Seq::MAX), Overdraft::Refused, nothing);
     assert!(matches!(refused, Err(JournalError::NoRoom(_))), "{refused:?}");
-    log.each_told((0, Seq::MAX), Overdraft::Allowed, |_| Ok(())).unwrap();
+    log.each_event((0, Seq::MAX), Overdraft::Allowed, |_| Ok(())).unwrap();
 }
 
 /// A value with the deepest nesting that the parser accepts is nested deeper in its event.
@@ -187,7 +187,7 @@ async fn what_could_be_written_can_be_read() {
     log.append(EventBody::ToolAnswered { call: 1, outcome: ToolOutcome::Value(deepest) });
     log.flushed().await;
     let mut taken = 0;
-    log.each_told((0, Seq::MAX), Overdraft::Refused, |_| {
+    log.each_event((0, Seq::MAX), Overdraft::Refused, |_| {
         taken += 1;
         Ok(())
     })
@@ -207,7 +207,7 @@ async fn an_event_that_cannot_be_read_is_not_passed_over() {
     let read = || {
         let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
         let mut seqs = Vec::new();
-        let read = log.each_told((0, Seq::MAX), Overdraft::Refused, |event| {
+        let read = log.each_event((0, Seq::MAX), Overdraft::Refused, |event| {
             seqs.push(event.seq);
             Ok(())
         });

@@ -85,7 +85,7 @@ impl Tool for ExecutePython {
             let port = context.port()?;
             let timeout = Duration::from_secs(arguments.timeout.min(MAX_TIMEOUT_S));
             let result = port.run_cell(arguments.python_code_snippet, timeout).await.map_err(as_failure)?;
-            Ok(ToolOutput::Text(port.told(&result)))
+            Ok(ToolOutput::Text(port.report(&result)))
         })
     }
 }

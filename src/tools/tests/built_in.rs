@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call;
 use super::port::MemoryPort;
+use super::{call, text_of};
 use crate::protocol::ask::Language;
 use crate::tools::{NestedAsk, Registry, SessionPort, ToolOutput};
 
 async fn text(port: &Arc<MemoryPort>, name: &str, arguments: Value) -> String {
     match call(&Registry::built_in().unwrap(), port, name, arguments).await {
-        Ok(output) => output.told(),
+        Ok(output) => text_of(output),
         Err(failure) => format!("{}: {}", failure.code, failure.message),
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::call;
 use super::port::MemoryPort;
+use super::{call, text_of};
 use crate::config::CommandTool;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::problem::{Code, Problem};
@@ -129,7 +129,7 @@ async fn helpers_that_a_program_leaves_behind_do_not_hold_up_its_answer() {
     let started = Instant::now();
     let output = run_here(tool(&["sh", "-c", "sleep 1000 & echo $!"])).await.unwrap();
     assert!(started.elapsed() < Duration::from_secs(10));
-    is_gone(&output.told()).await;
+    is_gone(&text_of(output)).await;
 }
 
 /// A grandchild in a session of its own, which writes its pid to the file.

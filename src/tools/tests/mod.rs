@@ -24,6 +24,14 @@ fn context(port: &Arc<MemoryPort>) -> Context {
 }
 
 /// Calls a tool the way code in a cell does.
+/// What a model or a person reads of an answer.
+fn text_of(output: ToolOutput) -> String {
+    match output.into_value() {
+        Value::String(text) => text,
+        value => value.to_string(),
+    }
+}
+
 async fn call(
     registry: &Registry,
     port: &Arc<MemoryPort>,

@@ -67,7 +67,7 @@ impl SessionPort for MemoryPort {
         ready(Ok(result(&code, Ok("42"))))
     }
 
-    fn told(&self, result: &ExecutionResult) -> String {
+    fn report(&self, result: &ExecutionResult) -> String {
         format!("ran: {}", result.code)
     }
 

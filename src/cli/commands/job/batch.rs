@@ -10,7 +10,7 @@ use super::admission::Admission;
 use super::plan::{Plan, Planned};
 use super::progress::Show;
 use super::report::{Fate, Outcome};
-use super::watch::{self, Told};
+use super::watch::{self, JobProgress};
 use crate::cli::client::http::Client;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
@@ -23,7 +23,7 @@ use crate::protocol::problem::Code;
 use crate::protocol::quota::Kind;
 
 /// Messages of jobs that wait to be shown.
-const TOLD: usize = 256;
+const PROGRESS_WAITING: usize = 256;
 
 pub(in crate::cli) struct Batch<'a> {
     context: &'a mut Context,
@@ -78,7 +78,7 @@ impl<'a> Batch<'a> {
 
     /// Runs the jobs. Returns the outcomes, and the exit code for a signal that stopped the run.
     pub async fn go(mut self, stops: &mut Stops) -> Result<(Vec<Outcome>, Option<u8>), Failure> {
-        let (sender, mut receiver) = mpsc::channel(TOLD);
+        let (sender, mut receiver) = mpsc::channel(PROGRESS_WAITING);
         let alone = self.plan.jobs.len() == 1;
         loop {
             if let Some(place) = self.next_to_begin() {
@@ -99,8 +99,8 @@ impl<'a> Batch<'a> {
                         self.ended(place, Fate::Refused(failure))?;
                     }
                 }
-                while let Ok(told) = receiver.try_recv() {
-                    self.told(told).await?;
+                while let Ok(progress) = receiver.try_recv() {
+                    self.take(progress).await?;
                 }
                 if self.can_begin() {
                     tokio::select! {
@@ -123,9 +123,9 @@ impl<'a> Batch<'a> {
                     }
                     self.stop(code)?;
                 }
-                told = receiver.recv() => {
-                    if let Some(told) = told {
-                        self.told(told).await?;
+                progress = receiver.recv() => {
+                    if let Some(progress) = progress {
+                        self.take(progress).await?;
                     }
                 }
                 () = until(again) => {}
@@ -207,13 +207,13 @@ impl<'a> Batch<'a> {
         Ok(input)
     }
 
-    async fn told(&mut self, told: Told) -> Result<(), Failure> {
-        match told {
-            Told::Output { place, stream, text } => {
+    async fn take(&mut self, progress: JobProgress) -> Result<(), Failure> {
+        match progress {
+            JobProgress::Output { place, stream, text } => {
                 let name = self.plan.jobs.get(place).map_or("", |planned| planned.name.as_str()).to_owned();
                 self.show.output(self.context, place, &name, stream, &text)
             }
-            Told::Ended { place, seen } => {
+            JobProgress::Ended { place, seen } => {
                 self.running.remove(&place);
                 self.admission.freed();
                 let seen = match *seen {

@@ -121,12 +121,8 @@ pub(in crate::cli) fn summary_line(outcomes: &[Outcome]) -> String {
 }
 
 fn counts(outcomes: &[Outcome]) -> Vec<(&'static str, usize)> {
-    let words =
-        ["passed", "failed", "timed_out", "crashed", "out_of_memory", "cancelled", "error", "skipped"];
-    words
-        .into_iter()
-        .map(|word| (word, outcomes.iter().filter(|outcome| outcome.word() == word).count()))
-        .collect()
+    let words = Verdict::ALL.into_iter().map(Verdict::name).chain(["skipped"]);
+    words.map(|word| (word, outcomes.iter().filter(|outcome| outcome.word() == word).count())).collect()
 }
 
 #[cfg(test)]

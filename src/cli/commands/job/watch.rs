@@ -19,7 +19,7 @@ const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Messages of the task that follows a job.
-pub(in crate::cli) enum Told {
+pub(in crate::cli) enum JobProgress {
     Output { place: usize, stream: Stream, text: String },
     Ended { place: usize, seen: Box<Result<Seen, Failure>> },
 }
@@ -49,12 +49,12 @@ pub(in crate::cli) async fn follow(
     id: JobId,
     place: usize,
     live: bool,
-    told: mpsc::Sender<Told>,
+    progress: mpsc::Sender<JobProgress>,
 ) {
-    let mut follower = Follower { client, id, place, live, told, last: 0, output: None };
+    let mut follower = Follower { client, id, place, live, progress, last: 0, output: None };
     let seen = follower.until_it_ends().await;
     // The receiver may be gone already.
-    let _ = follower.told.send(Told::Ended { place, seen: Box::new(seen) }).await;
+    let _ = follower.progress.send(JobProgress::Ended { place, seen: Box::new(seen) }).await;
 }
 
 struct Follower {
@@ -62,7 +62,7 @@ struct Follower {
     id: JobId,
     place: usize,
     live: bool,
-    told: mpsc::Sender<Told>,
+    progress: mpsc::Sender<JobProgress>,
     /// Sequence number of the last event that was seen.
     last: Seq,
     /// What the script wrote to stdout and stderr, once it has ended.
@@ -112,7 +112,7 @@ impl Follower {
             self.last = event.seq;
             match event.body {
                 EventBody::Output { stream, text, cell: Some(_) } if self.live => {
-                    let _ = self.told.send(Told::Output { place: self.place, stream, text }).await;
+                    let _ = self.progress.send(JobProgress::Output { place: self.place, stream, text }).await;
                 }
                 EventBody::CellFinished { result } => self.output = Some((result.stdout, result.stderr)),
                 _ => {}
