@@ -16,6 +16,7 @@ use crate::sandbox::backend::jail::{Jails, Walls};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
+use crate::sandbox::host_memory;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
@@ -135,6 +136,7 @@ impl Launcher {
         // The claim comes before the first await: from here on the end of the daemon waits for this launch.
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
+        host_memory::check(self.settings.sandbox.memory_reserve_bytes)?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {

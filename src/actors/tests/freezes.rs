@@ -1,5 +1,4 @@
 use super::*;
-use crate::protocol::problem::Problem;
 use crate::protocol::result::Status;
 use tokio::sync::oneshot;
 

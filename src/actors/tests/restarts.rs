@@ -93,3 +93,19 @@ async fn a_reset_that_is_done_is_not_repeated_by_the_next_daemon() {
     let resets = kernel.heard().into_iter().filter(|frame| matches!(frame, HostFrame::Reset { .. }));
     assert_eq!(resets.count(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_memory_is_short_no_sandbox_is_added_and_those_that_run_go_on() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let id = client.id;
+    daemon.dies().await;
+    let daemon = home.daemon_with("memory_reserve = \"1000000TiB\"").await;
+    let client = daemon.client(id);
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    let problem = daemon.tries_a_session().await.err().unwrap();
+    assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
+    assert!(problem.message.contains("memory available"), "{problem:?}");
+}
