@@ -89,9 +89,9 @@ property-packages: ## install what the property tests of the kernel are made wit
 		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
 
 .PHONY: test-long
-test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; build folders for jails; HumanEval as jobs
-	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
-		the_solutions_of_human_eval_pass abuse::actor_panics
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs
+	BELLJAR_LONG_TESTS=1 BELLJAR_BOMBS=50 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
+		the_solutions_of_human_eval_pass abuse::actor_panics abuse::fork_bombs
 
 .PHONY: mutate
 mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')

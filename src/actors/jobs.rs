@@ -440,7 +440,8 @@ impl JobsState {
 
 /// The quota of one job: the job itself, and its record including the later verdict.
 fn a_job(job: &NewJob) -> Amounts {
-    Amounts::of([(Kind::Jobs, 1), (Kind::Journal, description_bytes(job).saturating_add(VERDICT_BYTES))])
+    let record = description_bytes(job).saturating_add(VERDICT_BYTES);
+    Amounts::of([(Kind::Jobs, u64::from(controls::holds("job_quota"))), (Kind::Journal, record)])
 }
 
 /// The bytes of a job's description, which is kept twice: as it was sent, and as it is shown.

@@ -52,6 +52,8 @@ pub struct Sandbox {
     pub workspace_bytes: u64,
     /// Bytes that must stay free on the disk of the daemon's home.
     pub disk_reserve_bytes: u64,
+    /// Bytes of the machine's memory that must be available for a new sandbox.
+    pub memory_reserve_bytes: u64,
     pub life: Duration,
     pub orphan_life: Duration,
     /// The number of checkpoints of a session's state; 0 switches them off.

@@ -329,6 +329,23 @@ impl FromRequestParts<App> for Peer {
 mod tests {
     use super::*;
 
+    /// Pieces of query strings, right and wrong.
+    const PIECES: &str = "(all|after|follow|wait|stream|user|x|%|%0|%41|%ff|\\+|=|&|;|#|true|false|1|-1|1e9|\\PC|99999999999999999999){0,12}";
+
+    proptest::proptest! {
+        #[test]
+        fn every_query_string_is_taken_or_refused(query in PIECES) {
+            let Ok(uri) = axum::http::Uri::try_from(format!("/v1/x?{query}")) else { return Ok(()) };
+            drop(axum::extract::Query::<asks::AskQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<cells::RunQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<cells::ShowQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<events::EventsQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<jobs::ShowQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<quota::QuotaQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<sessions::ListQuery>::try_from_uri(&uri));
+        }
+    }
+
     #[test]
     fn only_what_runs_nothing_is_looking_or_stopping() {
         let below = |method: Method, below: &str| {

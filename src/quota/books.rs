@@ -328,7 +328,7 @@ impl Books {
     /// A refusal if the user has no tokens left on `day`.
     pub fn may_spend(&mut self, uid: u32, day: u64) -> Result<(), Refusal> {
         self.on(uid, day);
-        self.check_kind(uid, Kind::Tokens, 1)
+        if controls::holds("token_quota") { self.check_kind(uid, Kind::Tokens, 1) } else { Ok(()) }
     }
 
     fn on(&mut self, uid: u32, day: u64) -> &mut Spent {

@@ -1,6 +1,7 @@
 //! Chooses the backend: the one that was named, or the first that works. It never isolates less than the configuration
 //! demands, and it is never `process` unless that was named.
 
+use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::sandbox::backend::SandboxBackend as _;
@@ -23,7 +24,7 @@ impl Launcher {
                 self.backend(Backend::Bubblewrap).check(image).await?;
                 named(Backend::Bubblewrap)
             }
-            Backend::Process if self.service.system => {
+            Backend::Process if self.service.system && controls::holds("root_runs_no_plain_processes") => {
                 return Err(Problem::new(Code::Forbidden, "a daemon of root runs no code without isolation")
                     .hint("start a daemon as an ordinary user for the backend `process`"));
             }
@@ -64,7 +65,7 @@ impl Launcher {
 }
 
 fn too_little(backend: Backend, minimum: Isolation) -> Option<Problem> {
-    (backend.isolation() < minimum).then(|| {
+    (backend.isolation() < minimum && controls::holds("minimum_isolation")).then(|| {
         let (name, minimum) = (backend.name(), minimum.name());
         Problem::new(
             Code::Forbidden,

@@ -17,6 +17,7 @@ use crate::sandbox::backend::jail::{Jails, Walls};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
+use crate::sandbox::host_memory;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
@@ -137,6 +138,7 @@ impl Launcher {
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
         workspace.check_account().await?;
+        host_memory::check(self.settings.sandbox.memory_reserve_bytes)?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {

@@ -11,6 +11,7 @@ pub mod backend;
 pub mod choice;
 mod claims;
 mod folder;
+mod host_memory;
 mod images;
 pub mod kernel;
 pub mod launch;

@@ -105,10 +105,12 @@ impl CellRules {
 
     fn allows(&self, call: Call<'_>) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.contains(call.name))
+            || !controls::holds("code_calls_allowed_tools_only")
     }
 
     fn wants_person(&self, call: Call<'_>) -> bool {
-        self.approve.contains(call.name) || self.approve_outside && call.outside
+        self.approve.contains(call.name) && controls::holds("named_tools_are_asked")
+            || self.approve_outside && call.outside
     }
 }
 

@@ -177,6 +177,7 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
         daemon.log()
     );
 
+    stops_takes_back_and_sends(daemon);
     runs_well(daemon, "last", LAST);
     let value = runs_well(daemon, "value", "x");
     assert_eq!(
@@ -188,6 +189,41 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
     assert_eq!(sandbox(daemon), before, "it is another sandbox\n{}", daemon.log());
     let numbers = followed.join().expect("the stream came to its end");
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "the stream has no gaps");
+
+    let (status, told) = ask(daemon, "POST", "/v1/sessions/s/reset", "reset", &Value::Null);
+    assert_eq!(status, 200, "{told}\n{}", daemon.log());
+    let value = runs_well(daemon, "empty", "'x' in globals()");
+    assert_eq!(text(&value, "/result/repr"), "False", "{value:#}\n{}", daemon.log());
+    assert_eq!(sandbox(daemon), before, "a reset keeps the sandbox\n{}", daemon.log());
+}
+
+/// An interrupt, an undo, a freeze and a file: none of them is done twice or half, and `x` is as before.
+fn stops_takes_back_and_sends(daemon: &Daemon) {
+    let endless = queue(daemon, "endless", "while True: time.sleep(0.01)");
+    let interrupted = eventually("the cell is interrupted", || {
+        let (status, told) = ask(daemon, "POST", "/v1/sessions/s/interrupt", "", &Value::Null);
+        assert_eq!(status, 200, "{told}\n{}", daemon.log());
+        let view = get(daemon, &format!("/v1/sessions/s/cells/{endless}"));
+        (view["state"] == "done").then(|| view["result"].clone())
+    });
+    assert_eq!(interrupted["status"], "interrupted", "{interrupted:#}\n{}", daemon.log());
+
+    runs_well(daemon, "wrong", "x.append('wrong')");
+    let (status, undone) = ask(daemon, "POST", "/v1/sessions/s/undo", "undo", &json!({"cells": 1}));
+    assert_eq!(status, 200, "{undone}\n{}", daemon.log());
+
+    for (request, state) in [("freeze", "frozen"), ("thaw", "idle")] {
+        eventually(state, || {
+            let (status, told) = ask(daemon, "POST", &format!("/v1/sessions/s/{request}"), "", &Value::Null);
+            assert!(status == 200 || status == 409, "{told}\n{}", daemon.log());
+            (get(daemon, "/v1/sessions/s")["state"] == state).then_some(())
+        });
+    }
+
+    let (status, told) = ask(daemon, "PUT", "/v1/sessions/s/files/sent", "", &json!("bytes"));
+    assert_eq!(status, 200, "{told}\n{}", daemon.log());
+    let read = runs_well(daemon, "sent", "open('/workspace/sent').read()");
+    assert_eq!(text(&read, "/result/repr"), "'\"bytes\"'", "{read:#}\n{}", daemon.log());
 }
 
 /// Lets a kind die at some of its messages, until a run is over before it did.
@@ -262,13 +298,19 @@ fn a_writer_of_the_journal_that_panics_writes_what_it_had() {
     dies_at_every_message("writer", 7, 4);
 }
 
-/// The reaper dies at its first look; what belongs to nobody goes all the same, and what belongs to somebody stays.
+/// The reaper dies at its first looks; what belongs to nobody goes all the same, and what belongs to somebody stays.
 #[test]
 fn a_reaper_that_panics_looks_again() {
     if !crate::support::engine() {
         return;
     }
-    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "reaper:1"), LOOKS_OFTEN]);
+    for look in 1..=3 {
+        a_reaper_dies_at(&format!("reaper:{look}"));
+    }
+}
+
+fn a_reaper_dies_at(at: &str) {
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", at), LOOKS_OFTEN]);
     daemon.session("s", json!({"image": "belljar/base"}));
     runs_well(&daemon, "first", "x = 'kept'");
     let instance = std::fs::read_to_string(daemon.home().join("instance")).expect("an id");
@@ -277,7 +319,7 @@ fn a_reaper_that_panics_looks_again() {
     eventually("what is nobody's is gone", || {
         (!crate::support::docker(["ps", "-aq", "--no-trunc"]).contains(&stray)).then_some(())
     });
-    assert!(daemon.stderr().contains("was to be the last one"), "it did not die");
+    eventually("it has died", || daemon.stderr().contains("was to be the last one").then_some(()));
     assert_eq!(text(&runs_well(&daemon, "after", "x"), "/result/repr"), "'kept'");
 }
 

@@ -17,11 +17,15 @@ for folder, folders, files in os.walk("/sys"):
         continue
     seen += [os.path.join(folder, name) for name in files]
     seen += [p for p in (os.path.join(folder, name) for name in folders) if os.path.islink(p)]
-for name in ("bus", "cmdline", "consoles", "devices", "diskstats", "driver", "iomem", "ioports", "key-users",
-             "locks", "mdstat", "misc", "mtrr", "partitions", "swaps", "tty"):
+# Whatever else a kernel has at the top of /proc is empty or closed, also what no list of ours has heard of.
+KEPT_OF_PROC = {"cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "net", "self", "stat", "sys", "sysrq-trigger",
+                "sysvipc", "thread-self", "uptime", "version", "vmstat"}
+for name in os.listdir("/proc"):
+    if name.isdigit() or name in KEPT_OF_PROC:
+        continue
     path = f"/proc/{name}"
     try:
-        found = os.listdir(path) if os.path.isdir(path) else open(path, "rb").read(64)
+        found = os.listdir(path) if os.path.isdir(path) else os.read(os.open(path, os.O_RDONLY | os.O_NONBLOCK), 64)
     except OSError:
         continue
     if found:

@@ -145,6 +145,7 @@ SYSCALLS = {
     "setpriority_of_guardian": (141, 140, (0, 1, 19)),
     "sched_setaffinity_of_guardian": (203, 122, (1, 8, ctypes.create_string_buffer(b"\xff" * 8))),
     "sched_setattr_of_guardian": (314, 274, (1, 0, 0)),
+    "sched_setparam_of_guardian": (142, 118, (1, ctypes.create_string_buffer(4))),
     "init_module": (175, 105, (0, 0, 0)),
     "finit_module": (313, 273, (-1, 0, 0)),
     "delete_module": (176, 106, (0, 0)),

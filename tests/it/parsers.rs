@@ -2,6 +2,7 @@
 //! parser, which are read as they are and with random changes; `make fuzz` goes on changing them for longer, and puts
 //! an input that breaks a parser there. The kernel's own parsers have `tests/kernel/properties`.
 
+mod dialects;
 mod dice;
 
 use belljar::protocol::api::{Eval, NewSession, PullImage, RunCell, Shutdown, Undo};
@@ -9,9 +10,9 @@ use belljar::protocol::ask::{Decision, NewAsk};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use belljar::protocol::job::NewJob;
 use belljar::protocol::sse::SseDecoder;
-use belljar::protocol::tool::NewClientTools;
+use belljar::protocol::tool::{ClientAnswer, NewClientTools};
 use belljar::protocol::{glob, values};
-use belljar::sandbox::workspace::archive;
+use belljar::sandbox::workspace::{archive, files};
 use dice::Dice;
 use serde_json::{Map, Value};
 use std::io::Read as _;
@@ -27,7 +28,7 @@ const MEMBERS: usize = 100;
 
 type Parser = (&'static str, fn(&[u8]));
 
-const PARSERS: [Parser; 9] = [
+const PARSERS: [Parser; 11] = [
     ("frames", |input| {
         let text = String::from_utf8_lossy(input);
         if let Ok(frame) = KernelFrame::of_guardian(&text) {
@@ -55,6 +56,7 @@ const PARSERS: [Parser; 9] = [
         drop(values::from_json::<Decision>(&text));
         drop(values::from_json::<NewJob>(&text));
         drop(values::from_json::<NewClientTools>(&text));
+        drop(values::from_json::<ClientAnswer>(&text));
     }),
     ("config", |input| drop(belljar::config::load_text(Path::new("x"), &String::from_utf8_lossy(input)))),
     ("globs", |input| {
@@ -64,9 +66,24 @@ const PARSERS: [Parser; 9] = [
     }),
     ("arguments", |input| {
         let text = String::from_utf8_lossy(input);
-        if let Ok(arguments) = belljar::schema::parse(&text) {
-            // Code may declare a tool with any schema.
-            drop(belljar::schema::check(&Value::Object(arguments)));
+        // A schema up to a zero, then arguments; or arguments alone, which may be a schema of a tool that code declares.
+        let (schema, arguments) = text.split_once('\0').unwrap_or((&text, &text));
+        let Ok(schema) = belljar::schema::parse(schema).map(Value::Object) else { return };
+        let (Ok(checker), Ok(arguments)) =
+            (belljar::schema::Checker::new(&schema), belljar::schema::parse(arguments))
+        else {
+            return;
+        };
+        let arguments = belljar::schema::normalise(&schema, arguments);
+        assert_eq!(checker.fits(&arguments), checker.problems(&arguments).is_empty(), "{schema} {arguments}");
+    }),
+    ("dialects", dialects::read),
+    ("paths", |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Ok(path) = files::clean(&text) {
+            let only_names = |part| matches!(part, std::path::Component::Normal(_));
+            assert!(Path::new(&path).components().all(only_names) && !path.contains('\0'), "{path:?}");
+            assert_eq!(files::clean(&path).expect("it is clean"), path);
         }
     }),
     ("events", |input| {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::shared_budget::ParentBudget;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
+use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
@@ -47,7 +48,7 @@ pub struct Outer {
 pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
     let Some(outer) = outer else { return Ok(0) };
     let depth = outer.depth;
-    if depth > agent.depth {
+    if depth > agent.depth && controls::holds("asks_nest_to_a_depth") {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
     }
@@ -315,4 +316,23 @@ fn limit<T: PartialOrd + Copy + std::fmt::Display>(
 
 fn bad(message: impl Into<String>) -> Problem {
     Problem::new(Code::BadRequest, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+
+    #[test]
+    fn asks_nest_as_deep_as_the_settings_say_and_no_deeper() {
+        let settings = load_text(std::path::Path::new("x"), "[agent]\ndepth = 2\n").unwrap().settings;
+        let at = |depth| {
+            let outer = Outer { rules: CellRules::default(), spec: None, depth, left: None, above: None };
+            may_nest(Some(&outer), &settings.agent)
+        };
+        assert_eq!((at(1).unwrap(), at(2).unwrap()), (1, 2));
+        let refused = at(3).unwrap_err();
+        assert!(refused.message.contains("at most 2 deep"), "{refused:?}");
+        assert_eq!(may_nest(None, &settings.agent).unwrap(), 0);
+    }
 }

@@ -357,7 +357,7 @@ impl ExecutorState {
         }
         let start = &running.start;
         let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
-        let restricted = start.rules.restricted;
+        let restricted = start.rules.restricted && controls::holds("restricted_code_is_checked");
         self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
+use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::quota::Kind;
@@ -78,7 +79,7 @@ impl ExecutorState {
         let hides = usage.hidden.is_some_and(|hidden| managed || hidden == Hidden::Closed);
         let grew = before.is_some_and(seen) || hides;
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
-        let of_user = self.args.gauge.as_ref();
+        let of_user = self.args.gauge.as_ref().filter(|_| controls::holds("workspace_quota"));
         let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
         let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
         let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short);

@@ -6,6 +6,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::messages::SessionMsg;
 use super::state::SessionActorState;
 use crate::actors::calls::Reply;
+use crate::controls;
 use crate::protocol::api::VariableList;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
@@ -14,7 +15,7 @@ use crate::quota::{Amounts, Permit};
 use crate::session::machine::Input;
 
 fn a_cell() -> Amounts {
-    Amounts::of([(Kind::Cells, 1)])
+    Amounts::of([(Kind::Cells, u64::from(controls::holds("cell_quota")))])
 }
 
 impl SessionActorState {

@@ -38,11 +38,12 @@ use crate::store::SessionRecord;
 /// The most resources that a sandbox can use.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
 pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> Amounts {
+    let charged = |holds: bool, amount: u64| if holds { amount } else { 0 };
     Amounts::of([
-        (Kind::Memory, wanted.memory_in_all(settings)),
-        (Kind::Cpus, (wanted.cpus * 1000.0).ceil() as u64),
+        (Kind::Memory, charged(controls::holds("memory_quota"), wanted.memory_in_all(settings))),
+        (Kind::Cpus, charged(controls::holds("cpu_quota"), (wanted.cpus * 1000.0).ceil() as u64)),
         // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
-        (Kind::Processes, if controls::holds("process_quota") { wanted.pids } else { 0 }),
+        (Kind::Processes, charged(controls::holds("process_quota"), wanted.pids)),
     ])
 }
 

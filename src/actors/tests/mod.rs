@@ -31,7 +31,7 @@ use crate::config::{Paths, load_text};
 use crate::protocol::api::{NewSession, SessionState};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId};
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
 use crate::sandbox::backend::fake::{FakeBackend, Step};
@@ -116,13 +116,19 @@ impl Home {
 
     /// Starts a daemon, which takes over all that an earlier one left.
     async fn daemon(&self) -> Daemon {
+        self.daemon_with("").await
+    }
+
+    /// The same, with further lines in the settings of sandboxes.
+    async fn daemon_with(&self, of_sandboxes: &str) -> Daemon {
         let home = self.path();
         let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.clone().into()));
         let paths = paths.unwrap();
         for folder in [paths.sandboxes_dir(), paths.workspaces_dir(), paths.kernel_dir(), paths.spill_dir()] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        let settings = Arc::new(load_text(&home.join("config.toml"), SETTINGS).unwrap().settings);
+        let settings = SETTINGS.replace("[sandbox]", &format!("[sandbox]\n{of_sandboxes}"));
+        let settings = Arc::new(load_text(&home.join("config.toml"), &settings).unwrap().settings);
         let journal = Journal::open(&home).unwrap();
         let service = Service { system: false, ..Service::of_this_process() };
         let launcher = Launcher::new(service, Arc::clone(&settings), paths, "test".into());

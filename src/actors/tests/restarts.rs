@@ -131,3 +131,19 @@ async fn the_sandbox_of_a_session_counts_before_the_session_has_read_its_journal
     daemon.client(client.id).has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
     assert_eq!(used(&daemon), before);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_memory_is_short_no_sandbox_is_added_and_those_that_run_go_on() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let id = client.id;
+    daemon.dies().await;
+    let daemon = home.daemon_with("memory_reserve = \"1000000TiB\"").await;
+    let client = daemon.client(id);
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    let problem = daemon.makes(OWNER, NewSession::default()).await.err().unwrap();
+    assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
+    assert!(problem.message.contains("memory available"), "{problem:?}");
+}

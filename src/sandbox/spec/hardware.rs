@@ -1,8 +1,10 @@
 //! Files about the host's hardware that are hidden from guests. Their names differ between machines, so they are read.
 
+use std::fs::FileType;
 use std::path::Path;
 
 use crate::controls;
+use crate::sandbox::spec::MASKED_PATHS;
 
 /// Folders, and the entries of each that stay visible: processors and memory as programs ask for them, and the guest's
 /// own control group.
@@ -13,25 +15,25 @@ const KEPT: [(&str, &[&str]); 5] = [
     ("/sys/fs", &["cgroup"]),
     ("/sys/kernel", &["mm"]),
 ];
-/// Hidden files of `/proc`: about disks, buses, devices, locks of other processes and the host's boot.
-const OF_PROC: [&str; 17] = [
-    "/proc/bus",
-    "/proc/cmdline",
-    "/proc/consoles",
-    "/proc/devices",
-    "/proc/diskstats",
-    "/proc/driver",
-    "/proc/fs",
-    "/proc/iomem",
-    "/proc/ioports",
-    "/proc/key-users",
-    "/proc/locks",
-    "/proc/mdstat",
-    "/proc/misc",
-    "/proc/mtrr",
-    "/proc/partitions",
-    "/proc/swaps",
-    "/proc/tty",
+/// The entries of `/proc` that stay visible beside those of processes: what programs size themselves by, what calls of
+/// the kernel tell too, what is the guest's own, and a switch that nobody can read. All others are about disks, buses,
+/// devices, interrupts, page allocators, locks of other processes and the host's boot, or new to this list.
+const KEPT_OF_PROC: [&str; 15] = [
+    "cpuinfo",
+    "filesystems",
+    "loadavg",
+    "meminfo",
+    "mounts",
+    "net",
+    "self",
+    "stat",
+    "sys",
+    "sysrq-trigger",
+    "sysvipc",
+    "thread-self",
+    "uptime",
+    "version",
+    "vmstat",
 ];
 
 /// Paths that are hidden from guests on this host.
@@ -39,8 +41,19 @@ pub(in crate::sandbox) fn hidden() -> Vec<String> {
     if !controls::holds("hardware_is_hidden") {
         return Vec::new();
     }
-    let of_proc = OF_PROC.iter().map(|path| (*path).to_owned());
-    of_proc.chain(below(&|folder| folders_in(Path::new(folder)))).collect()
+    let mut hidden = of_proc(&names_in(Path::new("/proc"), |_| true));
+    hidden.extend(below(&|folder| names_in(Path::new(folder), |kind| kind.is_dir())));
+    hidden
+}
+
+/// What the lists of masked paths name anyway is left out.
+fn of_proc(names: &[String]) -> Vec<String> {
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let kept = |name: &str| is_process(name) || KEPT_OF_PROC.contains(&name);
+    let others = names.iter().filter(|name| !kept(name)).map(|name| format!("/proc/{name}"));
+    let mut hidden: Vec<String> = others.filter(|path| !MASKED_PATHS.contains(&path.as_str())).collect();
+    hidden.sort();
+    hidden
 }
 
 fn below(folders_in: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
@@ -53,10 +66,10 @@ fn below(folders_in: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
     hidden
 }
 
-fn folders_in(folder: &Path) -> Vec<String> {
+fn names_in(folder: &Path, wanted: impl Fn(FileType) -> bool) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let wanted = entries.filter(|entry| entry.file_type().is_ok_and(&wanted));
+    wanted.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -78,5 +91,12 @@ mod tests {
         let expected =
             ["/sys/block", "/sys/devices/pci0000:80", "/sys/devices/system/memory", "/sys/kernel/slab"];
         assert_eq!(below(&host), expected);
+    }
+
+    #[test]
+    fn a_file_of_proc_that_nobody_has_heard_of_is_hidden() {
+        let there = ["1", "4711", "self", "meminfo", "zoneinfo", "kallsyms", "a-new-one", "pressure"];
+        let there: Vec<String> = there.map(String::from).to_vec();
+        assert_eq!(of_proc(&there), ["/proc/a-new-one", "/proc/pressure", "/proc/zoneinfo"]);
     }
 }

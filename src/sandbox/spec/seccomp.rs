@@ -42,7 +42,10 @@ fn switched_off() -> Vec<&'static str> {
         (controls::holds("seccomp_memfd_secret"), &["memfd_secret"]),
         (controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),
         (controls::holds("seccomp_limits_of_others"), &["prlimit64"]),
-        (controls::holds("seccomp_scheduling_of_others"), &["sched_setscheduler", "sched_setattr"]),
+        (
+            controls::holds("seccomp_scheduling_of_others"),
+            &["sched_setscheduler", "sched_setattr", "sched_setparam"],
+        ),
         (controls::holds("seccomp_priority_of_others"), &["setpriority"]),
         (controls::holds("seccomp_processors_of_others"), &["sched_setaffinity"]),
         (controls::holds("seccomp_personality"), &["personality"]),

@@ -1,33 +1,57 @@
-//! Programs with a set-id bit in a caller's folder. No guest can make one, but a write to a shared mapping of a file
-//! that has the bit already does not clear it: hostile code could replace the program, and the next user who runs it
-//! would run that code with the rights of the program's owner. So a folder with such a file that the guest may write to
-//! is refused as a workspace.
+//! Programs in a caller's folder that run with more rights than who starts them: by a set-id bit, or by capabilities of
+//! the file. No guest can make one, but a write to a shared mapping of a file that has them already does not take them
+//! away: hostile code could replace the program, and the next user who runs it would run that code with its rights. So a
+//! folder with such a file that the guest may write to is refused as a workspace.
 
 use rustix::fs::{FileType, Stat};
-use std::path::PathBuf;
+use rustix::io::Errno;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::usage::ENTRIES_LOOKED_AT;
-use crate::sandbox::workspace::walk::{Met, Walk};
+use crate::sandbox::workspace::usage::{ENTRIES_LOOKED_AT, is_guests};
+use crate::sandbox::workspace::walk::{Entry, Met, Walk};
 
 const SET_ID: u32 = 0o6000;
+/// The attribute in which a file has its capabilities.
+const CAPABILITIES: &str = "security.capability";
+/// Room for the value of the attribute, which is not looked at.
+const CAPABILITIES_BYTES: usize = 64;
 
-/// A refusal that names the first such file, or says that the folder cannot be checked. Folders that the guest's user
-/// cannot read are passed over, because the guest cannot read them, either.
+/// A refusal that names the first such file, or says that the folder cannot be checked. Folders of other users that the
+/// guest's user cannot read are passed over, because the guest cannot read them, either.
 pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
     let refused = |message: String, hint: &str| Err(Problem::new(Code::Forbidden, message).hint(hint));
+    let shown = |path: &Path| path.to_string_lossy().escape_default().to_string();
     match find(root, ENTRIES_LOOKED_AT) {
         Err(_) if !controls::holds("no_set_id_workspace") => Ok(()),
         Ok(()) => Ok(()),
-        Err(Found::Program(path)) => refused(
+        Err(Found::SetId(path)) => refused(
             format!(
                 "`{}` in the workspace has a set-user-id or set-group-id bit and can be written to, so that code in \
                  the sandbox could replace a program that runs with the rights of somebody else",
-                path.to_string_lossy().escape_default()
+                shown(&path)
             ),
             "take the bit away (`chmod ug-s FILE`), or use another folder",
+        ),
+        Err(Found::Capable(path)) => refused(
+            format!(
+                "`{}` in the workspace has capabilities (`{CAPABILITIES}`) and can be written to, so that code in the \
+                 sandbox could replace a program that runs with rights which its user does not have",
+                shown(&path)
+            ),
+            "take them away (`setcap -r FILE`), or use another folder",
+        ),
+        Err(Found::Unread(path)) => refused(
+            format!(
+                "`{}` in the workspace cannot be looked into for programs that run with the rights of somebody else; \
+                 code in the sandbox could open it",
+                shown(&path)
+            ),
+            "give its owner the right to read it (`chmod u+rx FOLDER`), or use another folder",
         ),
         Err(Found::TooMany) => refused(
             format!(
@@ -42,19 +66,29 @@ pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
 /// Why a folder is refused.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
-    Program(PathBuf),
+    SetId(PathBuf),
+    Capable(PathBuf),
+    /// A folder that the guest could open, and the daemon with its rights cannot see into.
+    Unread(PathBuf),
     TooMany,
 }
 
 fn find(root: &Root<'_>, most: usize) -> Result<(), Found> {
     Walk { entries: most, sorted: false }.run(root.folder(), |met| match met {
-        Met::Entry(entry) if is_writable_set_id(&entry.stat, root.uid) => Err(Found::Program(entry.path())),
+        Met::Entry(entry) if is_writable_set_id(&entry.stat, root.uid) => Err(Found::SetId(entry.path())),
+        Met::Entry(entry) if may_be_replaced(&entry.stat, root.uid) && has_capabilities(&entry) => {
+            Err(Found::Capable(entry.path()))
+        }
+        Met::Unread { folder, error } if !is_out_of_reach(root, folder, error) => {
+            Err(Found::Unread(folder.to_owned()))
+        }
         Met::Entry(_) | Met::Unread { .. } => Ok(true),
         Met::TooMany => Err(Found::TooMany),
     })
 }
 
-/// Only regular files are checked, because on a folder the bit has another meaning.
+/// Only regular files are checked, because on a folder the bit has another meaning. A guest cannot give itself the right
+/// to write to a file and leave the bit: that takes a mode with the bit, which no guest may set.
 fn is_writable_set_id(found: &Stat, uid: u32) -> bool {
     let writable = if found.st_uid == uid { 0o222 } else { 0o022 };
     FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
@@ -62,9 +96,34 @@ fn is_writable_set_id(found: &Stat, uid: u32) -> bool {
         && found.st_mode & writable != 0
 }
 
+/// Whether the guest may write to a file, or give itself the right to: a change of the mode leaves capabilities.
+fn may_be_replaced(found: &Stat, uid: u32) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+        && (found.st_uid == uid || found.st_mode & 0o022 != 0)
+}
+
+/// An answer that is neither of the two that mean «none» counts as capabilities.
+fn has_capabilities(entry: &Entry<'_>) -> bool {
+    let folder = PathBuf::from(format!("/proc/self/fd/{}", entry.folder.as_raw_fd()));
+    let file = folder.join(std::ffi::OsStr::from_bytes(entry.name.to_bytes()));
+    let answer = rustix::fs::lgetxattr(file, CAPABILITIES, &mut [0; CAPABILITIES_BYTES]);
+    !matches!(answer, Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT))
+}
+
+/// Whether the guest has no way to what could not be read, either.
+fn is_out_of_reach(root: &Root<'_>, folder: &Path, error: Errno) -> bool {
+    match error {
+        Errno::ACCESS | Errno::PERM => !is_guests(root, folder),
+        // The entry is gone meanwhile, was replaced, or is on another file system.
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sandbox::workspace::owner::{Ids, acting_as};
     use std::fs::{File, Permissions};
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
@@ -83,7 +142,7 @@ mod tests {
             assert_eq!(found(mode), Ok(()), "{mode:o}");
         }
         for mode in [0o4755, 0o2755, 0o6700, 0o4575, 0o2557] {
-            assert_eq!(found(mode), Err(Found::Program("deep/program".into())), "{mode:o}");
+            assert_eq!(found(mode), Err(Found::SetId("deep/program".into())), "{mode:o}");
         }
         // Files in a folder with the set-group-id bit get the folder's group, and no more rights.
         assert_eq!(found(0o755), Ok(()));
@@ -92,5 +151,77 @@ mod tests {
         // What could not be looked at may have the bit.
         std::fs::write(deep.join("one more"), "x").unwrap();
         assert_eq!(found(0o755), Err(Found::TooMany));
+    }
+
+    /// What is found in a caller's folder by the folder's owner: somebody other than root, to whom folders can be closed.
+    fn found_by_owner(folder: &Path) -> Result<(), Found> {
+        let root = File::open(folder).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        let uid = if me == 0 { OWNER } else { me };
+        let ids = (me == 0).then(|| Ids::alone(uid, uid));
+        acting_as(ids.as_ref(), || find(&Root { folder: root.as_fd(), managed: false, uid }, 100)).unwrap()
+    }
+
+    const OWNER: u32 = 61_234;
+    const ANOTHER: u32 = 61_235;
+
+    /// Makes somebody the owner, as far as the tests run as root.
+    fn give(path: &Path, uid: u32) {
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_folder_that_its_owner_closed_is_refused_and_one_of_another_user_is_passed_over() {
+        let folder = tempfile::tempdir().unwrap();
+        give(folder.path(), OWNER);
+        let closed = folder.path().join("closed");
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::write(closed.join("file"), "x").unwrap();
+        let of = |uid: u32, mode: u32| {
+            std::fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
+            give(&closed, uid);
+            found_by_owner(folder.path())
+        };
+        for mode in [0o000, 0o311, 0o600] {
+            assert_eq!(of(OWNER, mode), Err(Found::Unread("closed".into())), "{mode:o}");
+        }
+        assert_eq!(of(OWNER, 0o700), Ok(()));
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(of(ANOTHER, 0o700), Ok(()));
+        }
+        std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// `cap_net_raw+ep`, as the kernel stores it. Only root may set it, so others leave this test out.
+    #[test]
+    fn a_program_with_capabilities_that_the_guest_may_write_to_is_refused() {
+        const NET_RAW: [u32; 5] = [0x0200_0001, 1 << 13, 0, 0, 0];
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        give(folder.path(), OWNER);
+        let program = folder.path().join("program");
+        std::fs::write(&program, "x").unwrap();
+        let of = |uid: u32, mode: u32| {
+            give(&program, uid);
+            std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+            let value: Vec<u8> = NET_RAW.iter().flat_map(|word| word.to_le_bytes()).collect();
+            rustix::fs::lsetxattr(&program, CAPABILITIES, &value, rustix::fs::XattrFlags::empty()).unwrap();
+            found_by_owner(folder.path())
+        };
+        let found = || Err(Found::Capable("program".into()));
+        // The owner can make a file writable and executable, and its capabilities stay.
+        for (uid, mode) in
+            [(OWNER, 0o755), (OWNER, 0o555), (OWNER, 0o400), (ANOTHER, 0o757), (ANOTHER, 0o575)]
+        {
+            assert_eq!(of(uid, mode), found(), "{uid} {mode:o}");
+        }
+        assert_eq!(of(ANOTHER, 0o755), Ok(()));
+        rustix::fs::lremovexattr(&program, CAPABILITIES).unwrap();
+        give(&program, OWNER);
+        assert_eq!(found_by_owner(folder.path()), Ok(()));
     }
 }

@@ -140,7 +140,7 @@ impl DiskUsage {
 
 /// Whether the guest could have closed the folder and could write there. In a workspace that the daemon made, that is
 /// every folder; in a caller's folder, only the guest's own, because other users may have folders there, too.
-fn is_guests(root: &Root<'_>, path: &Path) -> bool {
+pub(super) fn is_guests(root: &Root<'_>, path: &Path) -> bool {
     if root.managed {
         return true;
     }

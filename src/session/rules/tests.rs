@@ -143,6 +143,15 @@ fn a_person_may_allow_what_earlier_code_may_not_and_nobody_may_between_cells() {
 }
 
 #[test]
+fn a_tool_that_a_person_has_to_allow_waits_for_one() {
+    let mut sandbox = SandboxRules::default();
+    sandbox.bind(Some(1), &CellRules { approve: named(&["note"]), ..CellRules::default() }, 1);
+    let (note, read) = (Call { name: "note", outside: false }, Call { name: "read", outside: false });
+    assert!(matches!(sandbox.judge(note, CallOrigin::Cell(Some(1))), CallDecision::Person { .. }));
+    assert_eq!(sandbox.judge(read, CallOrigin::Cell(Some(1))), CallDecision::Free);
+}
+
+#[test]
 fn asks_within_are_begun_by_cells_of_their_own_ask_or_by_the_owner() {
     let (mut sandbox, nested) = (SandboxRules::default(), Call { name: "ask", outside: true });
     for runs in [CallOrigin::Leftover, CallOrigin::Cell(None)] {

@@ -6,7 +6,7 @@ use crate::support::{Daemon, User, docker_group, engine};
 
 const PROBES: &str = include_str!("../../escape/probes.py");
 /// Probes in the script; a lower number would mean that some did not run.
-const PROBE_COUNT: usize = 113;
+pub const PROBE_COUNT: usize = 114;
 
 /// What is no wall of a jail, or another one than a container has: `PWD` is set; the system's folders and
 /// files are mounts of their own; bubblewrap can bound no inodes and forbid no execution in a tmpfs; there is

@@ -397,6 +397,37 @@ fn jobs_outlive_the_actor_that_keeps_them() {
     assert!(died >= 7, "it died {died} times only");
 }
 
+/// A job that is cancelled while the actor dies is cancelled, or had ended; nothing of it is left.
+#[test]
+fn a_job_is_cancelled_over_the_death_of_the_actor_that_keeps_it() {
+    let folder = scripts(&[("a.py", "import time; print('runs', flush=True); time.sleep(600)")]);
+    let mut died = 0;
+    for number in 2..=LAST_MESSAGES {
+        let at = format!("jobs:{number}");
+        let daemon = shared_with("", &[("BELLJAR_PANIC_AT", &at)]);
+        let input = send(&daemon, &folder);
+        let job = json!({"input": input["id"], "script": "a.py"}).to_string();
+        let job = eventually("it is taken", || {
+            let told = daemon.http("POST", "/v1/jobs", job.as_bytes());
+            let jobs = daemon.http("GET", "/v1/jobs", b"").expect_status(200);
+            assert!(told.status == 202 || told.json()["code"] == "internal", "{number}: {}", told.text());
+            jobs["jobs"].as_array().and_then(|jobs| jobs.first().cloned())
+        });
+        let path = format!("/v1/jobs/{}", job["id"].as_str().expect("an id"));
+        let view = || daemon.http("GET", &path, b"").json();
+        eventually("it runs", || (view()["state"] == "running").then_some(()));
+        eventually("it is cancelled", || {
+            let told = daemon.http("POST", &format!("{path}/cancel"), b"");
+            assert!(told.status == 200 || told.json()["code"] == "internal", "{number}: {}", told.text());
+            (view()["state"] == "ended").then_some(())
+        });
+        assert_eq!(view()["end"]["verdict"], "cancelled", "{number}: {}", view());
+        died += usize::from(daemon.stderr().contains("was to be the last one"));
+        assert_nothing_left(&daemon, &[]);
+    }
+    assert!(died >= 4, "it died {died} times only");
+}
+
 /// Writes one script for each problem: the canonical solution, and the test that comes with it.
 const HUMAN_EVAL: &str = r#"
 import sys

@@ -129,4 +129,21 @@ mod tests {
             assert!(message.contains(told), "{wrong}: {message}");
         }
     }
+
+    /// Lines of specifications, right and wrong.
+    const LINES: &str = "((scripts|timeout|memory|backend|args|env|matrix|n|\\[matrix\\]|\\[env\\]|=|\\.|\\[|\\]|\\{|\\}|\"|'|,|\\\\u[0-9a-f]{4}|1e999|-1|nan|9999999999999999999|\"2min\"|\"1GiB\"|\"99999999999999h\"|\\PC| |\n)){0,40}";
+
+    proptest::proptest! {
+        #[test]
+        fn every_specification_is_taken_or_refused(text in LINES) {
+            drop(Spec::parse(&text));
+        }
+
+        #[test]
+        fn every_number_of_a_specification_is_taken_or_refused(number in proptest::prelude::any::<f64>()) {
+            for text in [format!("timeout = {number:?}"), format!("memory = \"{number:?}GiB\"")] {
+                drop(Spec::parse(&text));
+            }
+        }
+    }
 }

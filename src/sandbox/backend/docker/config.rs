@@ -69,7 +69,7 @@ fn hardened(
             controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
         ),
         cgroupns_mode: controls::setting("own_cgroup_namespace", HostConfigCgroupnsModeEnum::PRIVATE),
-        ipc_mode: Some("private".into()),
+        ipc_mode: controls::setting("own_ipc_namespace", "private".into()),
         runtime: spec.runtime.clone(),
         memory: controls::setting("memory_limit", signed(limits.memory_bytes)),
         // The limit is the same as for memory, so there is no swap.
@@ -100,7 +100,7 @@ fn hardened(
     ContainerCreateBody {
         image: Some(spec.image.id.clone()),
         user: controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
-        hostname: Some(HOSTNAME.into()),
+        hostname: controls::setting("own_host_name", HOSTNAME.into()),
         env: Some(environment(limits.cpus, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
         entrypoint: Some(entrypoint.to_vec()),
@@ -140,7 +140,8 @@ fn tmp_options(limits: &Limits) -> String {
     let size = controls::setting("tmp_size_limit", format!(",size={}", limits.tmp_bytes));
     let inodes = controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
     let (size, inodes) = (size.unwrap_or_default(), inodes.unwrap_or_default());
-    format!("rw,nosuid,nodev,{execution}{size}{inodes},mode=1777")
+    let rights = if controls::holds("tmp_without_devices_and_set_id") { "nosuid,nodev" } else { "suid,dev" };
+    format!("rw,{rights},{execution}{size}{inodes},mode=1777")
 }
 
 fn masked_paths(spec: &SandboxSpec) -> Vec<String> {

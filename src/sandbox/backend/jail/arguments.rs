@@ -94,7 +94,10 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     } else {
         line.add(&["--unshare-user", "--cap-drop", "ALL"]);
     }
-    line.add(&["--unshare-pid", "--as-pid-1", "--new-session", "--clearenv"]);
+    // Without a namespace of its own, bubblewrap refuses to make anything the first process.
+    line.wall(controls::holds("jail_own_process_namespace"), &["--unshare-pid", "--as-pid-1"]);
+    line.wall(controls::holds("jail_new_terminal_session"), &["--new-session"]);
+    line.wall(controls::holds("jail_environment_is_cleared"), &["--clearenv"]);
     line.wall(controls::holds("jail_no_network"), &["--unshare-net"]);
     line.wall(controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
     line.wall(controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
@@ -155,7 +158,9 @@ fn command(mut line: Line, spec: &SandboxSpec, host: &Host<'_>, command: &[Strin
     if host.system {
         let (uid, gid) = (spec.user.host_uid, spec.user.host_gid);
         let groups = if controls::holds("jail_no_groups") { "--clear-groups" } else { "--keep-groups" };
-        line.add(&["setpriv", &format!("--regid={gid}"), groups]);
+        line.add(&["setpriv"]);
+        line.wall(controls::holds("jail_guest_has_a_group"), &[&format!("--regid={gid}")]);
+        line.add(&[groups]);
         line.wall(controls::holds("jail_guest_is_a_user"), &[&format!("--reuid={uid}")]);
         line.wall(controls::holds("jail_no_capabilities"), &["--bounding-set=-all", "--inh-caps=-all"]);
         line.add(&["--"]);

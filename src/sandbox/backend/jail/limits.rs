@@ -36,7 +36,7 @@ fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> 
         controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
     ];
     let mut table: Vec<(Resource, u64)> = always.into_iter().flatten().collect();
-    if beside != Beside::Group {
+    if beside != Beside::Group && controls::holds("jail_reserved_memory_limit") {
         // The guardian ends processes that use more memory than the session has. Memory that is only reserved must be
         // granted up to the machine's size, as in a container: else the same code would fail in another way.
         table.push((Resource::Data, machine));

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::controls;
 use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
@@ -212,7 +213,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
             (None, Ok(())) => internal("a jail is gone"),
         });
     };
-    if tools.system && group.is_some() {
+    if tools.system && group.is_some() && controls::holds("jail_guardian_goes_first") {
         let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
     }
     // Until here bubblewrap has only built the jail and waits; the byte lets it start Python.

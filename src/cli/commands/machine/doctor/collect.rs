@@ -51,6 +51,7 @@ pub async fn facts(context: &Context) -> Facts {
         bubblewrap: version_of("bwrap").await,
         jail_trouble: jail_trouble().await,
         sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
+        crypto_sockets: crypto_sockets().await,
         engine,
         config,
         images,
@@ -71,6 +72,17 @@ fn number(path: &str) -> Option<u64> {
 /// `user.max_pid_namespaces` is a file below `/proc/sys`.
 fn sysctl(name: &str) -> Option<u64> {
     number(&format!("/proc/sys/{}", name.replace('.', "/")))
+}
+
+/// Whether the module is there, or a dry run says which file would be loaded.
+async fn crypto_sockets() -> bool {
+    if Path::new("/sys/module/algif_aead").exists() {
+        return true;
+    }
+    let mut command = tokio::process::Command::new("modprobe");
+    command.args(["--dry-run", "--verbose", "algif_aead"]).stdin(Stdio::null()).kill_on_drop(true);
+    let said = timeout(PROGRAM, command.output()).await;
+    said.is_ok_and(|said| said.is_ok_and(|said| said.stdout.starts_with(b"insmod")))
 }
 
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.

@@ -100,7 +100,7 @@ fn runtime_finding(engine: &Engine, runtime: &str) -> Finding {
         );
     }
     if !runtime.contains("runc") {
-        return Finding::ok(format!("{runtime}; faults of runc do not matter to it"));
+        return another_runtime(runtime);
     }
     let unknown = || {
         Finding::warning(
@@ -116,6 +116,33 @@ fn runtime_finding(engine: &Engine, runtime: &str) -> Finding {
     Finding::warning(
         format!("runc {version} is open to {}; it may be patched by your distribution", open.join(", ")),
         "apt-get install --only-upgrade runc, or get 1.2.8, 1.3.3 or later; then systemctl restart docker",
+    )
+}
+
+/// Runtimes other than runc that start processes of the host's kernel.
+const LIKE_RUNC: [&str; 2] = ["crun", "youki"];
+/// Parts of the names of runtimes that bring a kernel of their own.
+const OWN_KERNEL: [&str; 3] = ["runsc", "gvisor", "kata"];
+
+fn another_runtime(runtime: &str) -> Finding {
+    let named = |parts: &[&str]| parts.iter().any(|part| runtime.contains(part));
+    if named(&OWN_KERNEL) {
+        return Finding::failure(
+            format!(
+                "`{runtime}` brings a kernel of its own, so what holds a sandbox cannot be read back from the host's: \
+                 every session would be refused"
+            ),
+            "set `sandbox.runtime` to `runc` or `crun`; docs/GVISOR.md says what differs",
+        );
+    }
+    if named(&LIKE_RUNC) {
+        return Finding::ok(format!("{runtime}; faults of runc do not matter to it"));
+    }
+    Finding::warning(
+        format!(
+            "nobody has tested Belljar with `{runtime}`; a session is refused if it differs from what was asked for"
+        ),
+        "belljar run '1 + 1' shows it; else set `sandbox.runtime` to `runc` or `crun`",
     )
 }
 

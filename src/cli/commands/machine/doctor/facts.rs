@@ -23,6 +23,8 @@ pub struct Facts {
     pub jail_trouble: Option<String>,
     /// The sysctls of the kernel that exist, with their values.
     pub sysctls: Vec<(&'static str, u64)>,
+    /// The kernel has, or would load, the module for authenticated encryption over sockets (`algif_aead`).
+    pub crypto_sockets: bool,
     pub engine: Result<Engine, EngineTrouble>,
     pub config: Config,
     /// Allowed images, with their size if the engine has them. Empty if the engine could not be asked.

@@ -91,7 +91,8 @@ pub fn user_namespaces(facts: &Facts) -> Finding {
     }
 }
 
-/// A setting of the kernel (sysctl) that can prevent sandboxes from working.
+/// A setting of the kernel (sysctl) that can prevent sandboxes from working, or leaves a way open that a guest which got
+/// out of its sandbox, or found a fault of the kernel, would use.
 pub struct Switch {
     pub name: &'static str,
     is_wrong: fn(u64) -> bool,
@@ -100,12 +101,17 @@ pub struct Switch {
     good: u64,
 }
 
+/// A setting that should not be 0.
+const fn guard(name: &'static str, good: u64, effect: &'static str) -> Switch {
+    Switch { name, is_wrong: |value| value == 0, effect, good }
+}
+
 const fn namespaces(name: &'static str) -> Switch {
     Switch { name, is_wrong: |most| most == 0, effect: "no sandbox can be built", good: 10_000 }
 }
 
 /// The settings of user namespaces have checks of their own.
-pub const SWITCHES: [Switch; 7] = [
+pub const SWITCHES: [Switch; 12] = [
     namespaces("user.max_pid_namespaces"),
     namespaces("user.max_net_namespaces"),
     namespaces("user.max_mnt_namespaces"),
@@ -118,6 +124,15 @@ pub const SWITCHES: [Switch; 7] = [
         effect: "checkpoints of large sessions cannot be kept, since each counts as a whole copy",
         good: 0,
     },
+    guard("kernel.kptr_restrict", 2, "addresses of the kernel can be read, which faults of it need"),
+    guard("kernel.dmesg_restrict", 1, "every user reads the kernel's log, with its addresses"),
+    guard("kernel.unprivileged_bpf_disabled", 1, "every user may load programs into the kernel"),
+    guard(
+        "kernel.io_uring_disabled",
+        2,
+        "every user may use `io_uring`, where many faults of the kernel were",
+    ),
+    guard("kernel.yama.ptrace_scope", 1, "a user's programs may read and change each other's memory"),
 ];
 
 /// One finding for each setting with a wrong value.
@@ -133,7 +148,22 @@ pub fn sysctls(found: &[(&'static str, u64)]) -> Vec<Finding> {
             (switch.is_wrong)(*value).then(|| Finding::warning(format!("`{name}` is {value}: {effect}"), fix))
         })
         .collect();
-    if wrong.is_empty() { vec![Finding::ok("none is in the way")] } else { wrong }
+    if wrong.is_empty() {
+        vec![Finding::ok("none is in the way, and none leaves a known way open")]
+    } else {
+        wrong
+    }
+}
+
+/// A guest cannot open a socket of the family that the module serves, but other containers and users can.
+pub fn crypto_sockets(can_be_used: bool) -> Option<Finding> {
+    can_be_used.then(|| {
+        Finding::warning(
+            "`algif_aead` can be used: unless the kernel is patched, users and containers that are not Belljar's, of \
+             an engine before 29.4.3, can change files through it that they may only read (CVE-2026-31431)",
+            "echo 'install algif_aead /bin/false' | sudo tee /etc/modprobe.d/belljar.conf, or upgrade the kernel",
+        )
+    })
 }
 
 pub fn apparmor(facts: &Facts) -> Finding {

@@ -4,6 +4,7 @@ use super::super::facts::{
     Cgroups, Config, Daemon, Engine, EngineTrouble, Found, Free, Home, Namespaces, SocketFile,
 };
 use super::super::finding::Severity;
+use super::super::machine::SWITCHES;
 use super::*;
 use crate::cli::render::human::word;
 use crate::config::load_text;
@@ -44,6 +45,7 @@ fn healthy() -> Facts {
         bubblewrap: Some("bubblewrap 0.8.0".into()),
         jail_trouble: None,
         sysctls: vec![("user.max_pid_namespaces", 1000), ("vm.overcommit_memory", 1)],
+        crypto_sockets: false,
         engine: Ok(healthy_engine()),
         config: config(""),
         images: vec![("python:3.12".into(), None), ("belljar/base".into(), Some(64 << 20))],
@@ -97,7 +99,7 @@ fn a_healthy_machine_is_green() {
     seccomp: the kernel can filter system calls
     user namespaces: up to 1000
     apparmor: does not restrict user namespaces
-    sysctls: none is in the way
+    sysctls: none is in the way, and none leaves a known way open
     bubblewrap: 0.8.0
     engine: 29.4.3 (API 1.53)
     engine socket: /var/run/docker.sock (mode 660)
@@ -226,9 +228,45 @@ fn an_old_runc_is_a_warning_since_distributions_patch_it() {
         "failure runtime: the engine has no runtime `kata`",
     );
     let mut facts = healthy();
-    with_engine(|engine| engine.runc = Some("1.0.0".into()))(&mut facts);
-    facts.config = config("[sandbox]\nruntime = 'runsc'");
+    with_engine(|engine| {
+        engine.runc = Some("1.0.0".into());
+        engine.runtimes.push("crun".into());
+    })(&mut facts);
+    facts.config = config("[sandbox]\nruntime = 'crun'");
     assert_eq!(complaints(&facts), Vec::<String>::new());
+}
+
+#[test]
+fn a_runtime_with_a_kernel_of_its_own_is_a_failure_and_an_unknown_one_a_warning() {
+    complains(
+        |facts| facts.config = config("[sandbox]\nruntime = 'runsc'"),
+        "failure runtime: `runsc` brings a kernel of its own",
+    );
+    complains(
+        with_engine(|engine| {
+            engine.runtimes.push("wasm".into());
+            engine.default_runtime = "wasm".into();
+        }),
+        "warning runtime: nobody has tested Belljar with `wasm`",
+    );
+}
+
+#[test]
+fn ways_that_the_kernel_leaves_open_are_warnings() {
+    for name in [
+        "kptr_restrict",
+        "dmesg_restrict",
+        "unprivileged_bpf_disabled",
+        "io_uring_disabled",
+        "yama.ptrace_scope",
+    ] {
+        let name = SWITCHES.iter().map(|switch| switch.name).find(|known| known.ends_with(name)).unwrap();
+        complains(|facts| facts.sysctls.push((name, 0)), &format!("warning sysctls: `{name}` is 0: "));
+        let mut facts = healthy();
+        facts.sysctls.push((name, 1));
+        assert_eq!(complaints(&facts), Vec::<String>::new());
+    }
+    complains(|facts| facts.crypto_sockets = true, "warning crypto sockets: `algif_aead` can be used");
 }
 
 #[test]
