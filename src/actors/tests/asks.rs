@@ -36,7 +36,7 @@ impl Client {
         ends.remove(0)
     }
 
-    fn count(&self, name: &str) -> usize {
+    pub(super) fn count(&self, name: &str) -> usize {
         self.events().iter().filter(|event| event.name() == name).count()
     }
 
