@@ -6,6 +6,8 @@
 /// Bytes that one session may write beyond the quota of its owner, for ends of cells, refusals and its removal. Once
 /// the reserve is used up as well, the session accepts only its removal.
 pub const SESSION_RESERVE_BYTES: u64 = 1024 * 1024;
+/// The part of the reserve that is left for ends: beyond it the session begins nothing, and its running cells are ended.
+pub(super) const RESERVE_FOR_ENDS_BYTES: u64 = SESSION_RESERVE_BYTES / 2;
 /// Bytes that a row costs in addition to its text: its other columns, its index entries, its share of a page.
 pub const ROW_BYTES: u64 = 512;
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-use super::account::{Account, Exceeded, Free, ROW_BYTES};
+use super::account::{Account, Exceeded, Free, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
 use super::idempotency::KeyTarget;
 use super::journal::Core;
 use super::lane::WriteBacklog;
@@ -281,12 +281,14 @@ impl EventLog {
                 entry
             }
             Err(exceeded) => {
-                if json.len() > LEAN_BYTES {
-                    self.tell_exceeded(exceeded);
-                }
+                let is_large = json.len() > LEAN_BYTES;
                 let entry = lean(entry);
                 let bytes = entry.cost() as u64 + ROW_BYTES;
                 inner.reserve_used = inner.reserve_used.saturating_add(bytes);
+                // Many small events are as much as a large one.
+                if is_large || inner.reserve_used > RESERVE_FOR_ENDS_BYTES {
+                    self.tell_exceeded(exceeded);
+                }
                 self.state.bill.lock().charge_anyway(bytes);
                 entry
             }

@@ -119,6 +119,7 @@ impl Actor for Executor {
             growing_looks: 0,
             freezing: Freezing::default(),
             live: LiveResources::default(),
+            replacements: 0,
             concluding: 0,
             gone: None,
             last_programs: None,
@@ -274,7 +275,8 @@ fn pull_progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
     let last = parking_lot::Mutex::new(None::<Instant>);
     move |status| {
         let mut last = last.lock();
-        if last.is_none_or(|at| at.elapsed() >= PULL_EVENTS_APART) {
+        let is_due = last.is_none_or(|at| at.elapsed() >= PULL_EVENTS_APART);
+        if is_due && log.has_reserve().is_ok() {
             *last = Some(Instant::now());
             log.append(EventBody::ImagePulling { status });
         }

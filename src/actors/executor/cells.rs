@@ -42,6 +42,7 @@ impl ExecutorState {
             // The session is about to learn that the sandbox ended, and gives the cell to another one.
             return;
         }
+        self.replacements = 0;
         self.note_snapshot();
         let frame = HostFrame::Cell {
             cell,
@@ -87,9 +88,12 @@ impl ExecutorState {
 
     pub(super) fn interrupt(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        self.args.log.append(EventBody::Interrupting { cell });
-        running.interrupted = true;
-        self.expect_interrupted(myself, cell);
+        // A client may interrupt a cell as often as it likes: the journal has it once, and the cell is killed
+        // some time after the first.
+        if !std::mem::replace(&mut running.interrupted, true) {
+            self.args.log.append(EventBody::Interrupting { cell });
+            self.expect_interrupted(myself, cell);
+        }
         self.send(myself, &HostFrame::Interrupt { cell });
     }
 

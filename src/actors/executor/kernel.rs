@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::responses::ToolResponses;
-use super::state::{Connected, ExecutorState};
+use super::state::{Connected, ExecutorState, WORKER_REPLACEMENTS};
 use crate::actors::launch::Ready;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::sink::RecorderSink;
 use crate::bridge::{FrameGuard, Incoming, Link};
+use crate::controls;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::store::EventLog;
@@ -95,6 +96,10 @@ impl ExecutorState {
                 self.cell_ended(myself, frame, frame_guard);
             }
             KernelFrame::WorkerReplaced { exit_code, after } => {
+                if let Err(why) = self.may_replace_worker() {
+                    self.give_up(myself, why);
+                    return;
+                }
                 let gone = self.live;
                 self.set_live(LiveResources::default());
                 self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard });
@@ -113,6 +118,23 @@ impl ExecutorState {
                 self.give_up(myself, "the kernel sent a frame out of turn".into());
             }
         }
+    }
+
+    /// Counts one more replacement of the worker between cells. A process that an earlier cell left running can
+    /// kill the worker as often as it likes, and each replacement is an event; so their number is bounded.
+    fn may_replace_worker(&mut self) -> Result<(), String> {
+        if !controls::holds("worker_replacements") {
+            return Ok(());
+        }
+        self.replacements += 1;
+        if self.replacements > WORKER_REPLACEMENTS {
+            return Err(format!(
+                "the process that holds the variables ended more than {WORKER_REPLACEMENTS} times without a cell in between"
+            ));
+        }
+        self.args.log.has_reserve().map_err(|exceeded| {
+            format!("the process that holds the variables ended, which cannot be noted: {exceeded}")
+        })
     }
 
     /// Sends a frame. A failure ends the sandbox, because the kernel does not read.

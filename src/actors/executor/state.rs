@@ -32,6 +32,9 @@ use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
 
+/// How often the worker may be replaced without a cell in between, until its sandbox is ended.
+pub const WORKER_REPLACEMENTS: u32 = 16;
+
 pub struct ExecutorArgs {
     pub session: OwnSession,
     pub launcher: Arc<Launcher>,
@@ -97,6 +100,8 @@ pub struct ExecutorState {
     pub(super) freezing: Freezing,
     /// The resources that the last cell of the main line left running in the worker.
     pub(super) live: LiveResources,
+    /// How often the worker was replaced since the last cell began.
+    pub(super) replacements: u32,
     /// The number of ended cells whose files are being compared.
     pub(super) concluding: usize,
     /// Why the sandbox is gone, once it is.

@@ -134,6 +134,15 @@ impl SessionActorState {
             self.deferred.push(message);
             return None;
         }
+        // The start of a sandbox is written down. A cell was checked and charged when it was queued.
+        let wants_sandbox = matches!(message, SessionMsg::Variables { .. } | SessionMsg::Compute { .. });
+        if wants_sandbox
+            && self.executor.is_none()
+            && let Err(problem) = self.can_write()
+        {
+            message.refuse(problem);
+            return None;
+        }
         Some(message)
     }
 

@@ -4,7 +4,7 @@ use super::{Bill, EventLog, HEAD_BYTES, LogState};
 use crate::controls;
 use crate::memory::Pool;
 use crate::protocol::event::EventBody;
-use crate::store::account::{Account, Exceeded, ROW_BYTES, SESSION_RESERVE_BYTES};
+use crate::store::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -95,7 +95,7 @@ impl EventLog {
     /// has room again.
     pub fn has_reserve(&self) -> Result<(), Exceeded> {
         let used = self.state.inner.lock().reserve_used;
-        if used <= SESSION_RESERVE_BYTES / 2 { Ok(()) } else { self.charge(0) }
+        if used <= RESERVE_FOR_ENDS_BYTES { Ok(()) } else { self.charge(0) }
     }
 
     /// Charges an event before any work is done for it. The charge is refunded if the event is not appended.

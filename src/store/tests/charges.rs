@@ -87,10 +87,12 @@ async fn beyond_the_quota_ends_are_written_and_large_values_are_not() {
     let used = account.used.load(Ordering::Relaxed);
     assert!(used <= 100_000 + SESSION_RESERVE_BYTES, "{used}");
     assert!(log.has_reserve().is_ok());
+    exceeded.borrow_and_update();
     for _ in 0..1_000 {
         log.append(EventBody::Frozen);
     }
     assert!(log.has_reserve().is_err(), "nothing new begins");
+    assert!(exceeded.has_changed().unwrap(), "many small events end cells as a large one does");
     account.refund(account.used.load(Ordering::Relaxed));
     assert!(log.has_reserve().is_ok(), "there is room again");
 }

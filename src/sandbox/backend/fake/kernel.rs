@@ -60,6 +60,7 @@ struct State {
     calls: u64,
     waiting_calls: BTreeMap<u64, oneshot::Sender<Value>>,
     loses_answers: bool,
+    ignores_interrupts: bool,
 }
 
 impl State {
@@ -102,6 +103,17 @@ impl FakeKernel {
         self.change(|state| state.loses_answers = true);
     }
 
+    /// From now on, cells go on when they are interrupted.
+    pub fn ignores_interrupts(&self) {
+        self.change(|state| state.ignores_interrupts = true);
+    }
+
+    /// The worker ends between two cells, and another takes its place.
+    pub fn replaces_worker(&self) {
+        let after = StateAfter::Restored(self.0.state.lock().newest_kept);
+        self.send(&KernelFrame::WorkerReplaced { exit_code: -9, after });
+    }
+
     /// All frames of daemons that the kernel has acted on so far, but for acknowledgements.
     pub fn heard(&self) -> Vec<HostFrame> {
         self.0.state.lock().heard.clone()
@@ -139,7 +151,8 @@ impl FakeKernel {
         !self.0.ended.is_cancelled()
     }
 
-    pub(super) async fn ended(&self) {
+    /// Waits until the sandbox has ended.
+    pub async fn ended(&self) {
         self.0.ended.cancelled().await;
     }
 
@@ -340,8 +353,11 @@ impl FakeKernel {
     }
 
     fn interrupt(&self, cell: CellNumber) {
-        let task = self.0.state.lock().running.get(&cell).map(|(_, task)| task.clone());
-        if let Some(task) = task {
+        let state = self.0.state.lock();
+        let task = state.running.get(&cell).map(|(_, task)| task.clone());
+        let heeds = !state.ignores_interrupts;
+        drop(state);
+        if let Some(task) = task.filter(|_| heeds) {
             task.abort();
             self.finish(cell, DoneStatus::Interrupted, DoneReason::ByUser);
         }

@@ -1,0 +1,135 @@
+use super::*;
+use crate::actors::executor::state::WORKER_REPLACEMENTS;
+use crate::protocol::api::VariablesFilter;
+use crate::protocol::frames::HostFrame;
+use crate::protocol::problem::Code;
+use crate::protocol::result::{Reason, Status};
+use crate::store::EventLog;
+
+/// More small events than the reserve of a session has room for.
+const MANY_EVENTS: usize = 1_000;
+
+impl Client {
+    /// Takes all that is left of the owner's quota of stored bytes.
+    fn uses_up_quota(&self) -> Arc<EventLog> {
+        let log = self.journal.log(self.id).unwrap();
+        let mut bytes = 1 << 50;
+        while bytes > 0 {
+            if log.charge(bytes).is_err() {
+                bytes /= 2;
+            }
+        }
+        log
+    }
+}
+
+fn is_gone(event: &EventBody) -> bool {
+    matches!(event, EventBody::SandboxGone { .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ends_again_and_again_between_cells_ends_its_sandbox() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let kernel = home.backend.kernel();
+    let most = usize::try_from(WORKER_REPLACEMENTS).unwrap();
+    // Each cell begins the count anew.
+    for _ in 0..2 {
+        for _ in 0..most {
+            kernel.replaces_worker();
+        }
+        kernel.is_heard().await;
+        let ticket = client.run("next").await;
+        assert_eq!(client.result(ticket).await.status, Status::Success);
+    }
+    assert_eq!((home.backend.started(), client.count("state_lost")), (1, 2 * most));
+    for _ in 0..=most {
+        kernel.replaces_worker();
+    }
+    client.has_event(is_gone).await;
+    assert_eq!(client.count("state_lost"), 3 * most);
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(home.backend.started(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_end_cannot_be_noted_ends_its_sandbox() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let log = client.uses_up_quota();
+    for _ in 0..MANY_EVENTS {
+        log.append(EventBody::Thawed);
+    }
+    home.backend.kernel().replaces_worker();
+    client.has_event(is_gone).await;
+    assert_eq!(client.count("state_lost"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_is_interrupted_often_has_one_event_of_it() {
+    let home = Home::new();
+    home.backend.plays("long", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let kernel = home.backend.kernel();
+    kernel.ignores_interrupts();
+    let ticket = client.run("long").await;
+    kernel.runs(1).await;
+    for _ in 0..5 {
+        let interrupt = |reply_to| SessionMsg::Interrupt { reply_to };
+        within("an interrupt", ask(&client.session, interrupt)).await.unwrap();
+    }
+    let interrupts = || {
+        let heard = kernel.heard();
+        heard.iter().filter(|frame| matches!(frame, HostFrame::Interrupt { .. })).count()
+    };
+    let heard = async {
+        while interrupts() < 5 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within("the kernel hears of all interrupts", heard).await;
+    kernel.lets_go_on(1);
+    client.result(ticket).await;
+    assert_eq!(client.count("interrupting"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_quota_left_refusals_ends_and_the_removal_are_written() {
+    let home = Home::new();
+    home.backend.plays("long", &[Step::Wait]);
+    home.backend.plays("end", &[Step::EndSandbox]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("long").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    let queued = client.run("end").await;
+    let log = client.uses_up_quota();
+    kernel.lets_go_on(1);
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    // The end of the sandbox and that of its cell are in the journal.
+    assert_eq!(client.result(queued).await.reason, Reason::SandboxLost);
+    client.has_event(is_gone).await;
+    assert_eq!((client.results(1).len(), client.results(2).len()), (1, 1));
+    // While there is a reserve, requests that need a sandbox start one; when it is used up, they are refused and write
+    // nothing.
+    for _ in 0..MANY_EVENTS {
+        log.append(EventBody::Thawed);
+    }
+    log.flushed().await;
+    let before = client.events().len();
+    for _ in 0..3 {
+        let which = VariablesFilter { private: false, imports: false };
+        let list = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
+        let problem = within("variables", ask(&client.session, list)).await.unwrap_err();
+        assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
+    }
+    assert_eq!((client.events().len(), home.backend.started()), (before, 1));
+    let remove = |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) };
+    within("the removal", ask(&client.session, remove)).await.unwrap();
+    assert_eq!(client.count("session_removed"), 1);
+}
