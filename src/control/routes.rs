@@ -336,13 +336,11 @@ mod tests {
         #[test]
         fn every_query_string_is_taken_or_refused(query in PIECES) {
             let Ok(uri) = axum::http::Uri::try_from(format!("/v1/x?{query}")) else { return Ok(()) };
-            drop(axum::extract::Query::<asks::AskQuery>::try_from_uri(&uri));
-            drop(axum::extract::Query::<cells::RunQuery>::try_from_uri(&uri));
-            drop(axum::extract::Query::<cells::ShowQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<AnswerQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<WaitQuery>::try_from_uri(&uri));
             drop(axum::extract::Query::<events::EventsQuery>::try_from_uri(&uri));
-            drop(axum::extract::Query::<jobs::ShowQuery>::try_from_uri(&uri));
-            drop(axum::extract::Query::<quota::QuotaQuery>::try_from_uri(&uri));
-            drop(axum::extract::Query::<sessions::ListQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<machine::QuotaQuery>::try_from_uri(&uri));
+            drop(axum::extract::Query::<ListQuery>::try_from_uri(&uri));
         }
     }
 

@@ -234,7 +234,7 @@ impl AsksFold {
 
     fn input(&mut self, ask: AskNumber, input: Input) {
         if let Some(recalled) = self.memory.asks.get_mut(&ask) {
-            recalled.inputs.push(input.as_told(recalled.spec.language, self.told_chars));
+            recalled.inputs.push(input.shortened(recalled.spec.language, self.told_chars));
         }
     }
 }
