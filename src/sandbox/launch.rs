@@ -135,6 +135,7 @@ impl Launcher {
         // The claim comes before the first await: from here on the end of the daemon waits for this launch.
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
+        self.permits(workspace.choice.backend)?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
