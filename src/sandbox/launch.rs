@@ -148,6 +148,7 @@ impl Launcher {
         // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
+        spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
         Ok(Prepared { spec, why, folder: guard, claim, launcher: Arc::clone(self) })
