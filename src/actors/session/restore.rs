@@ -10,6 +10,7 @@ use crate::actors::asks::recall::{AsksFold, RecalledAsks};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Attach, ExecutorMsg, Resumed};
 use crate::memory::{Charge, MemoryPurpose};
+use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
 use crate::protocol::clock;
 use crate::protocol::event::Event;
@@ -192,7 +193,7 @@ impl SessionActorState {
         self.apply(Input::Leave).await;
         let executor = self.executor.take();
         let (session, asks) = (myself.any_generation().clone(), self.asks.clone());
-        tokio::spawn(async move {
+        let leaving = async move {
             let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);
             let of_cells = async {
                 if let Some(executor) = &executor {
@@ -208,7 +209,7 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, None).await;
             }
-            let _ = session.cast(SessionMsg::Left);
-        });
+        };
+        spawn_reporting(leaving, move |_| drop(session.cast(SessionMsg::Left)));
     }
 }
