@@ -1,6 +1,7 @@
 //! Panics are reported to the owner of the task that panicked, counted, and provoked by tests.
 //!
-//! A task that panics must reach its owner as surely as one that returns ([`spawn_reporting`]). An owner restarts a
+//! A task that panics must reach its owner as surely as one that returns ([`spawn_reporting`]), and a loop of the daemon
+//! goes on after a panic ([`spawn_restarting`]). An owner restarts a
 //! part that panicked only a few times and then stops ([`CrashCounter`]). A test makes an actor panic at each of its
 //! messages in turn ([`panic_if_requested`]).
 
@@ -10,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The number of panics within [`WITHIN`] after which the owner does not restart the part again.
 pub const TOO_MANY: usize = 3;
@@ -61,6 +63,32 @@ pub fn spawn_reporting<T: Send + 'static>(
         let teller = &mut teller;
         teller.outcome = Some(work.await);
     })
+}
+
+/// Runs a loop that has to go on for as long as its owner needs it. A panic is logged, and the loop begins again; after
+/// too many panics it pauses first. It ends with its own end, or when the handle is used to abort it.
+pub fn spawn_restarting<F: Future<Output = ()> + Send + 'static>(
+    what: &'static str,
+    begin: impl Fn() -> F + Send + 'static,
+) -> JoinHandle<()> {
+    tokio::spawn(restarting(what, WITHIN, begin))
+}
+
+async fn restarting<F: Future<Output = ()> + Send + 'static>(
+    what: &'static str,
+    pause: Duration,
+    begin: impl Fn() -> F,
+) {
+    let mut crashes = CrashCounter::default();
+    while let Err(error) = AbortOnDropHandle::new(tokio::spawn(begin())).await {
+        if !error.is_panic() {
+            return;
+        }
+        tracing::error!(what, "a task in the background panicked, and begins again");
+        if crashes.one_more() {
+            tokio::time::sleep(pause).await;
+        }
+    }
 }
 
 /// Where a test wants a panic: at which messages of which kind of actor.
@@ -126,6 +154,36 @@ mod tests {
         let (sender, told) = oneshot::channel();
         spawn_reporting(std::future::pending::<()>(), |outcome| tell(sender, outcome)).abort();
         assert_eq!(told.await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_panics_begins_again_and_pauses_when_that_is_often() {
+        let begun = AtomicU64::new(0);
+        let pause = Duration::from_millis(50);
+        let since = Instant::now();
+        let begin = || {
+            let nth = begun.fetch_add(1, Ordering::Relaxed);
+            async move { assert!(nth > 4, "as it was told to") }
+        };
+        restarting("a test", pause, begin).await;
+        assert_eq!(begun.load(Ordering::Relaxed), 6);
+        assert!(since.elapsed() >= 3 * pause, "the third panic and those after it");
+    }
+
+    #[tokio::test]
+    async fn a_loop_ends_when_its_owner_aborts_it() {
+        let (held, dropped) = oneshot::channel::<()>();
+        let held = std::sync::Mutex::new(Some(held));
+        let running = spawn_restarting("a test", move || {
+            let held = held.lock().unwrap().take();
+            async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            }
+        });
+        tokio::task::yield_now().await;
+        running.abort();
+        assert!(dropped.await.is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! again.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use crate::protocol::ids::SessionId;
 use crate::protocol::periods::period;
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::remove_tree;
 
 const EVERY: Duration = Duration::from_secs(30);
@@ -61,22 +62,63 @@ impl Actor for Reaper {
     }
 }
 
-/// Removes folders that belong to none of the expected sandboxes and none of these sessions. It runs before
-/// the first request, so that no new folder appears meanwhile.
-pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) {
+/// Removes folders that belong to none of the expected sandboxes and none of these sessions. They are listed before
+/// the first request, and no later folder has the name of an earlier one; then they are removed one after the other,
+/// while the daemon serves, because a guest may have left a million files.
+pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) -> JoinHandle<()> {
     let paths = &launcher.paths;
-    clear(&paths.sandboxes_dir(), |name| !launcher.is_live(name));
-    clear(&paths.workspaces_dir(), |name| !sessions.iter().any(|session| session.to_string() == name));
-    clear(&paths.kernel_dir(), |name| name.starts_with(".draft-"));
+    let mut left = listed(&paths.sandboxes_dir(), |name| !launcher.is_live(name));
+    let is_known = |name: &str| sessions.iter().any(|session| session.to_string() == name);
+    left.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
+    left.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
+    let daemon = launcher.service.uid;
+    tokio::spawn(async move {
+        for path in left {
+            let shown = path.display().to_string();
+            let removed = folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&path)).await;
+            let error = match removed {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(problem) => problem.message,
+            };
+            tracing::warn!(error, path = shown, "cannot be removed");
+        }
+    })
 }
 
-fn clear(folder: &Path, which: impl Fn(&str) -> bool) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten() {
-        if which(&entry.file_name().to_string_lossy())
-            && let Err(error) = remove_tree(&entry.path())
-        {
-            tracing::warn!(%error, path = %entry.path().display(), "cannot be removed");
+fn listed(folder: &Path, which: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| which(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Paths, load_text};
+    use crate::sandbox::workspace::Service;
+
+    /// In a runtime of one thread nothing happens in the background before the test waits.
+    #[tokio::test]
+    async fn what_is_left_over_is_removed_in_the_background_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.path().into()));
+        let paths = paths.unwrap();
+        let settings = Arc::new(load_text(&home.path().join("config.toml"), "").unwrap().settings);
+        let service = Service { system: false, ..Service::of_this_process() };
+        let (kept, left) = (SessionId::fresh(), SessionId::fresh());
+        let workspace = |id: SessionId| paths.workspaces_dir().join(id.to_string());
+        let draft = paths.kernel_dir().join(".draft-1");
+        for folder in [&workspace(kept), &workspace(left), &draft, &paths.sandboxes_dir().join("old")] {
+            std::fs::create_dir_all(folder.join("deeper")).unwrap();
         }
+        let launcher = Launcher::new(service, settings, paths.clone(), "test".into());
+        let clearing = clear_folders(&launcher, &[kept]);
+        assert!(workspace(left).exists(), "the start does not wait for it");
+        // This one has appeared since.
+        let late = workspace(SessionId::fresh());
+        std::fs::create_dir_all(&late).unwrap();
+        clearing.await.unwrap();
+        assert!(workspace(kept).exists() && late.exists());
+        assert!(!workspace(left).exists() && !draft.exists() && !paths.sandboxes_dir().join("old").exists());
     }
 }

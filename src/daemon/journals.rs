@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::actors::directory::Directory;
 use crate::actors::jobs;
+use crate::panics::spawn_restarting;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
@@ -38,7 +39,10 @@ enum Thing {
 /// Keeps the retained data within the quotas: at intervals, and whenever it leaves no room for a new charge.
 pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, directory: &Directory) {
     let (launcher, journal) = (Arc::clone(launcher), journal.clone());
-    tokio::spawn(keep_within_quotas(launcher, journal, ledger.clone(), directory.clone()));
+    let (ledger, directory) = (ledger.clone(), directory.clone());
+    spawn_restarting("the quotas of what is kept", move || {
+        keep_within_quotas(Arc::clone(&launcher), journal.clone(), ledger.clone(), directory.clone())
+    });
 }
 
 async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger, directory: Directory) {

@@ -23,6 +23,7 @@ use crate::control::identity::Identities;
 use crate::control::subordinate;
 use crate::control::{self, App};
 use crate::controls;
+use crate::panics::spawn_restarting;
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::exit_codes;
 use crate::protocol::limits::DRAIN;
@@ -131,7 +132,8 @@ async fn serve(
 ) -> Result<(), DaemonError> {
     // Signals are handled before any client can know that there is a daemon to stop.
     let signals = Signals::listen()?;
-    tokio::spawn(keep_tidy(journal.clone()));
+    let tidied = journal.clone();
+    spawn_restarting("the tidying of the journal", move || keep_tidy(tidied.clone()));
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
@@ -159,7 +161,7 @@ async fn serve(
     let sessions = journal.living().map_err(unreadable)?;
     // Sandboxes are removed first, because none may still write into a folder that is being removed.
     let reaped = launcher.reap().await;
-    reaper::clear_folders(&launcher, &sessions);
+    drop(reaper::clear_folders(&launcher, &sessions));
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
     let inputs = Inputs::new(launcher.paths.jobs_dir(), ledger.clone());

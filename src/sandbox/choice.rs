@@ -12,10 +12,8 @@ impl Launcher {
     /// Chooses the backend for a session. Not every backend has a requested image.
     pub async fn choose(&self, wish: Backend, image: Option<&str>) -> Result<Choice, Problem> {
         let minimum = self.settings.sandbox.minimum_isolation;
-        if wish != Backend::Auto
-            && let Some(problem) = too_little(wish, minimum)
-        {
-            return Err(problem);
+        if wish != Backend::Auto {
+            self.permits(wish)?;
         }
         let named = |backend| Choice { backend, why: String::new() };
         let choice = match wish {
@@ -23,10 +21,6 @@ impl Launcher {
             Backend::Bubblewrap => {
                 self.backend(Backend::Bubblewrap).check(image).await?;
                 named(Backend::Bubblewrap)
-            }
-            Backend::Process if self.service.system && controls::holds("root_runs_no_plain_processes") => {
-                return Err(Problem::new(Code::Forbidden, "a daemon of root runs no code without isolation")
-                    .hint("start a daemon as an ordinary user for the backend `process`"));
             }
             Backend::Process => named(Backend::Process),
             Backend::Auto => {
@@ -46,6 +40,20 @@ impl Launcher {
             "backend chosen"
         );
         Ok(choice)
+    }
+
+    /// Whether sandboxes of this backend may be started now. It is asked at every start, because the configuration may
+    /// demand more than when the session began.
+    pub(super) fn permits(&self, backend: Backend) -> Result<(), Problem> {
+        if let Some(problem) = too_little(backend, self.settings.sandbox.minimum_isolation) {
+            return Err(problem);
+        }
+        let bare = backend == Backend::Process && self.service.system;
+        if bare && controls::holds("root_runs_no_plain_processes") {
+            return Err(Problem::new(Code::Forbidden, "a daemon of root runs no code without isolation")
+                .hint("start a daemon as an ordinary user for the backend `process`"));
+        }
+        Ok(())
     }
 
     /// The reasons why no sandbox can be made at all, one sentence for each backend that could serve.

@@ -2,6 +2,7 @@
 
 use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::ImageFact;
 use crate::protocol::text::quotable;
 
 /// The images that may be tried for a request, in order.
@@ -21,6 +22,15 @@ pub(in crate::sandbox) fn candidates<'a>(
             "use one of `{}`, or add it to `sandbox.images` in the configuration",
             allowed.join("`, `")
         )))
+}
+
+/// The problem of a session whose first image is no longer there.
+pub(in crate::sandbox) fn is_gone(first: &ImageFact) -> Problem {
+    let (name, id) = (quotable(&first.reference), quotable(&first.id));
+    let what =
+        format!("the image `{name}` ({id}) that this session began with is gone, and it takes no other");
+    Problem::new(Code::ImageMissing, what)
+        .hint("make a new session with `belljar new`, and copy files with `belljar cp`")
 }
 
 /// The engine reads a name without a tag as `:latest`.

@@ -139,6 +139,7 @@ impl Launcher {
         let claim = self.claims.claim(&sandbox);
         workspace.check_account().await?;
         host_memory::check(self.settings.sandbox.memory_reserve_bytes)?;
+        self.permits(workspace.choice.backend)?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         let storage = |error: std::io::Error| {
@@ -153,6 +154,7 @@ impl Launcher {
         // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
+        spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
         Ok(Prepared { spec, why, folder: guard, claim, launcher: Arc::clone(self) })

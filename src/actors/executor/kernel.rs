@@ -11,6 +11,7 @@ use crate::actors::session::messages::SessionMsg;
 use crate::actors::sink::RecorderSink;
 use crate::bridge::{FrameGuard, Incoming, Link};
 use crate::controls;
+use crate::panics::spawn_restarting;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::store::EventLog;
@@ -84,7 +85,9 @@ impl ExecutorState {
                 });
             });
         let looks = myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle();
-        let exceeded = tokio::spawn(tell_exceeded(myself.clone(), &self.args.log)).abort_handle();
+        let (executor, log) = (myself.clone(), Arc::clone(&self.args.log));
+        let tell = move || tell_exceeded(executor.clone(), &log);
+        let exceeded = spawn_restarting("the watch of what exceeds the quota", tell).abort_handle();
         self.freezing.seen_running = Instant::now();
         self.connected = Some(Connected::new(ready.sandbox, link, [looks, exceeded]));
         self.look_at_quota(myself);
@@ -170,4 +173,20 @@ fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = 
 /// answer to an earlier daemon matches no request of this one.
 pub(super) fn request_number() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 >> REQUEST_NUMBER_SPARED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_request_says_nothing_of_the_next_and_every_parser_reads_it() {
+        const EXACT_IN_JSON: u64 = 1 << 53;
+        let numbers: Vec<u64> = (0..100).map(|_| request_number()).collect();
+        for pair in numbers.windows(2) {
+            let apart = pair.iter().copied().reduce(u64::abs_diff).unwrap_or_default();
+            assert!(apart > 1 << 20, "{pair:?}");
+            assert!(pair.iter().all(|number| *number < EXACT_IN_JSON), "{pair:?}");
+        }
+    }
 }

@@ -61,8 +61,8 @@ impl SessionActorState {
         };
         // The recorder reads the output of running cells again, which blocks.
         let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
-        let held_by = past.sandbox.as_ref().map(|receipt| receipt.backend);
-        let making = place.is_none().then(|| make_workspace(&myself, &args, held_by));
+        let began = past.last_sandbox.as_ref();
+        let making = place.is_none().then(|| make_workspace(&myself, &args, began));
         let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {

@@ -1,6 +1,5 @@
 //! The reset and the removal of a session.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::journalled::{RemovalRecord, forget};
@@ -14,6 +13,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{Workspace, remove_tree};
 use crate::session::machine::Input;
 
@@ -26,13 +26,14 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
 }
 
 /// Removes the managed folder of a session that never started in this daemon and so has no `Workspace`.
-pub(super) async fn remove_folder(launcher: &Launcher, id: SessionId) {
+/// A guest may have left a million files, so that is done on threads of the owner.
+pub(super) async fn remove_folder(launcher: &Launcher, owner: u32, id: SessionId) {
     let path = launcher.paths.workspaces_dir().join(id.to_string());
-    let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
-    if let Ok(Err(error)) = removed
-        && error.kind() != ErrorKind::NotFound
-    {
-        tracing::warn!(%error, session = %id, "a workspace is left to the reaper");
+    let removed = folders::run(owner, WorkKind::Removal, None, move || remove_tree(&path)).await;
+    let removed =
+        removed.map_err(|problem| problem.message).and_then(|done| done.map_err(|error| error.to_string()));
+    if let Err(error) = removed {
+        tracing::warn!(error, session = %id, "a workspace is left to the reaper");
     }
 }
 
@@ -106,7 +107,7 @@ impl SessionActorState {
         let session = myself.any_generation().clone();
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         let making = self.making.take();
-        tokio::spawn(async move {
+        let taken_down = async move {
             if let Some(making) = making {
                 // A workspace created after the removal would belong to no session, so its creation is
                 // awaited.
@@ -119,12 +120,16 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
+            noted
+        };
+        spawn_reporting(taken_down, move |noted| {
             let _ = session.cast(SessionMsg::Removed { reply_to, noted });
         });
     }
 
     /// Removes the rest of the session and answers the callers, but not before the journal has the removal.
-    pub(super) fn removed(&mut self, reply_to: Option<Reply<()>>, mut noted: RemovalRecord) {
+    pub(super) fn removed(&mut self, reply_to: Option<Reply<()>>, noted: Option<RemovalRecord>) {
+        let mut noted = noted.unwrap_or_else(|| RemovalRecord::begin(&self.args.journal, self.args.id));
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
         self.forgo_sandbox();

@@ -6,6 +6,7 @@ use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
+use crate::panics::spawn_reporting;
 use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
@@ -28,8 +29,8 @@ impl SessionActorState {
         self.apply(Input::Freeze);
         let number = self.machine.freezes();
         let frozen = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Freeze { reply_to }));
-        tokio::spawn(async move {
-            let outcome = frozen.await.unwrap_or_else(|| Err(ended_meanwhile()));
+        spawn_reporting(frozen, move |outcome| {
+            let outcome = outcome.flatten().unwrap_or_else(|| Err(ended_meanwhile()));
             let _ = session.cast(SessionMsg::FreezeDone { number, outcome, reply_to });
         });
     }

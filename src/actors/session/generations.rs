@@ -439,7 +439,7 @@ fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
         args.launcher.reap().await;
         match place {
             Some((workspace, _)) => remove_workspace(workspace).await,
-            None if args.workspace.is_none() => remove_folder(&args.launcher, id).await,
+            None if args.workspace.is_none() => remove_folder(&args.launcher, args.owner, id).await,
             None => {}
         }
         drop(slot);

@@ -346,10 +346,11 @@ pub enum SessionMsg {
     },
     /// The frame guard is held until the result is appended to the journal.
     CellFinished(Box<ExecutionResult>, Option<FrameGuard>),
-    /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal.
+    /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal; `None` if the
+    /// task that took the sandbox down panicked.
     Removed {
         reply_to: Option<Reply<()>>,
-        noted: RemovalRecord,
+        noted: Option<RemovalRecord>,
     },
     Tick,
 }

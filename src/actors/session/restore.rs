@@ -9,6 +9,7 @@ use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, Resumed};
 use crate::memory::{Charge, MemoryPurpose};
+use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
 use crate::protocol::clock;
 use crate::protocol::event::Event;
@@ -225,7 +226,7 @@ impl SessionActorState {
         self.apply(Input::Leave);
         let executor = self.executor.take();
         let (session, asks) = (myself.any_generation().clone(), self.asks.clone());
-        tokio::spawn(async move {
+        let leaving = async move {
             let of_asks = asks.call(|reply_to| AsksMsg::Leave { reply_to }, None);
             let of_cells = async {
                 if let Some(executor) = &executor {
@@ -241,8 +242,8 @@ impl SessionActorState {
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Leave { reply_to }, None).await;
             }
-            let _ = session.cast(SessionMsg::Left);
-        });
+        };
+        spawn_reporting(leaving, move |_| drop(session.cast(SessionMsg::Left)));
     }
 }
 

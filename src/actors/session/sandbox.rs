@@ -48,17 +48,19 @@ pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> 
 }
 
 /// Creates the workspace in a task, because that depends on how the engine maps users, and the engine may be
-/// slow. `held_by` is the backend of a sandbox that may still run: then no other backend is chosen.
+/// slow. `began` is the receipt of the last sandbox: a session never goes on in another backend, where it would be
+/// isolated otherwise and have another image.
 pub(super) fn make_workspace(
     myself: &OwnSession,
     args: &SessionArgs,
-    held_by: Option<Backend>,
+    began: Option<&Receipt>,
 ) -> JoinHandle<()> {
     let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
     let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
     let (wish, image) = (args.backend, args.wanted.image.clone());
     let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
     // The earlier user id is reserved at once, so that no other session gets it meanwhile.
+    let began = began.map(|receipt| Choice { backend: receipt.backend, why: receipt.chosen.clone() });
     let kept = before.and_then(|before| before.slot).map(|uid| launcher.slots.keep(uid));
     let make = async move {
         let make = async {
@@ -74,11 +76,14 @@ pub(super) fn make_workspace(
                 // First in the journal: nothing may exist that the next daemon would not find.
                 journal.create_session(&record).await.map_err(Problem::from)?;
             }
-            let choice = match held_by {
-                Some(backend) => Choice { backend, why: String::new() },
+            let goes_on = began.is_some();
+            let choice = match began {
+                Some(choice) => choice,
                 None => launcher.choose(wish, image.as_deref()).await?,
             };
-            let mode = launcher.backend(choice.backend).user_mapping().await?;
+            let mode = launcher.backend(choice.backend).user_mapping().await;
+            let mode =
+                mode.map_err(|problem| if goes_on { only_there(choice.backend, problem) } else { problem })?;
             let service = launcher.service;
             if let Some(folder) = folder {
                 let paths = &launcher.paths;
@@ -110,6 +115,13 @@ pub(super) fn make_workspace(
             || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
         let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(made.unwrap_or_else(panicked))));
     })
+}
+
+/// The problem of a session whose backend is away.
+fn only_there(backend: Backend, problem: Problem) -> Problem {
+    let message =
+        format!("{}; the session began in `{}` and goes on only there", problem.message, backend.name());
+    Problem { message, ..problem }
 }
 
 impl SessionArgs {
@@ -342,9 +354,7 @@ impl SessionActorState {
 
     /// Fixes the image of the session, because the default image may change.
     pub(super) fn keep_image(&mut self) {
-        if let Some(receipt) = &self.receipt
-            && receipt.backend == Backend::Docker
-        {
+        if let Some(receipt) = &self.receipt {
             self.args.wanted.image.get_or_insert_with(|| receipt.image.reference.clone());
             self.args.wanted.first_image.get_or_insert_with(|| receipt.image.clone());
         }
@@ -407,9 +417,7 @@ impl SessionActorState {
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {
-            let held_by =
-                self.restored.as_ref().and_then(|past| past.sandbox.as_ref()).map(|before| before.backend);
-            self.making = Some(make_workspace(myself, &self.args, held_by));
+            self.making = Some(make_workspace(myself, &self.args, self.receipt.as_deref()));
         }
         if self.is_forsaken() {
             self.remove(myself, None);

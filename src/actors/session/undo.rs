@@ -5,6 +5,7 @@ use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg, Undoing};
+use crate::panics::spawn_reporting;
 use crate::protocol::api::Undone;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -32,7 +33,7 @@ impl SessionActorState {
         let (session, log, newest) = (myself.clone(), Arc::clone(&self.log), self.machine.cells());
         let undone =
             send_now(&executor, move |reply_to| ExecutorMsg::Command(Command::Undo { cells, reply_to }));
-        tokio::spawn(async move {
+        let work = async move {
             let outcome = undone.await.unwrap_or_else(|| Err(ended_meanwhile()));
             let files_changed = match &outcome {
                 Ok(done) => {
@@ -44,6 +45,11 @@ impl SessionActorState {
                 }
                 Err(_) => Vec::new(),
             };
+            (outcome, files_changed)
+        };
+        // Cells wait until the undo is over, however it ended.
+        spawn_reporting(work, move |done| {
+            let (outcome, files_changed) = done.unwrap_or_else(|| (Err(ended_meanwhile()), Vec::new()));
             let _ = session.cast(SessionMsg::UndoDone { outcome, files_changed, reply_to });
         });
     }

@@ -93,3 +93,18 @@ async fn a_cell_that_finds_no_worker_is_sent_again_after_a_freeze() {
     client.thaw().await;
     assert_eq!(client.result(ticket).await.stdout, "at last");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kernel_that_is_busy_for_a_cell_that_nothing_is_in_the_way_of_is_given_up() {
+    let home = Home::new();
+    home.backend.plays("refused", &[Step::Refuse(RefusedCode::Busy)]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("refused").await;
+    assert_eq!(client.result(ticket).await.reason, Reason::SandboxLost);
+    let given_up = |event: &EventBody| matches!(event, EventBody::SandboxGone { reason } if reason.contains("nothing was in the way"));
+    client.has_event(given_up).await;
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(home.backend.started(), 2);
+}

@@ -118,19 +118,17 @@ impl Home {
 
     /// Starts a daemon, which takes over all that an earlier one left.
     async fn daemon(&self) -> Daemon {
-        self.daemon_with("").await
+        self.daemon_with(SETTINGS).await
     }
 
-    /// The same, with further lines in the settings of sandboxes.
-    async fn daemon_with(&self, of_sandboxes: &str) -> Daemon {
+    async fn daemon_with(&self, settings: &str) -> Daemon {
         let home = self.path();
         let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.clone().into()));
         let paths = paths.unwrap();
         for folder in [paths.sandboxes_dir(), paths.workspaces_dir(), paths.kernel_dir(), paths.spill_dir()] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        let settings = SETTINGS.replace("[sandbox]", &format!("[sandbox]\n{of_sandboxes}"));
-        let settings = Arc::new(load_text(&home.join("config.toml"), &settings).unwrap().settings);
+        let settings = Arc::new(load_text(&home.join("config.toml"), settings).unwrap().settings);
         let journal = Journal::open(&home).unwrap();
         let service = Service { system: false, ..Service::of_this_process() };
         let launcher = Launcher::new(service, Arc::clone(&settings), paths, "test".into());

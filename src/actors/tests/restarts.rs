@@ -139,11 +139,62 @@ async fn where_memory_is_short_no_sandbox_is_added_and_those_that_run_go_on() {
     let client = daemon.makes_a_session().await;
     let id = client.id;
     daemon.dies().await;
-    let daemon = home.daemon_with("memory_reserve = \"1000000TiB\"").await;
+    let short = SETTINGS.replace("[sandbox]", "[sandbox]\nmemory_reserve = \"1000000TiB\"");
+    let daemon = home.daemon_with(&short).await;
     let client = daemon.client(id);
     let ticket = client.run("next").await;
     assert_eq!(client.result(ticket).await.status, Status::Success);
     let problem = daemon.makes(OWNER, NewSession::default()).await.err().unwrap();
     assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
     assert!(problem.message.contains("memory available"), "{problem:?}");
+}
+
+/// The images of the session's sandboxes, by their ids.
+fn images(client: &Client) -> Vec<String> {
+    let ready = client.events().into_iter().filter_map(|event| match event {
+        EventBody::SandboxReady { image, .. } => Some(image.id),
+        _ => None,
+    });
+    ready.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_on_in_the_image_and_the_backend_that_it_began_with() {
+    let home = Home::new();
+    home.backend.plays("end", &[Step::EndSandbox]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    for _ in 0..2 {
+        let ticket = client.run("end").await;
+        client.result(ticket).await;
+    }
+    assert_eq!(home.backend.started(), 2);
+    daemon.dies().await;
+    // The next daemon would choose another backend for a new session.
+    let elsewhere = SETTINGS.replace("\"process\"", "\"bubblewrap\"");
+    let daemon = home.daemon_with(&elsewhere).await;
+    let client = daemon.client(client.id);
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(home.backend.started(), 3);
+    assert_eq!(images(&client), ["fake-0"; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_does_not_go_on_in_a_backend_that_is_not_enough_any_more() {
+    let home = Home::new();
+    home.backend.plays("end", &[Step::EndSandbox]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("end").await;
+    client.result(ticket).await;
+    daemon.dies().await;
+    let stricter = SETTINGS.replace("\"process\"", "\"bubblewrap\"\nminimum_isolation = \"jail\"");
+    let daemon = home.daemon_with(&stricter).await;
+    let client = daemon.client(client.id);
+    let ticket = client.run("next").await;
+    let refused = client.result(ticket).await;
+    assert_ne!(refused.status, Status::Success, "{refused:?}");
+    assert!(refused.state.note.as_ref().is_some_and(|note| note.contains("isolates less")), "{refused:?}");
+    assert_eq!(home.backend.started(), 1);
 }

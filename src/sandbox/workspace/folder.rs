@@ -17,7 +17,7 @@ use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
 use crate::sandbox::workspace::local;
 use crate::sandbox::workspace::nameless;
-use crate::sandbox::workspace::owner::{self, Ids, WorkKind, acting_as};
+use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, WorkKind, acting_as};
 use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::room::Filling;
 use crate::sandbox::workspace::root::Root;
@@ -46,11 +46,14 @@ pub struct Workspace {
     /// Every access of the daemon goes through this, never through the path, and only by [`Workspace::access`].
     root: Arc<OwnedFd>,
     pub managed: bool,
+    /// The guest's user when the session began, or was restored.
     pub user: GuestUser,
+    /// How the engine maps the owner of a caller's folder; `None` where the guest is not that owner.
+    owner_mapping: Option<UserMapping>,
     /// The backend that the guest's user was picked for.
     pub choice: Choice,
     /// The user with whose rights work is done; `None` where the daemon's own rights are the user's.
-    ids: Option<Arc<Ids>>,
+    ids: Option<Arc<CurrentIds>>,
     /// In a caller's folder, the list that says whether the caller's id is still the caller's account.
     accounts: Option<Accounts>,
     /// The user whose threads work in the folder.
@@ -83,7 +86,8 @@ impl Workspace {
     #[cfg(test)]
     pub(super) fn access_here<T>(&self, work: impl FnOnce(&Root<'_>) -> T) -> T {
         let root = Root { folder: self.root.as_fd(), managed: self.managed, uid: self.user.host_uid };
-        acting_as(self.ids.as_deref(), || work(&root)).unwrap()
+        let ids = self.ids.as_ref().map(|ids| ids.now());
+        acting_as(ids.as_deref(), || work(&root)).unwrap()
     }
 
     /// How much of the disk the folder takes, and how long it took to measure. Files without a name that processes of
@@ -157,12 +161,14 @@ impl Workspace {
                 Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
             }
         }
-        let ids = service.system.then(|| Arc::new(Ids::alone(user.host_uid, user.host_gid)));
+        let of_guest = || Arc::new(CurrentIds::of_guest(Ids::alone(user.host_uid, user.host_gid)));
+        let ids = service.system.then(of_guest);
         Ok(Self {
             path,
             root: Arc::new(root),
             managed: true,
             user,
+            owner_mapping: None,
             choice,
             ids,
             accounts: None,
@@ -223,20 +229,13 @@ impl Workspace {
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
-            mapped(mapping, found.st_uid, groups::for_guest(found.st_uid, found.st_gid)).ok_or_else(|| {
-                Problem::new(
-                    Code::Forbidden,
-                    format!("the engine cannot run a guest as the owner of `{shown}`"),
-                )
-                .hint("the engine remaps user ids; use a managed workspace")
-            })?
+            as_owner(mapping, &path, found.st_uid, found.st_gid)?
         } else {
             guest(service, mapping, 0)
         };
-        let of_account = || Ids::of_account(user.host_uid);
-        let alone = || Ids::alone(user.host_uid, user.host_gid);
-        let ids = service.system.then(|| Arc::new(of_account().unwrap_or_else(alone)));
-        let looked = acting_as(ids.as_deref(), || {
+        let alone = |uid| Ids::alone(uid, groups::without_account(uid));
+        let ids = service.system.then(|| Arc::new(CurrentIds::of_account(alone(user.host_uid))));
+        let looked = acting_as(ids.as_ref().map(|ids| ids.now()).as_deref(), || {
             set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
         });
         looked.map_err(|error| bad(format!("the workspace `{shown}` cannot be looked at: {error}")))??;
@@ -245,12 +244,29 @@ impl Workspace {
             root: Arc::new(root),
             managed: false,
             user,
+            owner_mapping: service.system.then_some(mapping),
             choice,
             ids,
             accounts: Some(accounts.clone()),
             pays: peer,
             filling: Arc::default(),
         })
+    }
+
+    /// The guest's user for a new sandbox. The owner of a caller's folder may have left its group since the session
+    /// began.
+    pub async fn guest_now(&self) -> Result<GuestUser, Problem> {
+        let Some(mapping) = self.owner_mapping.filter(|_| controls::holds("groups_are_current")) else {
+            return Ok(self.user);
+        };
+        let (folder, path, uid) = (Arc::clone(&self.root), self.path.clone(), self.user.host_uid);
+        let look = move || {
+            let found = rustix::fs::fstat(&folder).map_err(|error| {
+                Problem::new(Code::Storage, format!("`{}` cannot be looked at: {error}", path.display()))
+            })?;
+            as_owner(mapping, &path, uid, found.st_gid)
+        };
+        owner::run(self.pays, WorkKind::Look, None, look).await?
     }
 
     /// Device and inode, to recognise the folder again.
@@ -335,6 +351,14 @@ pub(in crate::sandbox) fn guest(service: Service, mapping: UserMapping, slot: u3
     }
 }
 
+/// The guest that works as the owner of a folder, with the groups that the owner has now.
+fn as_owner(mapping: UserMapping, path: &Path, uid: u32, folder_gid: u32) -> Result<GuestUser, Problem> {
+    mapped(mapping, uid, groups::for_guest(uid, folder_gid)).ok_or_else(|| {
+        let what = format!("the engine cannot run a guest as the owner of `{}`", path.display());
+        Problem::new(Code::Forbidden, what).hint("the engine remaps user ids; use a managed workspace")
+    })
+}
+
 /// The ids inside the container for a user of the host.
 fn mapped(mapping: UserMapping, uid: u32, gid: u32) -> Option<GuestUser> {
     match mapping {
@@ -371,6 +395,30 @@ mod tests {
         assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
         assert!(Path::new("/etc/passwd").exists());
         remove_tree(&home.path().join("w")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_new_sandbox_has_the_group_that_the_owner_has_now() {
+        const DAEMON: u32 = 1;
+        let service = Service::of_this_process();
+        if !service.system {
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("w");
+        std::fs::create_dir(&path).unwrap();
+        for folder in [home.path(), &path] {
+            std::os::unix::fs::chown(folder, Some(DAEMON), Some(DAEMON)).unwrap();
+        }
+        let choice = Choice { backend: crate::protocol::receipt::Backend::Docker, why: String::new() };
+        let accounts = Accounts::load(home.path().join("accounts.json"));
+        let made = Workspace::of_caller(&path, service, UserMapping::Same, choice, DAEMON, &[], &accounts);
+        let mut workspace = made.unwrap();
+        let now = workspace.user;
+        assert_eq!((now.uid, now.gid), (DAEMON, DAEMON));
+        // The owner was a member of another group when the session began.
+        (workspace.user.gid, workspace.user.host_gid) = (27, 27);
+        assert_eq!(workspace.guest_now().await.unwrap(), now);
     }
 
     #[test]

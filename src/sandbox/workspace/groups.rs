@@ -11,9 +11,18 @@ pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
     if !controls::holds("guest_groups") {
         return folder_gid;
     }
-    let is_nameless = |gid: u32| matches!(Group::from_gid(Gid::from_raw(gid)), Ok(None));
     let Ok(account) = Ids::look_up(uid) else { return NO_GROUP };
     choose(account.as_ref(), uid, folder_gid, is_nameless)
+}
+
+/// The group of a user who has no account.
+#[must_use]
+pub(super) fn without_account(uid: u32) -> u32 {
+    choose(None, uid, NO_GROUP, is_nameless)
+}
+
+fn is_nameless(gid: u32) -> bool {
+    matches!(Group::from_gid(Gid::from_raw(gid)), Ok(None))
 }
 
 /// Root's group is never chosen. A user without an account gets the group with the number of its own id, unless that

@@ -72,27 +72,35 @@ pub struct OurContainer {
 /// Connects when it is first needed, and tries again until that succeeds, so a daemon may start before its engine does.
 pub struct Engine {
     docker: OnceCell<Docker>,
+    /// The address of the engine.
+    host: String,
 }
 
 impl Engine {
     #[must_use]
     pub fn new() -> Self {
-        Self { docker: OnceCell::new() }
+        let host = std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
+        Self { docker: OnceCell::new(), host }
     }
 
     /// The raw client, for calls that only one module makes.
     pub(super) async fn docker(&self) -> Result<&Docker, EngineError> {
         self.docker
             .get_or_try_init(|| async {
-                if let Some(path) = exposed_socket()
-                    && controls::holds("engine_socket_is_closed")
-                {
-                    return Err(EngineError::Exposed(path.display().to_string()));
-                }
+                self.check_socket()?;
                 let docker = Docker::connect_with_defaults().map_err(|error| unavailable(&error))?;
                 within("answer", ENGINE_CALL, docker.negotiate_version()).await
             })
             .await
+    }
+
+    /// Refuses an engine that every user of the machine can command. Its socket may be opened to others at any time, so
+    /// this is asked again for every container; containers that run can still be ended.
+    fn check_socket(&self) -> Result<(), EngineError> {
+        match exposed_socket(&self.host).filter(|_| controls::holds("engine_socket_is_closed")) {
+            Some(path) => Err(EngineError::Exposed(path.display().to_string())),
+            None => Ok(()),
+        }
     }
 
     pub async fn version(&self) -> Result<String, EngineError> {
@@ -105,6 +113,7 @@ impl Engine {
     }
 
     pub async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, EngineError> {
+        self.check_socket()?;
         let options =
             CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
         let docker = self.docker().await?;
@@ -257,10 +266,9 @@ pub(super) fn classify(what: &'static str, error: DockerError) -> EngineError {
 }
 
 /// The socket of an engine on this machine, if every user can write to it.
-fn exposed_socket() -> Option<PathBuf> {
+fn exposed_socket(host: &str) -> Option<PathBuf> {
     const OTHERS_WRITE: u32 = 0o002;
     const OTHERS_ENTER: u32 = 0o001;
-    let host = std::env::var("DOCKER_HOST").unwrap_or_else(|_| "unix:///var/run/docker.sock".into());
     let path = PathBuf::from(host.strip_prefix("unix://")?);
     let mode = |path: &Path| std::fs::metadata(path).ok().map(|found| found.permissions().mode());
     let reached = path.parent().and_then(mode).is_none_or(|mode| mode & OTHERS_ENTER != 0);
@@ -286,6 +294,28 @@ mod tests {
             docker_root_dir: Some(folder.into()),
             ..SystemInfo::default()
         }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_is_opened_to_everybody_later_gets_no_container() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("docker.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(folder.path(), 0o755);
+        mode(&path, 0o660);
+        let host = format!("unix://{}", path.display());
+        let connected = Docker::connect_with_unix(&host, 1, bollard::API_DEFAULT_VERSION).unwrap();
+        let engine = Engine { docker: OnceCell::new_with(Some(connected)), host };
+        assert!(engine.check_socket().is_ok());
+        mode(&path, 0o666);
+        let refused = engine.create("x", ContainerCreateBody::default()).await.unwrap_err();
+        assert!(matches!(refused, EngineError::Exposed(_)), "{refused}");
+        // No other user gets to the socket.
+        mode(folder.path(), 0o700);
+        assert!(engine.check_socket().is_ok());
     }
 
     #[test]
@@ -324,7 +354,7 @@ mod tests {
         let engine = plays(&socket, answers);
         let docker =
             Docker::connect_with_unix(&socket.to_string_lossy(), 10, bollard::API_DEFAULT_VERSION).unwrap();
-        Engine { docker: OnceCell::new_with(Some(docker)) }.remove("x").await.unwrap();
+        Engine { docker: OnceCell::new_with(Some(docker)), host: String::new() }.remove("x").await.unwrap();
         assert!(engine.is_finished(), "it was asked until the container was gone");
     }
 }

@@ -14,7 +14,7 @@ use crate::protocol::receipt::{Backend, ImageFact};
 use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::backend::docker::engine::{Engine, EngineError, classify, within};
-use crate::sandbox::images::{candidates, tagged};
+use crate::sandbox::images::{candidates, is_gone, tagged};
 
 /// Maximum time between two signs of progress of a pull.
 const PULL_IDLE: Duration = Duration::from_secs(120);
@@ -64,12 +64,7 @@ pub async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Prob
     if found.is_some_and(|found| found.id == first.id) {
         return Ok(first.clone());
     }
-    let name = quotable(&first.reference);
-    let id = quotable(&first.id);
-    let what =
-        format!("the image `{name}` ({id}) that this session began with is gone, and it takes no other");
-    Err(Problem::new(Code::ImageMissing, what)
-        .hint("make a new session with `belljar new`, and copy files with `belljar cp`"))
+    Err(is_gone(first))
 }
 
 fn missing(requested: Option<&str>) -> Problem {

@@ -124,10 +124,12 @@ impl SandboxBackend for FakeBackend {
 
     fn resolve_image<'a>(
         &'a self,
-        _wanted: &'a SandboxRequest,
+        wanted: &'a SandboxRequest,
         _progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
-        std::future::ready(Ok(ImageFact { reference: "fake".into(), id: "fake".into() })).boxed()
+        // The name stands for another image at each start.
+        let newest = || ImageFact { reference: "fake".into(), id: format!("fake-{}", self.started()) };
+        std::future::ready(Ok(wanted.first_image.clone().unwrap_or_else(newest))).boxed()
     }
 
     fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {

@@ -9,6 +9,7 @@ use super::process::{self, Jail};
 use super::start::{self, Tools};
 use super::{Walls, root};
 use crate::config::{Paths, Settings};
+use crate::controls;
 use crate::protocol::api::ImageView;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
@@ -155,7 +156,11 @@ impl SandboxBackend for Jails {
         wanted: &'a SandboxRequest,
         _progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
-        std::future::ready(self.image(wanted.image.as_deref())).boxed()
+        let image = match &wanted.first_image {
+            Some(first) if controls::holds("image_is_pinned") => root::again(&self.paths.roots_dir(), first),
+            _ => self.image(wanted.image.as_deref()),
+        };
+        std::future::ready(image).boxed()
     }
 
     fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
@@ -208,5 +213,56 @@ impl SandboxBackend for Jails {
 
     fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
         self.reap_jails(is_live).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+    use crate::protocol::problem::Code;
+
+    #[tokio::test]
+    async fn a_session_keeps_the_root_that_it_began_with_or_is_told_that_it_is_gone() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.path().into()));
+        let paths = paths.unwrap();
+        let settings = "[sandbox]\nimages = [\"belljar/science\", \"belljar/base\"]\n";
+        let settings = Arc::new(load_text(&home.path().join("config.toml"), settings).unwrap().settings);
+        let python = |name: &str, content: &str| {
+            let folder = paths.roots_dir().join(name).join("usr/bin");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("python3"), content).unwrap();
+        };
+        let service = Service { system: false, ..Service::of_this_process() };
+        let jails = Jails::new(
+            Walls::Bubblewrap,
+            service,
+            Arc::clone(&settings),
+            paths.clone(),
+            "test".into(),
+            Arc::default(),
+        );
+        let sandbox = &settings.sandbox;
+        let mut wanted = SandboxRequest {
+            image: None,
+            first_image: None,
+            memory_bytes: sandbox.memory_bytes,
+            cpus: sandbox.cpus,
+            pids: sandbox.pids,
+            checkpoints: sandbox.checkpoints,
+        };
+        python("base", "old");
+        let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();
+        assert_eq!(first.reference, "belljar/base");
+        wanted.first_image = Some(first.clone());
+        // The default is another image by now.
+        python("science", "other");
+        assert_eq!(jails.resolve_image(&wanted, &|_| {}).await.unwrap(), first);
+        python("base", "a newer one");
+        let gone = jails.resolve_image(&wanted, &|_| {}).await.unwrap_err();
+        assert_eq!(gone.code, Code::ImageMissing, "{gone:?}");
+        wanted.first_image = None;
+        assert_eq!(jails.resolve_image(&wanted, &|_| {}).await.unwrap().reference, "belljar/science");
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
+use crate::sandbox::images;
 
 /// The image name that stands for the host's own system.
 pub const HOST: &str = "host";
@@ -107,6 +108,14 @@ pub fn resolve(built: &Path, requested: Option<&str>, allowed: &[String]) -> Res
         None => Problem::new(Code::ImageMissing, "the host has no `python3` in `/usr`")
             .hint("install it (`apt-get install python3`), or build a folder with `belljar image build --rootfs base`"),
     })
+}
+
+/// The image that a session began with. Its folder may hold another Python by now, which is another image.
+pub fn again(built: &Path, first: &ImageFact) -> Result<ImageFact, Problem> {
+    if id(&folder(built, &first.reference)).as_ref() == Some(&first.id) {
+        return Ok(first.clone());
+    }
+    Err(images::is_gone(first))
 }
 
 /// The allowed images that were built, and the host.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::controls;
 use crate::fair_queue::FairQueue;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::owner::{Ids, acting_as};
+use crate::sandbox::workspace::owner::{CurrentIds, acting_as};
 
 /// Maximum number of threads of all users together. A user without a thread for a kind of work gets one nevertheless.
 const THREADS: usize = 256;
@@ -82,11 +82,14 @@ static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
 pub async fn run<T: Send + 'static>(
     pays: u32,
     lane: WorkKind,
-    ids: Option<Arc<Ids>>,
+    ids: Option<Arc<CurrentIds>>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let (done, outcome) = oneshot::channel();
-    let job = move || drop(done.send(acting_as(ids.as_deref(), work)));
+    let job = move || {
+        let ids = ids.map(|ids| ids.now());
+        drop(done.send(acting_as(ids.as_deref(), work)));
+    };
     POOL.submit((pays, lane), Box::new(job))?;
     let outcome = match lane.deadline() {
         None => outcome.await,
