@@ -1,5 +1,7 @@
 use super::*;
+use crate::actors::results::result_of;
 use crate::protocol::frames::{HostFrame, RefusedCode};
+use crate::protocol::problem::Code;
 use crate::protocol::result::{Reason, Status};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,4 +109,25 @@ async fn a_kernel_that_is_busy_for_a_cell_that_nothing_is_in_the_way_of_is_given
     let ticket = client.run("next").await;
     assert_eq!(client.result(ticket).await.status, Status::Success);
     assert_eq!(home.backend.started(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_wait_for_a_cell_get_its_result() {
+    let home = Home::new();
+    home.backend.plays("slow", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let first = client.run("slow").await;
+    let again = call(&client.session, |reply_to| SessionMsg::Ticket { cell: 1, reply_to }).await.unwrap();
+    let kernel = home.backend.kernel();
+    kernel.hears(|frame| matches!(frame, HostFrame::Cell { .. })).await;
+    kernel.lets_go_on(1);
+    let result = client.result(first).await;
+    assert_eq!(client.result(again.expect("the cell has not ended")).await, result);
+    // Whoever comes later reads the journal.
+    let log = client.journal.log(client.id).unwrap();
+    let later = within("a result", result_of(&client.session, &log, 1)).await.unwrap();
+    assert_eq!(later, result);
+    let unknown = within("an answer", result_of(&client.session, &log, 2)).await.unwrap_err();
+    assert_eq!(unknown.code, Code::NoSuchCell);
 }
