@@ -25,7 +25,9 @@ use crate::memory::{
 use crate::panics::spawn_reporting;
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_BYTES, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN};
+use crate::protocol::limits::{
+    ACKNOWLEDGE_AFTER, ACKNOWLEDGE_BYTES, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN,
+};
 use crate::protocol::values::parsed_bytes;
 use serde_json::{Map, Value};
 
@@ -319,7 +321,11 @@ impl<S: Sink> Driver<S> {
                     crate::panics::panic_if_requested("bridge");
                     self.received = self.received.saturating_add(1);
                     self.unacknowledged = self.unacknowledged.saturating_add(message.len());
-                    let wait = if self.unacknowledged < ACKNOWLEDGE_BYTES { ACKNOWLEDGE_AFTER } else { Duration::ZERO };
+                    let wait = if self.unacknowledged < ACKNOWLEDGE_BYTES {
+                        ACKNOWLEDGE_AFTER
+                    } else {
+                        Duration::ZERO
+                    };
                     let at = Instant::now() + wait;
                     self.acknowledge_at = Some(self.acknowledge_at.map_or(at, |before| before.min(at)));
                     let (number, cancel) = (self.received, self.cancel.clone());
