@@ -51,6 +51,10 @@ pub enum DaemonError {
     Config(String),
     #[error("a daemon serves `{place}` already (pid {pid})")]
     AlreadyRunning { place: String, pid: String },
+    #[error(
+        "the home of the daemon was removed or replaced while it ran, and all sessions with it; the daemon ends and removes their sandboxes\n\nhint: start it anew, and move its state only while no daemon runs"
+    )]
+    HomeGone,
     #[error("{0}")]
     Start(String),
 }
@@ -60,7 +64,7 @@ impl DaemonError {
         match self {
             Self::Config(_) => exit_codes::USAGE,
             Self::AlreadyRunning { .. } => exit_codes::ALREADY_RUNNING,
-            Self::Start(_) => exit_codes::OWN,
+            Self::HomeGone | Self::Start(_) => exit_codes::OWN,
         }
     }
 }
@@ -141,8 +145,7 @@ async fn serve(
     tokio::spawn(ledger.keep_memory_small());
     let (identities, directory) = (Identities::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
-    let waiting = journal.open_jobs().map_err(unreadable)?;
-    let of_jobs = waiting.into_iter().map(|record| record.view.owner);
+    let of_jobs = journal.open_jobs().map_err(unreadable)?.into_iter().map(|record| record.view.owner);
     let living = journal.sessions().map_err(unreadable)?;
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     limit(&ledger, &identities, &launcher, owners).await?;
@@ -204,23 +207,16 @@ async fn serve(
     notifier.ready();
 
     let ended = tokio::select! {
-        ended = until_told_to_stop(&stop, signals, supervision, &journals) => ended,
+        ended = until_told_to_stop(&stop, signals, supervision, &journals, lock) => ended,
         () = notifier.watch(&supervisor) => Ok(()),
-        () = lock.lost() => {
-            // No other daemon could know of the sandboxes, whose sessions are gone with the journal.
-            remove_all.store(true, Ordering::Relaxed);
-            Err(DaemonError::Start(format!(
-                "the home `{}` was removed or replaced while the daemon ran, and all sessions with it; the daemon ends and removes their sandboxes\n\nhint: start it anew, and move the state with `BELLJAR_HOME` only while no daemon runs",
-                launcher.paths.home().display()
-            )))
-        }
     };
     notifier.stopping();
     // The socket is removed before connections close, so that a client that reconnects sees an intended stop and does
     // not start another daemon.
     drop(socket);
     shutdown.cancel();
-    let remove = remove_all.load(Ordering::Relaxed);
+    // Of sandboxes whose sessions are gone with the home, no other daemon could know.
+    let remove = remove_all.load(Ordering::Relaxed) || matches!(ended, Err(DaemonError::HomeGone));
     let drained_by = Instant::now() + DRAIN;
     let orderly = async {
         let _ = tokio::time::timeout(DRAIN + Duration::from_secs(1), serving).await;
@@ -335,8 +331,10 @@ async fn until_told_to_stop(
     mut signals: Signals,
     supervision: tokio::task::JoinHandle<()>,
     journal: &Journal,
+    lock: &Lock,
 ) -> Result<(), DaemonError> {
     tokio::select! {
+        () = lock.lost() => return Err(DaemonError::HomeGone),
         _ = signals.terminate.recv() => tracing::info!("SIGTERM: draining"),
         _ = signals.interrupt.recv() => tracing::info!("SIGINT: draining"),
         () = stop.cancelled() => tracing::info!("asked to stop: draining"),

@@ -37,7 +37,7 @@ fn give_back_freed() {
 #[cfg(not(target_env = "gnu"))]
 fn give_back_freed() {}
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::MemoryPurpose;

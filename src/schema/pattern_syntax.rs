@@ -29,7 +29,7 @@ pub(super) fn translated(pattern: &str) -> Result<String, String> {
                 Some(boundary @ ('b' | 'B')) => {
                     reader.next();
                     // Words are of ASCII in JavaScript.
-                    out.push_str(&format!("(?-u:\\{boundary})"));
+                    out.extend(["(?-u:\\", boundary.encode_utf8(&mut [0; 4]), ")"]);
                 }
                 Some(_) => match reader.escape()? {
                     Atom::Literal(c) => push_literal(&mut out, c),

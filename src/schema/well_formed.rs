@@ -100,10 +100,6 @@ impl<'a> Walk<'a> {
         let form = form(keyword);
         let known = self.open.len();
         let is_well_formed = match (form, rule) {
-            (Form::Unevaluated, Value::Bool(true)) => true,
-            (Form::Unsupported | Form::Unevaluated, _) => {
-                return Err(format!("`{keyword}` is not supported in a schema"));
-            }
             (Form::Version, Value::String(version)) => return self.version(version),
             (Form::Reference, Value::String(reference)) => {
                 let Some(target) = target(self.root, reference) else {
@@ -146,9 +142,13 @@ impl<'a> Walk<'a> {
             (Form::Types, Value::Array(types)) => !types.is_empty() && types.iter().all(is_type),
             (Form::Types, rule) => is_type(rule),
             (Form::Anything, _)
+            | (Form::Unevaluated, Value::Bool(true))
             | (Form::List, Value::Array(_))
             | (Form::Number, Value::Number(_))
             | (Form::Boolean, Value::Bool(_)) => true,
+            (Form::Unsupported | Form::Unevaluated, _) => {
+                return Err(format!("`{keyword}` is not supported in a schema"));
+            }
             (Form::Count, rule) => count(rule).is_some(),
             (Form::PositiveNumber, rule) => rule.as_f64().is_some_and(|number| number > 0.0),
             _ => false,

@@ -453,12 +453,9 @@ mod tests {
         command.args(["-c", "sleep 1000 & echo $! >&2; wait"]).stderr(Stdio::piped()).process_group(0);
         let mut child = tokio::process::Command::from(command).spawn().unwrap();
         let mut said = child.stderr.take().unwrap();
-        let below: i32 = loop {
-            use tokio::io::AsyncReadExt;
-            let mut bytes = [0; 16];
-            let read = said.read(&mut bytes).await.unwrap();
-            break String::from_utf8_lossy(&bytes[..read]).trim().parse().unwrap();
-        };
+        let mut bytes = [0; 16];
+        let read = tokio::io::AsyncReadExt::read(&mut said, &mut bytes).await.unwrap();
+        let below: i32 = String::from_utf8_lossy(&bytes[..read]).trim().parse().unwrap();
         let (leader, below) = (i32::try_from(child.id().unwrap()).unwrap(), Identity::of(below).unwrap());
         let started = Unfinished { folder: folder.path(), group: None, bubblewrap: Some(child), goes: None };
         drop(started);
