@@ -136,8 +136,7 @@ async fn serve(
 ) -> Result<(), DaemonError> {
     // Signals are handled before any client can know that there is a daemon to stop.
     let signals = Signals::listen()?;
-    let tidied = journal.clone();
-    spawn_restarting("the tidying of the journal", move || keep_tidy(tidied.clone()));
+    keep_tidy(journal.clone());
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let tools = Arc::new(registry(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
@@ -280,7 +279,11 @@ fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
     Ok(tools)
 }
 
-async fn keep_tidy(journal: Journal) {
+fn keep_tidy(journal: Journal) {
+    spawn_restarting("the tidying of the journal", move || tidy(journal.clone()));
+}
+
+async fn tidy(journal: Journal) {
     loop {
         match journal.tidy(crate::protocol::clock::wall(), KEEP_REMOVED).await {
             Ok(tidied) => tracing::info!(?tidied, "the journal is tidy"),

@@ -85,7 +85,7 @@ mod tests {
         let ids = CurrentIds::looked_up_by(staged, Ids::alone(1000, 65_534));
         let at_stage = |stage| {
             STAGE.store(stage, Ordering::Relaxed);
-            let Some(long_ago) = Instant::now().checked_sub(2 * REMEMBERED) else { return None };
+            let long_ago = Instant::now().checked_sub(2 * REMEMBERED)?;
             ids.last.lock().0 = long_ago;
             Some(ids.now().groups.clone())
         };
