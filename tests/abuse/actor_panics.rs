@@ -270,12 +270,12 @@ fn dies_at_messages(kind: &str, stride: usize, least: usize) {
 
 #[test]
 fn a_session_that_panics_goes_on() {
-    dies_at_every_message("session", 5, 6);
+    dies_at_every_message("session", 7, 6);
 }
 
 #[test]
 fn an_executor_that_panics_is_followed_by_one_that_attaches_to_its_sandbox() {
-    dies_at_every_message("executor", 4, 5);
+    dies_at_every_message("executor", 7, 5);
 }
 
 #[test]

@@ -59,7 +59,7 @@ def build():
 def run(binary, test, off=""):
     """(passed, seconds, the first words of the failure)"""
     tag = uuid.uuid4().hex
-    environment = os.environ | {"BELLJAR_MUTATE": off, "BELLJAR_MUTATE_RUN": tag, "RUST_BACKTRACE": "0"}
+    environment = os.environ | {"BELLJAR_MUTATE": off, "BELLJAR_MUTATE_RUN": tag, "RUST_BACKTRACE": "0", "INSTA_UPDATE": "no"}
     begun = time.monotonic()
     child = subprocess.Popen(
         [binary, "--exact", test, "--nocapture"],

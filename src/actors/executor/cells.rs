@@ -35,6 +35,16 @@ pub(super) fn hurry_after() -> Duration {
     period("hurry", HURRY_AFTER)
 }
 
+fn frame_of(start: &CellStart) -> HostFrame {
+    HostFrame::Cell {
+        cell: start.cell,
+        code: start.code.clone(),
+        mode: start.mode,
+        expression: start.expression,
+        restricted: start.rules.restricted && controls::holds("restricted_code_is_checked"),
+    }
+}
+
 impl ExecutorState {
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
@@ -44,13 +54,7 @@ impl ExecutorState {
         }
         self.replacements = 0;
         self.note_snapshot();
-        let frame = HostFrame::Cell {
-            cell,
-            code: start.code.clone(),
-            mode: start.mode,
-            expression: start.expression,
-            restricted: start.rules.restricted,
-        };
+        let frame = frame_of(&start);
         self.args.recorder.begin(cell);
         let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
         let timeout = start.timeout;
@@ -359,10 +363,8 @@ impl ExecutorState {
         if !std::mem::take(&mut running.waits_for_worker) {
             return;
         }
-        let start = &running.start;
-        let (code, mode, expression) = (start.code.clone(), start.mode, start.expression);
-        let restricted = start.rules.restricted && controls::holds("restricted_code_is_checked");
-        self.send(myself, &HostFrame::Cell { cell, code, mode, expression, restricted });
+        let frame = frame_of(&running.start);
+        self.send(myself, &frame);
     }
 
     /// Returns a cell that the kernel could not take now to the session, where it waits for the main line.

@@ -102,7 +102,7 @@ fn may_be_replaced(found: &Stat, uid: u32) -> bool {
         && (found.st_uid == uid || found.st_mode & 0o022 != 0)
 }
 
-/// An answer that is neither of the two that mean «none» counts as capabilities.
+/// Every answer that does not mean «none» counts as capabilities.
 fn has_capabilities(entry: &Entry<'_>) -> bool {
     let folder = PathBuf::from(format!("/proc/self/fd/{}", entry.folder.as_raw_fd()));
     let file = folder.join(std::ffi::OsStr::from_bytes(entry.name.to_bytes()));

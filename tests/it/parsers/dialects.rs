@@ -41,7 +41,7 @@ fn spec(dialect: &str, schema: &Value) -> AskSpec {
 /// The input as a whole reply, and as the arguments of a call. What comes of it can be told again after a restart.
 pub fn read(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    let call = json!({"id": "1", "type": "function", "function": {"name": "note", "arguments": text}});
+    let call = json!({"id": "1", "name": "note", "arguments": text});
     let called: Vec<Value> = vec![call];
     let answer = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     for dialect in DIALECTS {
