@@ -48,7 +48,7 @@ impl OwnSession {
     }
 }
 
-/// Waits for the end of a cell that somebody else queued, and gives its result.
+/// Waits for the end of a cell that another request or an earlier daemon queued, and returns its result.
 pub async fn result_of(
     session: &SessionRef,
     log: &EventLog,

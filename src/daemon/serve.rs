@@ -214,7 +214,7 @@ async fn serve(
     // not start another daemon.
     drop(socket);
     shutdown.cancel();
-    // Of sandboxes whose sessions are gone with the home, no other daemon could know.
+    // When the home is gone, the records of its sandboxes are gone too, and no later daemon could remove them.
     let remove = remove_all.load(Ordering::Relaxed) || matches!(ended, Err(DaemonError::HomeGone));
     let drained_by = Instant::now() + DRAIN;
     let orderly = async {

@@ -105,8 +105,8 @@ impl ExecutorState {
         self.connected.as_ref().and_then(|connected| connected.sandbox.cpu_time())
     }
 
-    /// Counts what was computed so far for the cells that wait for a person. Called before the set of the cells changes
-    /// that wait for nobody.
+    /// Counts the CPU time so far for the cells that wait for a person. It is called before any cell starts, ends, or
+    /// begins or stops to wait, because which cell the time belongs to depends on which of them ran.
     pub(super) fn count_computed(&mut self) {
         if self.running.values().all(|running| running.asked.is_none()) {
             return;

@@ -142,8 +142,9 @@ impl ApprovalWait {
         Self { since: Instant::now(), computed: Duration::ZERO, seen: cpu_time }
     }
 
-    /// Counts the CPU time that the sandbox has used since the last look. It cannot be told which cell used it: while
-    /// another one ran that waits for nobody, that one did, and its own deadline bounds it.
+    /// Counts the CPU time that the sandbox has used since the last look. Which cell used it is not
+    /// known. While another cell ran that did not wait for a person, the time counts as that cell's, whose own deadline
+    /// bounds it.
     pub fn look(&mut self, cpu_time: Option<Duration>, another_runs: bool) {
         if let (Some(before), Some(now)) = (self.seen, cpu_time)
             && !another_runs

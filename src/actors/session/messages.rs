@@ -111,7 +111,7 @@ pub struct CellRequest {
 }
 
 impl CellRequest {
-    /// A cell that nobody but its caller wants, bound by the settings alone.
+    /// A cell that a client asks for: no ask or replay stands behind it, and only the settings bind it.
     pub fn new(code: String, mode: Mode, timeout: Duration) -> Self {
         Self { code, mode, timeout, ..Self::default() }
     }

@@ -15,8 +15,8 @@ const KEPT: [(&str, &[&str]); 5] = [
     ("/sys/fs", &["cgroup"]),
     ("/sys/kernel", &["mm"]),
 ];
-/// The entries of `/proc` that stay visible beside those of processes: what programs size themselves by, what calls of
-/// the kernel tell too, what is the guest's own, and a switch that nobody can read. All others are about disks, buses,
+/// The entries of `/proc` that stay visible beside those of processes: figures that programs size themselves by, facts
+/// that system calls tell too, the guest's own links, and a switch that only root can use. All others are about disks, buses,
 /// devices, interrupts, page allocators, locks of other processes and the host's boot, or new to this list.
 const KEPT_OF_PROC: [&str; 15] = [
     "cpuinfo",

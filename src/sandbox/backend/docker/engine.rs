@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Waits until a container that somebody removes is gone.
+    /// Waits until a container is gone whose removal is under way, by an earlier call or by the engine itself.
     async fn gone(&self, container: &str) -> Result<(), EngineError> {
         loop {
             match self.inspect(container).await {

@@ -460,7 +460,7 @@ mod tests {
         let started = Unfinished { folder: folder.path(), group: None, bubblewrap: Some(child), goes: None };
         drop(started);
         let gone = async {
-            // A process that nobody waited for would still be in the table.
+            // A process that ended and was not waited for would still have its folder in `/proc`.
             while below.lives() || Path::new(&format!("/proc/{leader}")).exists() {
                 tokio::time::sleep(BUILD_POLL).await;
             }
