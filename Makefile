@@ -138,8 +138,17 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: job-packages ## measure cells, sessions, checkpoints, recovery, neighbours and jobs
-	cargo bench --bench round_trip --bench recovery --bench neighbours --bench jobs
+bench: setup build ## measure cells, sessions, jobs, recovery, memory and neighbours; the report is target/bench/report.md
+	benches/kernel.py
+	benches/run.py $(RELEASE) $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: setup build ## the same, and the same work in ipykernel, smolagents, llm-sandbox and pydantic-monty
+	benches/run.py $(RELEASE) --peers $(ARGS)
+
+.PHONY: bench-readme
+bench-readme: ## put the table of the last report into the README
+	benches/run.py --readme
 
 .PHONY: schemas
 schemas: ## write config/openapi.json and config/schemas anew from the types

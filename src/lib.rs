@@ -3,8 +3,9 @@
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
 //! Beside them are `controls` (which security controls hold, for the build that proves each of them), `fair_queue`
-//! (users take turns), `panics` (which are reported to the owner, counted, and provoked by tests) and `processes`
-//! (tells processes of the host apart although their pids are used again, and finds their descendants).
+//! (users take turns), `offload` (long work leaves the threads that all share), `panics` (which are reported to the
+//! owner, counted, and provoked by tests), `processes` (tells processes of the host apart although their pids are used
+//! again, and finds their descendants) and `project_quotas` (the kernel's interface for them).
 
 pub mod actors;
 pub mod agent;
@@ -17,8 +18,10 @@ pub mod daemon;
 pub mod fair_queue;
 pub mod llm;
 pub mod memory;
+pub mod offload;
 pub mod panics;
 pub mod processes;
+pub mod project_quotas;
 pub mod protocol;
 pub mod quota;
 pub mod sandbox;

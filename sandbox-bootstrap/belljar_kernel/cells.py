@@ -109,17 +109,24 @@ class CellRunner:
         reader.feed(wire.pack(wire.HOST_FRAME, _REHEARSAL))
         frame = wire.decode_json(reader.next()[1].decode())
         name = f"<cell {frame['cell']}>"
+        self._streams.mend()
+        self._interrupts.install()
         self._displays.begin()
         self._refresh_workspace_imports()
         started = _now()
         self._keep_source(name, frame["code"])
         linecache.cache.pop(self._sources.pop(), None)
         found = []
-        body, last = _compile(
-            frame["code"], name, frame["expression"], on_parsed=lambda tree: found.append(names.assigned_in(tree, 1))
-        )
+
+        def look(tree):
+            harmless.assigned_plainly(tree, self._runner.namespace)
+            harmless.nobody_listens()
+            found.extend(names.assigned_in(tree, 1))
+
+        body, last = self._compiled(frame["code"], name, frame["expression"], look)
         self._runner.rehearse_sending(wire.CELL_BEGUN, wire.encode_json(found))
         scope = {}
+        _wants_loop([body, last])
         eval(body, scope)
         value = eval(last, scope)
         namespace = self._runner.namespace
@@ -176,6 +183,7 @@ class CellRunner:
             assigns = harmless.assigned_plainly(tree, self._runner.namespace)
             if assigns is not None and self._trace is self._profile is None and harmless.nobody_listens():
                 self._assigns = assigns
+                return  # it has no effects that matter should the process die
             found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
         except Exception:
             pass  # user code may have left little memory, or another `ast`

@@ -22,15 +22,15 @@ def make(part, arrive):
     to the guardian even if the original then leaves it no CPU time.
     """
     handler = _user_handler()
-    random_state = _random_state()
+    state = random_state()
     try:
-        child = _fork()
+        child = silently(posix.fork)
     except OSError:
         child = None
     if child == 0:
         here = _become_copy(part)
         _restore_handler(handler)
-        _restore_random(random_state)
+        restore_random(state)
         try:
             arrive()
         except BaseException:
@@ -54,7 +54,7 @@ def _become_copy(part):
         posix.setsid()  # out of reach for a `killpg` of the original
         part()
         waits, here = posix.pipe()
-        if _fork():
+        if silently(posix.fork):
             posix.close(here)
             posix.read(waits, 1)  # a byte or the end: the copy has arrived, or has ended
             posix._exit(0)
@@ -65,13 +65,13 @@ def _become_copy(part):
         posix._exit(1)
 
 
-def _fork():
-    """Fork silently: errors in the fork handlers of user code or of modules are not shown to the user."""
+def silently(fork):
+    """Errors in the fork handlers of user code or of modules are not shown to the user."""
     hook, sys.unraisablehook = sys.unraisablehook, _ignore
     if _WARNS:
         filters, warnings.filters = warnings.filters, _SILENCE
     try:
-        return posix.fork()
+        return fork()
     finally:
         sys.unraisablehook = hook
         if _WARNS:
@@ -113,7 +113,7 @@ def _signal_again():
         posix.kill(posix.getpid(), _signal.SIGCHLD)
 
 
-def _random_state():
+def random_state():
     """Python seeds `random` anew in every fork; a copy shall continue as the original would have."""
     random = sys.modules.get("random")
     try:
@@ -122,7 +122,7 @@ def _random_state():
         return None  # not loaded, or not what it was
 
 
-def _restore_random(state):
+def restore_random(state):
     if state is not None:
         try:
             random = sys.modules["random"]

@@ -8,7 +8,7 @@ import time
 from . import process, wire
 from .calls import Calls
 from .channel import Channel, bytes_waiting
-from .limits import OUTPUT_FRAME_BYTES, PIPE_BYTES
+from .limits import OUTPUT_FRAME_BYTES, OUTPUT_GATHER_S, PIPE_BYTES
 from .output import STDERR, STDOUT, OutputMeter
 from .poller import READ
 
@@ -46,6 +46,7 @@ class RunnerHandle:
         self.state_of = 0  # newest cell whose changes it holds
         self.position = 0  # how many cells of the main line led there
         self.redo = []  # of a checkpoint: `(cell, what repeats it)` for the cells after it, as far as they need no copy
+        self.given_later = False  # of a checkpoint: seed or tools were given after the cells in `redo`
         self.as_before = None  # the cell that ran when it was copied
         self.promoted = False
         self.back_from = 0  # the last cell after which its first thread said that it is free
@@ -58,6 +59,7 @@ class RunnerHandle:
         self.resets = []  # requests that are answered when a fresh worker has taken its place
         self.control = self.tools = None
         self._pipes = {}  # stream -> read end
+        self._reads = False
         self._runner_pipe_ends = []
         try:
             self.control = Channel(poller, self._on_message, self._on_broken, self._on_end)
@@ -103,9 +105,11 @@ class RunnerHandle:
 
     def read(self, on):
         """Read what the runner sends, or let it wait."""
+        self._reads = on
         self.control.read(on)
         self.tools.read(on)
         for stream, descriptor in self._pipes.items():
+            self._poller.cancel(("output", descriptor))
             self._poller.watch(descriptor, READ if on else 0, self._pipe_callback(stream, descriptor))
 
     def reaches(self):
@@ -206,6 +210,7 @@ class RunnerHandle:
             channel.close()
         self.close_runner_ends()
         for descriptor in self._pipes.values():
+            self._poller.cancel(("output", descriptor))
             self._poller.forget(descriptor)
             os.close(descriptor)
         self._pipes = {}
@@ -232,8 +237,16 @@ class RunnerHandle:
 
     def _pipe_callback(self, stream, descriptor):
         def ready(_events):
-            if self._read_pipe(stream, descriptor, OUTPUT_FRAME_BYTES) is None:
-                self._poller.forget(descriptor)
+            taken = self._read_pipe(stream, descriptor, OUTPUT_FRAME_BYTES)
+            if not self._reads or (taken is not None and taken >= OUTPUT_FRAME_BYTES):
+                return
+            self._poller.forget(descriptor)
+            if taken is not None:
+                # What comes next waits a little for more, so that many short writes are few frames.
+                self._poller.after(("output", descriptor), OUTPUT_GATHER_S, watch)
+
+        def watch():
+            self._poller.watch(descriptor, READ, ready)
 
         return ready
 

@@ -17,7 +17,8 @@ HANDSHAKE_S = 10.0
 CONNECT_RETRY_FIRST_S = 0.01
 CONNECT_RETRY_MAX_S = 0.5
 FIRST_HELLO_S = 120.0
-BRIDGE_READ_BYTES = 256 * 1024
+# Small enough that the memory for each read comes from the heap, not from a mapping of its own.
+BRIDGE_READ_BYTES = 64 * 1024
 # Above the first mark nothing more is read from runners, below the second mark reading resumes.
 BRIDGE_QUEUE_HIGH = 1024 * 1024
 BRIDGE_QUEUE_LOW = 256 * 1024
@@ -25,6 +26,8 @@ BRIDGE_QUEUE_LOW = 256 * 1024
 # Runners.
 PIPE_BYTES = 1024 * 1024
 CONTROL_READ_BYTES = 64 * 1024
+# After output was read, more of it is gathered for so long.
+OUTPUT_GATHER_S = 0.002
 # Bytes that may wait for a runner that does not read: tool results, mostly.
 RUNNER_QUEUE_BYTES = 256 * 1024 * 1024
 RUNNER_INDEXES = 2**21
@@ -61,6 +64,9 @@ TURN_S = 8.0
 # The checkpoint of the state after a cell is made this long after the cell's answer, or before the next request to the
 # worker: the fork would take time that the daemon needs to pass the answer on.
 CHECKPOINT_PAUSE_S = 0.003
+# If the daemon wants checkpoints of sessions at rest only, cells that follow each other more quickly than that have one
+# this long after the last.
+CHECKPOINT_BUSY_S = 0.05
 # A cell that only assigns plain values needs no checkpoint: the values are kept instead. Bounds of the code of such a
 # cell, of an integer, of the values of one cell, and of those of all cells since a checkpoint was made.
 REDO_NODES = 200
@@ -68,6 +74,9 @@ REDO_BITS = 4096
 REDO_BYTES = 4096
 REDO_CELLS = 1024
 REDO_ALL_BYTES = 256 * 1024
+# A worker that has just been copied runs code of the session when the copy has left its process group, and after this
+# time at the latest.
+SETTLED_MS = 1000
 # If there was no process or no memory for a checkpoint, it is tried again.
 CHECKPOINT_RETRY_S = 0.2
 CHECKPOINT_TRIES = 10
@@ -181,6 +190,7 @@ DEFAULTS = {
     "tool_calls": 64,
     "names": 200,
     "checkpoints": 0,
+    "checkpoints_at_rest": 0,
     "checkpoint_bytes": 512 * 1024 * 1024,
     "memory_bytes": 1024 * 1024 * 1024,
     "unacknowledged_bytes": 8 * 1024 * 1024,

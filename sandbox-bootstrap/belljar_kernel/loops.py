@@ -104,6 +104,15 @@ class EventLoop:
             if not loop.is_closed():
                 loop.remove_reader(control.fileno())
 
+    def descriptors(self):
+        """Those of the loop itself; none if there is no loop."""
+        if self._loop is None or self._loop.is_closed():
+            return ()
+        try:
+            return [each.fileno() for each in (self._loop._selector, self._loop._ssock, self._loop._csock)]
+        except AttributeError:
+            return (-1,)  # another kind of loop than asyncio's own
+
     def forget(self):
         """In a copy of the process, give up the loop: its descriptors and its tasks are dead there.
 

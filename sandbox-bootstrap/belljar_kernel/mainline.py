@@ -7,11 +7,13 @@ puts an older one there.
 
 import os
 import signal
+import time
 
-from . import process, runner, wire
+from . import harmless, process, runner, wire
 from .handle import CHECKPOINT, FORK, RETIRED, VIEW, WORKER
 from .limits import (
     BACK_S,
+    CHECKPOINT_BUSY_S,
     CHECKPOINT_PAUSE_S,
     CHECKPOINT_RETRY_S,
     CHECKPOINT_TRIES,
@@ -59,6 +61,7 @@ class MainLine:
         self._at_worker_start = []  # functions that send the frames which wait for a worker
         self._failed_starts = 0  # in a row
         self._failed_checkpoints = 0  # of the present state
+        self._unsaved_since = None  # when the first cell ended whose changes no checkpoint holds
 
     def state_of(self):
         return 0 if self.worker is None else self.worker.state_of
@@ -83,8 +86,8 @@ class MainLine:
         for handle in (self.worker, *self.ring):
             if handle is not None:
                 handle.forward(text)
-        if self.ring and self.ring[-1].redo:
-            self._take_checkpoint()  # what is repeated on an older one would undo what is given anew
+        for checkpoint in self.ring:
+            checkpoint.given_later = checkpoint.given_later or bool(checkpoint.redo)
 
     def preload(self, request, text):
         """Import modules before any checkpoint is made, so that the modules are in memory once and shared by all."""
@@ -100,7 +103,11 @@ class MainLine:
     # Cells.
 
     def start_cell(self, cell, text, code):
-        self._protect()
+        if self._may_wait():
+            self._poller.cancel(_CHECKPOINT_TIMER)
+            self._ask_back()
+        else:
+            self._protect()
         self._started, self._code = text, code
         self._send_cell(cell, text)
 
@@ -120,14 +127,26 @@ class MainLine:
 
         If it is known what repeats the cell, that is kept with the newest checkpoint instead.
         """
-        if redo and self._has_newest():
+        if harmless.is_redo(redo) and self._has_newest() and not self.ring[-1].given_later:
             kept = self.ring[-1].redo
             if len(kept) < REDO_CELLS and sum(len(each) for _, each in kept) + len(redo) <= REDO_ALL_BYTES:
                 kept.append((cell, redo))
         self.worker.state_of = self.worker.last_cell = cell
         self.worker.position += 1
         self._failed_checkpoints = 0
+        if self._unsaved_since is None and not self._has_newest():
+            self._unsaved_since = time.monotonic()
         self._protect_soon()
+
+    def _may_wait(self):
+        """Whether the session gets no checkpoint before its next cell, because it has not rested."""
+        if not self._runners.limits.checkpoints_at_rest or self._unsaved_since is None:
+            return False
+        return bool(self.ring) and time.monotonic() < self._unsaved_since + CHECKPOINT_BUSY_S
+
+    def has_way_back(self):
+        """Whether a state can be restored that is as near as the session wants it to be."""
+        return self.is_protected() or bool(self.ring and self._runners.limits.checkpoints_at_rest)
 
     def is_protected(self):
         """Whether the state before the present cell can be restored.
@@ -176,7 +195,7 @@ class MainLine:
             return False
         copy.as_before = running or None
         if running:
-            copy.repeat(self.ring[-1].redo)
+            self._repeat(copy, self.ring[-1].redo, self.ring[-1].given_later)
         prepare(copy)
         copy.forward(text)
         return True
@@ -188,6 +207,7 @@ class MainLine:
             checkpoint = self._runners.spawn(self.worker, CHECKPOINT)
             if checkpoint is not None:
                 self.ring.append(checkpoint)
+                self._unsaved_since = None
 
     def _protect_soon(self):
         self._poller.after(_CHECKPOINT_TIMER, CHECKPOINT_PAUSE_S, self._protect_if_there_is_room)
@@ -202,13 +222,16 @@ class MainLine:
     def _protect(self):
         """Make a checkpoint of the present state, unless there is one."""
         self._poller.cancel(_CHECKPOINT_TIMER)
+        self._ask_back()
+        if self.is_idle() and not self._has_newest():
+            self._take_checkpoint()
+
+    def _ask_back(self):
         worker = self.worker
         if worker is not None and not worker.cell and worker.asked_back != worker.last_cell:
             worker.asked_back = worker.last_cell
             worker.control.send(wire.pack(wire.ARE_YOU_BACK, wire.CELL.pack(worker.last_cell)))
             self._expect_back(worker)  # control: done_is_done
-        if self.is_idle() and not self._has_newest():
-            self._take_checkpoint()
 
     def _expect_back(self, worker):
         """The worker reported the end of the last cell, but may still run its code."""
@@ -229,7 +252,7 @@ class MainLine:
     def checkpoint_present(self):
         self._failed_checkpoints = 0
         self._trim()
-        self.memory_limit.check()
+        self.memory_limit.check_soon()
 
     def forget_checkpoint(self, handle):
         """The checkpoint has ended, or was never made."""
@@ -326,14 +349,21 @@ class MainLine:
         """
         worker = self.worker
         redo, worker.redo = worker.redo, []
+        given_later, worker.given_later = worker.given_later, False
         if not redo:
             return
         if not self._runners.strays.has_condemned():
             self._take_checkpoint()
             if self._has_newest():
-                self.ring[-1].redo = redo
-        worker.repeat(redo)
+                self.ring[-1].redo, self.ring[-1].given_later = redo, given_later
+        self._repeat(worker, redo, given_later)
         worker.state_of, worker.position = redo[-1][0], worker.position + len(redo)
+
+    def _repeat(self, handle, redo, given_later):
+        """Have a runner repeat cells; what was given after them is given again, because it came later."""
+        handle.repeat(redo)
+        if redo and given_later:
+            handle.forward(self.configure)
 
     def _kill_younger(self, checkpoint):
         """Kill processes that were started after the checkpoint was made: its state knows nothing of them."""

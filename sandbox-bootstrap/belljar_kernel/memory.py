@@ -155,7 +155,7 @@ def _share(pid):
     share, shared = _mapped(pid, b"Pss:", b"Pss_Shmem:")
     if not share:
         if _is_awaited(pid):
-            return 0, 0  # it is about to show its size
+            return 0, 0  # it is about to show its size, or to show it again
         # The process hides its memory, or has ended. What it shares with others counts in full then.
         own, shared = _kibibytes(f"/proc/{pid}/status", b"RssAnon:", b"RssShmem:")
         share = own + shared
@@ -227,6 +227,15 @@ def expect(pid):
     """Expect the descriptor through which a checkpoint, which hides its memory from others, shows its size."""
     if pid not in _rollups:
         _awaited[pid] = time.monotonic() + ROLLUP_S
+
+
+def may_hide(pid):
+    """Expect that a process hides its memory for a moment, while it makes a checkpoint; but not again and again."""
+    _awaited.setdefault(pid, time.monotonic() + ROLLUP_S)
+
+
+def shows_again(pid):
+    _awaited.pop(pid, None)
 
 
 def _is_awaited(pid):

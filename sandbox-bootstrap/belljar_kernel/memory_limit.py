@@ -9,6 +9,7 @@ from .limits import BUDGET_SCARCE, MEMORY_ALARM_S, MEMORY_CHECK_S, MEMORY_PART, 
 from .memory_reserve import MemoryReserve
 
 _TIMER = "memory"
+_CHECK_TIMER = "memory of checkpoints"
 
 
 class MemoryLimit:
@@ -21,6 +22,8 @@ class MemoryLimit:
         self._memory = memory.MemoryWatch()
         self.reserve = MemoryReserve()
         self._ending = set()  # pids that were killed for their memory, and may still have it
+        self._is_short = False  # the last check dropped a checkpoint
+        self._check_again_at = 0.0
 
     def watch_soon(self):
         """Watch while a cell runs, and between cells, too, if the system does not enforce the memory limit."""
@@ -96,13 +99,32 @@ class MemoryLimit:
                 return  # memory has grown since the checkpoints were looked at, and one of them was enough
             # Measured anew, because processes grow: after the sum, another one may be the largest.
             alone = memory.held_by_each(sizes) if excess > 0 else {}
-            for pid in sorted(alone, key=alone.get, reverse=True):
-                if excess <= 0:
-                    return
+            of_worker = self._line.worker and self._line.worker.pid
+            for place, pid in enumerate(sorted(alone, key=alone.get, reverse=True)):
+                if excess <= 0 or (place and pid == of_worker):
+                    return  # the end of the others may be enough, although their parts did not add up to the excess
                 excess -= alone[pid]
                 self._end_glutton(pid)
 
+    def check_soon(self):
+        """Check after the checkpoints have changed, which they may do a thousand times a second."""
+        left = self._check_again_at - time.monotonic()
+        if left <= 0 or self._is_short:  # what was dropped may not have been enough
+            self.check()
+        else:
+            self._poller.within(_CHECK_TIMER, left, self.check)
+
     def check(self):
+        """Drop one checkpoint if memory is short. True if one was dropped."""
+        if any(handle.role == RETIRED for handle in self._runners.all()):
+            return False  # what it held is free only when it has ended
+        begun = time.monotonic()
+        self._is_short = self._drop_if_short()
+        ended = time.monotonic()
+        self._check_again_at = ended + max(MEMORY_CHECK_S, (ended - begun) / MEMORY_PART)
+        return self._is_short
+
+    def _drop_if_short(self):
         """Above the session's own memory, drop one checkpoint, the oldest first. True if one was dropped.
 
         The newest checkpoint protects the running cell. It is dropped only if the session would keep to its
@@ -111,8 +133,6 @@ class MemoryLimit:
         """
         if not self._line.ring or self._line.worker is None:
             return False
-        if any(handle.role == RETIRED for handle in self._runners.all()):
-            return False  # what it held is free only when it has ended
         limits = self._runners.limits
         pids = [handle.pid for handle in (self._line.worker, *self._line.ring) if handle.pid]
         in_use = self._memory.in_use(limits, pids) - self.reserve.held()

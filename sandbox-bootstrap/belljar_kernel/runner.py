@@ -14,6 +14,7 @@ from collections import deque
 from . import copies, descriptor_io, descriptors, fonts, harmless, preload, process, variables, wire
 from .cells import CellRunner
 from .channel import bytes_waiting
+from .clones import Clones
 from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
@@ -66,13 +67,14 @@ class Runner:
         self._place = place
         self.serves_once = False  # a copy for one cell or one listing
         self._waits = False  # a checkpoint
+        self._clones = Clones((0, 1, 2, *self._own_descriptors()))
         self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
-        self._streams = Streams(place + _STDOUT, place + _STDERR)
+        self._streams = Streams(place + _STDOUT, place + _STDERR, self._hurry)
         self._streams.mend()
         self._enter_workspace(workspace)
-        self.namespace = _fresh_main_module()
+        self.namespace = _fresh_main_module(self._streams.print())
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
@@ -84,6 +86,7 @@ class Runner:
         self._nested = NestedTools(self, self._cells, self._injected, ToolError)
         self._tools.local = self._nested.by_name
         self._attach()
+        self._say_present()
         fonts.install_cache()
 
     def _attach(self):
@@ -97,18 +100,24 @@ class Runner:
         self._received_descriptors = deque()  # a list for every message that came with some
         self._tools.attach(self._place + _TOOLS, self._tool_socket)
         self._nested.attach()
-        self._say_present()
+
+    def _own_descriptors(self):
+        return range(self._place, self._place + _DESCRIPTORS)
 
     def _say_present(self):
-        """Report to the guardian. A checkpoint, which hides its memory from others, also shows how much it has."""
+        """Report to the guardian."""
         if self._waits:
-            try:
-                self._show_size()
-            except OSError:
-                pass  # its memory counts in full then
+            self._show_size()
         self.send(wire.PRESENT, wire.PID.pack(self.pid))
 
     def _show_size(self):
+        """In a checkpoint, which hides its memory from others: show the guardian how much it has."""
+        try:
+            self._send_size()
+        except OSError:
+            pass  # its memory counts in full then
+
+    def _send_size(self):
         size = posix.open("/proc/self/smaps_rollup", posix.O_RDONLY | posix.O_CLOEXEC)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, memoryview(bytearray(4)).cast("i"))
         rights[2][0] = size
@@ -136,6 +145,15 @@ class Runner:
         with self.interrupts, self._send_lock:
             descriptor_io.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
 
+    def _hurry(self):
+        """Have the guardian read at once what was printed. Where a message is just being sent, it reads soon anyway."""
+        with self.interrupts:
+            if self.is_own_process() and self._send_lock.acquire(False):
+                try:
+                    descriptor_io.send_all(self._place + _CONTROL, wire.pack(wire.HURRY))
+                finally:
+                    self._send_lock.release()
+
     def send_in_order(self, kind, payload):
         """Send a message at its place in the output."""
         self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_waiting(self._place + _CONTROL))
@@ -146,6 +164,7 @@ class Runner:
     def run(self):
         while True:
             kind, payload = self._receive()
+            self._clones.settle()
             if kind == wire.SPAWN:
                 self._spawn(*wire.decode_json(payload.decode()))
             elif kind == wire.PROMOTE:
@@ -178,7 +197,9 @@ class Runner:
             message = self._reader.next()
             if message is not None:
                 return message
-            self._loop.idle(self._control)
+            if self._loop.descriptors():
+                self._clones.settle()
+                self._loop.idle(self._control)
             self._receive_some()
 
     def _receive_some(self):
@@ -259,7 +280,9 @@ class Runner:
         given = self._received_descriptors.popleft()
         made = copies.FAILED
         if len(given) == _DESCRIPTORS:
-            made = copies.make(lambda: self._part(given, is_checkpoint, tag), self._arrive)
+            made = self._clone(given) if is_checkpoint else copies.FAILED
+            if made == copies.FAILED:
+                made = copies.make(lambda: self._part(given, is_checkpoint, tag), self._arrive)
         if made == copies.COPY:
             return
         for descriptor in given:
@@ -272,6 +295,26 @@ class Runner:
             except Exception:
                 pass  # user code may have left little stack or memory
 
+    def _clone(self, given):
+        """Make a checkpoint that does not run until the guardian sends it something, if that is possible."""
+        try:
+            if not self._streams.are_whole() or not self._clones.can_make(given, self._loop.descriptors()):
+                return copies.FAILED
+            scores = str(self._checkpoint_oom_score).encode(), str(WORKER_OOM_SCORE).encode()
+            pid = self._clones.make(given[_CONTROL_LISTENS], *scores, self._show_size)
+        except OSError:
+            return copies.FAILED
+        if pid is None:
+            return copies.FAILED
+        if pid:
+            descriptor_io.send_all(given[_CONTROL], wire.pack(wire.PRESENT, wire.PID.pack(pid)))
+            return copies.ORIGINAL
+        self._clones.thaw()
+        self._take_place(given)
+        self._waits = True
+        self._begin()
+        return copies.COPY
+
     def _part(self, given, is_checkpoint, tag):
         """In the first child, before it forks the final copy: let go of what belongs to the original.
 
@@ -279,14 +322,7 @@ class Runner:
         descriptors until it is promoted, and none could before: this process ends after the fork.
         """
         process.set_dumpable(True)  # the original may be a checkpoint
-        # They replace the original's, so that this process cannot send in its name.
-        self._control.detach()
-        self._tool_socket.detach()
-        for offset, descriptor in enumerate(given):
-            posix.dup2(descriptor, self._place + offset, inheritable=False)
-            posix.close(descriptor)
-        self._streams.mend()
-        descriptors.part_with_original({0, 1, 2, *range(self._place, self._place + _DESCRIPTORS)})
+        self._take_place(given)
         self.serves_once = not is_checkpoint
         # When memory is short, the worker has to go first: with the checkpoint, the saved state would be lost.
         process.set_oom_score(self._checkpoint_oom_score if is_checkpoint else WORKER_OOM_SCORE)
@@ -296,10 +332,24 @@ class Runner:
         elif tag is not None:
             process.mark(tag)
 
+    def _take_place(self, given):
+        """In a copy: replace the original's descriptors, so that this process cannot send in its name."""
+        self._control.detach()
+        self._tool_socket.detach()
+        for offset, descriptor in enumerate(given):
+            posix.dup2(descriptor, self._place + offset, inheritable=False)
+            posix.close(descriptor)
+        self._streams.mend()
+        descriptors.part_with_original({0, 1, 2, *self._own_descriptors()})
+
     def _arrive(self):
         """In the copy: begin to work on its own."""
         if self.serves_once:
             process.adopt_orphans()  # so that its descendants stay below it
+        self._begin()
+        self._say_present()
+
+    def _begin(self):
         self._loop.forget()
         self._attach()
 
@@ -337,10 +387,11 @@ def _no_input(_prompt="", /):
 _no_input.__name__ = _no_input.__qualname__ = "input"
 
 
-def _fresh_main_module():
+def _fresh_main_module(print_function):
     module = types.ModuleType("__main__")
     module.__builtins__ = sys.modules["builtins"]
     module.__builtins__.input = _no_input
+    module.__builtins__.print = print_function
     sys.modules["__main__"] = module
     # User code cannot avoid forking while there are threads: most threads belong to libraries.
     warnings.filterwarnings("ignore", r"This process .* is multi-threaded, use of fork", DeprecationWarning)

@@ -47,6 +47,7 @@ class Runners:
             wire.CELL_BEGUN: self._cell_begun,
             wire.CELL_DONE: self._cell_done,
             wire.BACK: self._back,
+            wire.HURRY: self._hurried,
             wire.VARIABLES_DONE: self._listed,
             wire.PRELOADED: self._preloaded,
             wire.PRESENT: self._present,
@@ -130,6 +131,8 @@ class Runners:
             return None
         handle.close_runner_ends()
         handle.read(not self.bridge.pressed)
+        if role == CHECKPOINT:
+            memory.may_hide(parent.pid)
         return handle
 
     def set_pid(self, handle, pid):
@@ -198,7 +201,7 @@ class Runners:
         self._poller.cancel(("kill", handle.index))
         is_main, cell = handle is self.line.worker, handle.cell
         # A cell in a copy cannot harm the main line.
-        protected = self.line.is_protected() if is_main else True
+        protected = self.line.has_way_back() if is_main else True
         handle.end_cell()
         own = {"type": "cell_done", "cell": cell, "protected": protected, "as_before": handle.as_before}
         answer_from = wire.DONE.size + redo_bytes
@@ -218,6 +221,11 @@ class Runners:
         if handle.asked_back and payload == wire.CELL.pack(handle.asked_back):
             handle.back_from = handle.asked_back
             self._poller.cancel(("back", handle.index))
+        return True
+
+    def _hurried(self, handle, _payload):
+        if not self.bridge.pressed:
+            handle.drain()
         return True
 
     def _listed(self, handle, payload):
@@ -261,6 +269,8 @@ class Runners:
     def _runner_present(self, handle, payload):
         """The copy reports its pid. Any descendant of a runner can pose as a copy, but no other process can."""
         parent, handle.parent = handle.parent, None
+        if parent is not None:
+            memory.shows_again(parent.pid)
         pid = wire.PID.unpack(payload)[0] if len(payload) == wire.PID.size else 0
         is_gone = not process.is_there(pid)
         if is_gone and pid not in self._reaped:
@@ -394,7 +404,7 @@ class Runners:
             self.strays.kill(lambda: self._kill_left_behind(handle))
         self._copy_lost(handle, exit_code)
         if handle.role in (CHECKPOINT, RETIRED):
-            self.line.memory_limit.check()
+            self.line.memory_limit.check_soon()
 
     def _kill_left_behind(self, copy):
         found = []

@@ -1,11 +1,12 @@
 """`sys.stdout` and `sys.stderr` of a runner, and the pipes below them.
 
 Nothing is buffered: every write of Python code is in the pipe when it returns, so that it stands in
-order with what C code and subprocesses write, and is there when the process is killed.
+order with what C code and subprocesses write, and is there when the process is killed. A `print` is one write.
 
 The two streams are two pipes, between which the reader cannot see an order. So a write to the other
 stream than the last one waits until the guardian has read what the pipe of the last one holds. That
-makes the order of Python's own writes exact, however busy the machine is. A guardian that is not allowed to
+makes the order of Python's own writes exact, however busy the machine is. The guardian gathers what comes in quick
+succession, so it is told that somebody waits. A guardian that is not allowed to
 read, because the daemon takes nothing, is waited for like one whose pipe is full, but not longer than
 `STREAM_SWITCH_WAIT_S`.
 """
@@ -27,6 +28,8 @@ from .limits import (
 _write = posix.write
 _sleep = time.sleep
 _now = time.monotonic
+_print = print
+_StringIO = io.StringIO
 
 
 class _Pipe(io.RawIOBase):
@@ -61,8 +64,9 @@ class _Pipe(io.RawIOBase):
 class Streams:
     """Both streams, and the spare descriptors from which they are mended."""
 
-    def __init__(self, spare_stdout, spare_stderr):
+    def __init__(self, spare_stdout, spare_stderr, hurry):
         self._spares = {1: spare_stdout, 2: spare_stderr}
+        self._hurry = hurry  # tells the guardian to read
         self.last = 1
         self._stdout = self._stderr = None
 
@@ -77,6 +81,12 @@ class Streams:
         sys.stdout = sys.__stdout__ = self._stdout
         sys.stderr = sys.__stderr__ = self._stderr
 
+    def are_whole(self):
+        """Whether the descriptors of both streams are what `mend` makes them."""
+        return all(
+            posix.fstat(descriptor)[1:3] == posix.fstat(spare)[1:3] for descriptor, spare in self._spares.items()
+        )
+
     def _text(self, descriptor):
         return io.TextIOWrapper(
             _Pipe(self, descriptor), encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
@@ -84,7 +94,7 @@ class Streams:
 
     def switch_to(self, descriptor):
         previous, self.last = self._spares[self.last], descriptor
-        _wait_until_read(previous, _now() + STREAM_SWITCH_WAIT_S)
+        self._wait_until_read(previous, _now() + STREAM_SWITCH_WAIT_S)
 
     def in_order(self, send, unread):
         """Send a message outside of the pipes so that it keeps its place in their output.
@@ -94,11 +104,32 @@ class Streams:
         """
         deadline = _now() + STREAM_SWITCH_WAIT_S
         for spare in self._spares.values():
-            _wait_until_read(spare, deadline)
+            self._wait_until_read(spare, deadline)
         send()
         pause = STREAM_SWITCH_POLL_S
         while unread() and _now() < deadline:
             pause = _nap(pause)
+
+    def print(self):
+        """The built-in `print`, with one write for all that a call shows on one of these streams."""
+
+        def print(*values, sep=None, end=None, file=None, flush=False):
+            shown_on = getattr(sys, "stdout", None) if file is None else file
+            if shown_on is None or (shown_on is not self._stdout and shown_on is not self._stderr):
+                _print(*values, sep=sep, end=end, file=file, flush=flush)
+                return
+            gathered = _StringIO(newline="")
+            try:
+                _print(*values, sep=sep, end=end, file=gathered)
+            finally:
+                text = gathered.getvalue()
+                if text:
+                    shown_on.write(text)
+            if flush:
+                shown_on.flush()
+
+        print.__module__, print.__qualname__, print.__doc__ = "builtins", "print", _print.__doc__
+        return print
 
     def say(self, text):
         """Write a line of the kernel to stderr, even if user code has replaced `sys.stderr`."""
@@ -107,20 +138,21 @@ class Streams:
         while data:
             data = data[_write(self._spares[2], data) :]
 
+    def _wait_until_read(self, descriptor, deadline):
+        """Wait until all that the pipe holds now was read: its content has shrunk by that much, or it is empty.
 
-def _wait_until_read(descriptor, deadline):
-    """Wait until all that the pipe holds now was read: its content has shrunk by that much, or it is empty.
-
-    A thread or a child may continue to write, so that the pipe is never empty.
-    """
-    held = left = bytes_waiting(descriptor)
-    pause = STREAM_SWITCH_POLL_S
-    while left > 0 and _now() < deadline:
-        pause = _nap(pause)
-        before, held = held, bytes_waiting(descriptor)
-        if held < before:
-            left = min(left - (before - held), held)
-            pause = STREAM_SWITCH_POLL_S
+        A thread or a child may continue to write, so that the pipe is never empty.
+        """
+        held = left = bytes_waiting(descriptor)
+        if left:
+            self._hurry()
+        pause = STREAM_SWITCH_POLL_S
+        while left > 0 and _now() < deadline:
+            pause = _nap(pause)
+            before, held = held, bytes_waiting(descriptor)
+            if held < before:
+                left = min(left - (before - held), held)
+                pause = STREAM_SWITCH_POLL_S
 
 
 def _nap(pause):

@@ -24,6 +24,7 @@ ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answe
 PROMOTED = ord("M")  # in answer
 PRESENT = ord("P")  # first message of a runner: its pid
 BACK = ord("Q")  # in answer, with the same number
+HURRY = ord("U")  # what was printed has to be read before more is
 DISPLAY = ord("Y")  # a MIME bundle, for the present cell
 TOOL_CALL = ord("C")  # the runner's own number of the call, then its name and arguments
 CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that it may assign, if known

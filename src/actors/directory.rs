@@ -5,6 +5,7 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::actors::calls::call_promptly;
@@ -12,6 +13,7 @@ use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::controls;
 use crate::protocol::api::{SessionState, SessionView};
 use crate::protocol::ids::{JobId, SessionId, SessionName};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 
 /// How long a view waits for a session that reads its journal; most have read it by then.
@@ -19,7 +21,7 @@ const READ_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Listed {
-    pub owner: u32,
+    pub owner: Principal,
     pub name: SessionName,
     /// The job that the session serves: its owner sees the job instead of the session.
     pub job: Option<JobId>,
@@ -43,16 +45,31 @@ impl Restoring {
 }
 
 impl Listed {
+    /// Waits until the session has read its journal. Until then nothing is to be sent to it, because what is sent waits
+    /// in its mailbox however long the reading takes, also if the sender is gone.
+    pub async fn answers(&self) {
+        if let Some(restoring) =
+            self.restoring.as_ref().filter(|_| controls::holds("senders_wait_for_sessions"))
+        {
+            restoring.restored.cancelled().await;
+        }
+    }
+
     /// The view of the session for a list. A session that reads its journal does not answer before it has, however long
     /// that takes; then its record has to do, which does not know of its cells.
     pub async fn view(&self) -> Result<SessionView, Problem> {
-        let answer = call_promptly(&self.session, |reply_to| SessionMsg::View { reply_to });
-        let reading = self.restoring.as_ref().filter(|restoring| !restoring.restored.is_cancelled());
-        let Some(reading) = reading else { return answer.await };
-        tokio::select! {
-            answer = answer => answer,
-            () = tokio::time::sleep(READ_WITHIN) => Ok((*reading.view).clone()),
+        let view = call_promptly(&self.session, |reply_to| SessionMsg::View { reply_to });
+        self.answer(view).await.unwrap_or_else(|record| Ok(record.clone()))
+    }
+
+    /// What the session answers; its record if it still reads its journal after a short time.
+    pub async fn answer<T>(&self, answer: impl Future<Output = T>) -> Result<T, &SessionView> {
+        if let Some(reading) = &self.restoring
+            && timeout(READ_WITHIN, self.answers()).await.is_err()
+        {
+            return Err(&reading.view);
         }
+        Ok(answer.await)
     }
 }
 
@@ -75,7 +92,7 @@ impl Directory {
 
     /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
     #[must_use]
-    pub fn find(&self, peer: u32, key: &str, of_all: bool) -> Option<Listed> {
+    pub fn find(&self, peer: Principal, key: &str, of_all: bool) -> Option<Listed> {
         let is_meant = |id: &SessionId, listed: &Listed| {
             let is_own = listed.owner == peer || !controls::holds("sessions_have_an_owner");
             is_own && listed.name.as_str() == key || (is_own || of_all) && id.to_string() == key
@@ -87,7 +104,7 @@ impl Directory {
 
     /// The sessions of one user, or of all; without those that serve jobs.
     #[must_use]
-    pub fn list(&self, peer: Option<u32>) -> Vec<Listed> {
+    pub fn list(&self, peer: Option<Principal>) -> Vec<Listed> {
         let sessions = self.0.read();
         let meant = sessions
             .values()

@@ -179,6 +179,7 @@ fn kernel_limits(settings: &Settings, wanted: &SandboxRequest) -> KernelLimits {
         tool_calls: TOOL_CALLS_IN_FLIGHT as u64,
         names: NAMES as u64,
         checkpoints: wanted.checkpoints,
+        checkpoints_at_rest: wanted.checkpoints_at_rest,
         checkpoint_bytes: settings.sandbox.checkpoint_bytes,
         memory_bytes: wanted.memory_bytes,
         unacknowledged_bytes: UNACKNOWLEDGED_BYTES as u64,

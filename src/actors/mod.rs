@@ -3,6 +3,7 @@
 //! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits for slow
 //! work: slow work runs in a task that sends its outcome as a message.
 
+mod amounts;
 pub mod asks;
 pub mod calls;
 mod charge;
@@ -21,3 +22,4 @@ mod sink;
 pub mod supervisor;
 #[cfg(test)]
 mod tests;
+pub mod turns;

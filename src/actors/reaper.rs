@@ -71,7 +71,7 @@ pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) -> JoinHandle<
     let is_known = |name: &str| sessions.iter().any(|session| session.to_string() == name);
     left.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
     left.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
-    let daemon = launcher.service.uid;
+    let daemon = launcher.service.principal();
     tokio::spawn(async move {
         for path in left {
             let shown = path.display().to_string();

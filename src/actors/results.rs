@@ -8,7 +8,7 @@ use super::session::messages::{CellRequest, CellStatus, OwnSession, SessionMsg, 
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::JOURNAL_TIMEOUT;
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 use crate::protocol::result::ExecutionResult;
 use crate::store::EventLog;
 
@@ -66,7 +66,7 @@ pub async fn result_of(
 /// The result of an ended cell, and the number of its event.
 pub async fn ended(log: &EventLog, cell: CellNumber) -> Result<(Seq, ExecutionResult), Problem> {
     // The end of a cell that has just ended may still be on its way into the journal.
-    let written = tokio::time::timeout(JOURNAL_TIMEOUT, log.flushed()).await.is_ok();
+    let written = log.is_flushed().await;
     in_journal(log, cell).ok_or_else(|| {
         if written {
             Problem::new(Code::NoSuchCell, format!("the result of cell {cell} is no longer kept"))
@@ -88,5 +88,5 @@ pub fn in_journal(log: &EventLog, cell: CellNumber) -> Option<(Seq, ExecutionRes
 /// The problem for an ended cell whose end is not in the journal.
 fn unwritten(cell: CellNumber) -> Problem {
     let message = format!("cell {cell} has ended, but its result cannot be written into the journal");
-    Problem::new(Code::Storage, message).hint("free some space where the daemon's home is, and ask again")
+    Problem::new(Code::Storage, message).hint(FREE_SPACE)
 }

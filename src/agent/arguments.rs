@@ -6,15 +6,8 @@ use std::collections::BTreeMap;
 use super::words::Words;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::tool_names::{self, COMPUTE_TOOL, is_cell_tool};
 use crate::schema::{self, CODE_PARAMETERS, Checker, Problem, excerpt};
-
-pub(super) const CELL_TOOL: &str = "execute_python_code";
-pub const COMPUTE_TOOL: &str = "compute_with_python";
-pub(super) const PLAN_TOOL: &str = "recursive_plan_tree_todo";
-
-/// Aliases of tools, which models know from other systems.
-const TOOL_ALIASES: [(&str, &str); 3] =
-    [("exec_code", CELL_TOOL), (CELL_TOOL, "exec_code"), ("update_recursive_plan_tree", PLAN_TOOL)];
 
 /// The work that a call asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,11 +23,6 @@ impl Work {
             Self::Tool { name, .. } => name == COMPUTE_TOOL,
         }
     }
-}
-
-#[must_use]
-pub fn is_cell_tool(name: &str) -> bool {
-    matches!(name, CELL_TOOL | "exec_code")
 }
 
 #[derive(Debug)]
@@ -69,7 +57,7 @@ impl Toolbox {
         };
         let arguments =
             schema::parse(arguments).map_err(|problem| words.no_json(&problem, &excerpt(arguments)))?;
-        let value = schema::normalise(&tool.parameters, arguments);
+        let value = checker.normalised(arguments);
         let problems = checker.problems(&value);
         if !problems.is_empty() {
             return Err(words.bad_arguments(&tool.name, &problems));
@@ -82,11 +70,10 @@ impl Toolbox {
         }
     }
 
+    /// A model that knows one of the tools for cells may use the other one's name.
     fn find(&self, name: &str) -> Option<&(ModelTool, Checker)> {
-        self.tools.get(name).or_else(|| {
-            let mut others = TOOL_ALIASES.iter().filter(|(alias, _)| *alias == name);
-            others.find_map(|(_, meant)| self.tools.get(*meant))
-        })
+        let other_cells = || self.tools.values().find(|(tool, _)| is_cell_tool(&tool.name));
+        tool_names::find(&self.tools, name).or_else(|| other_cells().filter(|_| is_cell_tool(name)))
     }
 }
 

@@ -9,6 +9,7 @@
 use super::report::shortened;
 use super::words::Words;
 use crate::protocol::chat::{Message, Role};
+use crate::protocol::text::brief;
 
 /// Three bytes are one Chinese character and most of an English token, so the estimate is rather too high
 /// than too low.
@@ -219,22 +220,12 @@ fn line_of(turn: &[Message]) -> String {
     let function = first.function_call.iter().map(|call| format!("{} {}", call.name, call.arguments));
     let said = std::iter::once(first.content.clone()).chain(calls).chain(function);
     let said: Vec<String> =
-        said.map(|text| one_line(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
+        said.map(|text| brief(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
     let first_line = |result: &Message| result.content.lines().next().unwrap_or_default().to_owned();
     let results: Vec<String> =
-        turn[1..].iter().map(|result| one_line(&first_line(result), LINE_CHARS)).collect();
+        turn[1..].iter().map(|result| brief(&first_line(result), LINE_CHARS)).collect();
     let line = format!("- {who}: {}", said.join(" | "));
     if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
-}
-
-/// The text in one line, cut to `chars` characters.
-pub(super) fn one_line(text: &str, chars: usize) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let line = words.join(" ");
-    match line.char_indices().nth(chars) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
 }
 
 #[cfg(test)]

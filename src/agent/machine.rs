@@ -7,8 +7,7 @@
 mod answers;
 
 use super::answer;
-use super::arguments::{PLAN_TOOL, Toolbox, Work};
-use super::budget::one_line;
+use super::arguments::{Toolbox, Work};
 use super::conversation::Conversation;
 use super::dialect::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, speech};
 use super::effects::{Effect, Input, Setup};
@@ -20,6 +19,8 @@ use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
 };
+use crate::protocol::text::{brief, clipped, visible_line};
+use crate::protocol::tool_names::PLAN_TOOL;
 use crate::schema::Checker;
 
 /// The most characters of a call that was not made, and of its name, in a note.
@@ -432,8 +433,8 @@ fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clon
 
 /// A note about a call that was not made: people would not see the call otherwise.
 fn not_made(name: &str, told: &str) -> Effect {
-    let name = one_line(name, NAME_CHARS).escape_debug().to_string();
-    Effect::Note { text: format!("the call of `{name}` was not made: {}", one_line(told, NOTE_CHARS)) }
+    let name = visible_line(&clipped(name, NAME_CHARS));
+    Effect::Note { text: format!("the call of `{name}` was not made: {}", brief(told, NOTE_CHARS)) }
 }
 
 fn noted(notes: impl IntoIterator<Item = String>) -> Vec<Effect> {

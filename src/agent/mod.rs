@@ -20,7 +20,6 @@ mod turn;
 mod words;
 
 pub use answer::{most_schema_bytes, schema_bytes};
-pub use arguments::{COMPUTE_TOOL, is_cell_tool};
 pub use budget::tokens_of_text;
 pub use effects::{Effect, Input, ModelApprovals, Setup, SetupProblem};
 pub use machine::Machine;

@@ -13,10 +13,10 @@ mod english;
 
 use serde_json::Value;
 
-use super::arguments::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
 use super::dialect::{COMPLETION, Scene};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
+use crate::protocol::tool_names::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
 
 /// The most names of given variables that are listed.
 const CONTEXT_NAMES: usize = 50;

@@ -10,8 +10,9 @@ mod words;
 use super::words::Words;
 use crate::protocol::ask::Language;
 use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::protocol::text::visible_line;
 pub(super) use text::shortened;
-use text::{Draft, escaped, number_lines};
+use text::{Draft, number_lines};
 
 /// The most names listed per kind; the rest is only counted.
 const LISTED: usize = 40;
@@ -84,7 +85,7 @@ fn displays(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     }
     draft.line(words.displays());
     let names = result.displays.iter().map(|display| {
-        let types: Vec<String> = display.mime.keys().map(|mime| escaped(mime)).collect();
+        let types: Vec<String> = display.mime.keys().map(|mime| visible_line(mime)).collect();
         types.join(", ")
     });
     list(draft, words, names);
@@ -96,7 +97,7 @@ fn artifacts(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     }
     draft.line(words.artifacts());
     let lines = result.artifacts.iter().map(|artifact| {
-        let path = escaped(&artifact.path);
+        let path = visible_line(&artifact.path);
         match artifact.change {
             Change::New => format!("{path} ({}, {})", words.new_file(), words.bytes(artifact.bytes)),
             Change::Modified => format!("{path} ({}, {})", words.modified(), words.bytes(artifact.bytes)),
@@ -156,17 +157,17 @@ fn state(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     }
     if !state.maybe_assigned.is_empty() {
         draft.line(words.maybe_assigned());
-        list(draft, words, state.maybe_assigned.iter().map(|name| escaped(name)));
+        list(draft, words, state.maybe_assigned.iter().map(|name| visible_line(name)));
     }
     if state.unprotected {
         draft.line(words.unprotected());
     }
     if !state.completed_tool_calls.is_empty() {
         draft.line(words.tools_completed());
-        list(draft, words, state.completed_tool_calls.iter().map(|name| escaped(name)));
+        list(draft, words, state.completed_tool_calls.iter().map(|name| visible_line(name)));
     }
     if let Some(note) = &state.note {
-        draft.line(&escaped(note));
+        draft.line(&visible_line(note));
     }
 }
 

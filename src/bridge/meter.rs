@@ -147,6 +147,7 @@ mod tests {
     use crate::memory::Memory;
     use crate::protocol::frames::OutputFrame;
     use crate::protocol::ids::CellNumber;
+    use crate::protocol::principal::Principal;
     use futures_util::SinkExt;
     use serde_json::{Map, Value, json};
     use std::time::{Duration, Instant};
@@ -211,22 +212,26 @@ mod tests {
     #[tokio::test]
     async fn a_large_frame_is_charged_until_it_has_had_its_effect() {
         let memory = Memory::new(Some(LIMIT), None);
-        let (mut kernel, _link, mut arrivals) = connected(&memory.pool(1)).await;
+        let (mut kernel, _link, mut arrivals) = connected(&memory.pool(Principal::ANN)).await;
         let text = format!("\"{}\"", "x".repeat(1 << 20));
         kernel.send(call(&text)).await.unwrap();
         let (frame, turn) = next(&mut arrivals).await;
         assert!(matches!(frame, crate::protocol::frames::KernelFrame::ToolCall { .. }));
         assert!(turn.parsed_bytes() >= 1 << 20 && turn.refused().is_none());
-        assert!((2 << 20..=LIMIT).contains(&memory.taken(1).0), "{:?}", memory.taken(1));
+        assert!(
+            (2 << 20..=LIMIT).contains(&memory.taken(Principal::ANN).0),
+            "{:?}",
+            memory.taken(Principal::ANN)
+        );
         drop(turn);
-        assert_eq!(memory.taken(1).0, 0);
+        assert_eq!(memory.taken(Principal::ANN).0, 0);
     }
 
     #[tokio::test]
     async fn without_room_what_is_plain_goes_on_in_the_end_and_what_is_made_of_small_values_does_not() {
         let memory = Memory::new(Some(LIMIT), None);
-        let full = memory.pool(1).charge_anyway(MemoryPurpose::Calls, LIMIT);
-        let (mut kernel, _link, mut arrivals) = connected(&memory.pool(1)).await;
+        let full = memory.pool(Principal::ANN).charge_anyway(MemoryPurpose::Calls, LIMIT);
+        let (mut kernel, _link, mut arrivals) = connected(&memory.pool(Principal::ANN)).await;
         let (text, zeros) = (format!("\"{}\"", "x".repeat(1 << 20)), format!("[{}0]", "0,".repeat(1 << 19)));
         let sent = tokio::spawn(async move {
             kernel.send(call(&text)).await.unwrap();
@@ -246,6 +251,6 @@ mod tests {
         let (_, turn) = next(&mut arrivals).await;
         assert!(turn.refused().is_none(), "what is small gets through");
         drop((turn, full, sent.await.unwrap()));
-        assert_eq!(memory.taken(1).0, 0);
+        assert_eq!(memory.taken(Principal::ANN).0, 0);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
 use crate::config::{parse_duration, parse_size};
-use crate::protocol::api::NewSession;
+use crate::protocol::api::{Checkpointing, NewSession};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::values;
@@ -83,6 +83,9 @@ pub(in crate::cli) struct SandboxArgs {
     /// CPUs, for example 1.5.
     #[arg(long, value_name = "N", value_parser = cpus, allow_negative_numbers = true)]
     pub cpus: Option<f64>,
+    /// When the state is kept, for a cell that dies to go back to.
+    #[arg(long, value_parser = word::<Checkpointing>())]
+    pub checkpointing: Option<Checkpointing>,
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
@@ -107,13 +110,14 @@ impl SandboxArgs {
             image: self.image,
             memory_bytes: self.memory,
             cpus: self.cpus,
+            checkpointing: self.checkpointing,
             ..NewSession::default()
         })
     }
 
     pub fn is_given(&self) -> bool {
-        let Self { backend, image, memory, cpus, workspace, preload } = self;
-        let limited = memory.is_some() || cpus.is_some();
+        let Self { backend, image, memory, cpus, checkpointing, workspace, preload } = self;
+        let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
         backend.is_some() || image.is_some() || limited || workspace.is_some() || !preload.is_empty()
     }
 

@@ -15,6 +15,7 @@ use toml::de::{DeTable, DeValue};
 use super::entry::json;
 use super::load::Written;
 use super::units::{parse_duration, parse_size};
+use crate::protocol::words::Word;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -274,6 +275,21 @@ impl FromToml for bool {
             other => Err(expected("true or false", other)),
         }
     }
+}
+
+impl<T: Word> FromToml for T {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        let text = String::from_toml(value)?;
+        let found = T::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, value)| *value).ok_or_else(|| none_of(&text, T::WORDS.iter().map(|(word, _)| *word)))
+    }
+}
+
+/// Says that a word is none of those that are possible.
+pub(super) fn none_of<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
+    let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    let all: Vec<String> = words.map(|word| format!("`{word}`")).collect();
+    format!("`{shown}` is none of {}", all.join(", "))
 }
 
 pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {

@@ -126,7 +126,7 @@ impl Reader<'_> {
             quota: Some(self.quota()),
             admin: self.required("admin.group").map(|group| Admin { group }),
             api: self.positive_bytes("api.body").map(|body| Api { body }),
-            daemon: self.word("daemon.log_level").map(|log_level| Daemon { log_level }),
+            daemon: self.required("daemon.log_level").map(|log_level| Daemon { log_level }),
             agent: self.agent(&models),
             command_tools: Some(self.command_tools()),
             templates: Some(self.templates(&models)),
@@ -136,11 +136,11 @@ impl Reader<'_> {
 
     fn sandbox(&mut self) -> Option<Sandbox> {
         let sandbox = read_all!(Sandbox {
-            backend: self.word("sandbox.backend"),
-            minimum_isolation: self.word("sandbox.minimum_isolation"),
+            backend: self.required("sandbox.backend"),
+            minimum_isolation: self.required("sandbox.minimum_isolation"),
             image: Some(self.optional("sandbox.image")),
             images: self.required("sandbox.images"),
-            pull: self.word("sandbox.pull"),
+            pull: self.required("sandbox.pull"),
             runtime: Some(self.optional("sandbox.runtime")),
             memory_bytes: self.bytes("sandbox.memory"),
             max_memory_bytes: self.bytes("sandbox.max_memory"),
@@ -157,6 +157,7 @@ impl Reader<'_> {
             life: self.positive("sandbox.life"),
             orphan_life: self.positive("sandbox.orphan_life"),
             checkpoints: self.required("sandbox.checkpoints"),
+            checkpointing: self.required("sandbox.checkpointing"),
             checkpoint_bytes: self.bytes("sandbox.checkpoint_budget"),
             uid_first: self.positive("sandbox.uid_first"),
             uid_count: self.positive("sandbox.uid_count"),
@@ -252,6 +253,7 @@ impl Reader<'_> {
 mod tests {
     use super::super::settings::{LogLevel, Pull};
     use super::*;
+    use crate::protocol::api::Checkpointing;
     use crate::protocol::receipt::Isolation;
     use std::time::Duration;
 
@@ -293,6 +295,7 @@ mod tests {
                     life: Duration::from_secs(24 * 3600),
                     orphan_life: Duration::from_secs(3600),
                     checkpoints: 8,
+                    checkpointing: Checkpointing::Every,
                     checkpoint_bytes: 512 << 20,
                     uid_first: 2_100_000_000,
                     uid_count: 10_000,

@@ -23,11 +23,11 @@ impl Reader<'_> {
         }
         let prompt = self.optional::<String>("agent.prompt");
         Some(read_all!(Agent {
-            dialect: self.word("agent.dialect"),
-            language: self.word("agent.language"),
+            dialect: self.required("agent.dialect"),
+            language: self.required("agent.language"),
             approval: self.required("agent.approval"),
             approval_deadline: Some(approval_deadline),
-            approval_default: self.word("agent.approval_default"),
+            approval_default: self.required("agent.approval_default"),
             limits: both.map(|(limits, _)| limits),
             max_limits: both.map(|(_, most)| most),
             next_step_steps: steps,
@@ -79,9 +79,7 @@ impl FromToml for ApprovalPolicy {
     fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
         let wanted = "\"auto\", \"ask\" or a list of tools";
         match value {
-            DeValue::String(word) if word == "auto" => Ok(Self::Auto),
-            DeValue::String(word) if word == "ask" => Ok(Self::Ask),
-            DeValue::String(_) => Err(format!("expected {wanted}")),
+            DeValue::String(word) => Self::named(word).ok_or_else(|| format!("expected {wanted}")),
             DeValue::Array(_) => Vec::from_toml(value).map(Self::Tools),
             other => Err(expected(wanted, other)),
         }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::agent::{Model, Named, Provider};
 use super::entry::Entry;
-use super::reader::{Reader, none_of};
+use super::layer::none_of;
+use super::reader::Reader;
 
 /// The most characters of a model's name in the configuration.
 const NAME_CHARS: usize = 64;

@@ -6,8 +6,8 @@ use super::agent::{CommandTool, Model, Named, Template};
 use super::entry::Entry;
 use super::layer::Bytes;
 use super::reader::Reader;
-use crate::protocol::ask::Dialect;
-use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::tool_names::is_tool_name;
+use crate::protocol::values::is_ascii_identifier;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const OUTPUT: Bytes = Bytes(1024 * 1024);
@@ -23,7 +23,7 @@ impl Reader<'_> {
 }
 
 fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
-    if !is_identifier(entry.name) {
+    if !is_tool_name(entry.name) {
         entry.whole("a tool's name has to be one in Python, too: letters, digits and `_`");
     }
     let description = entry.required::<String>("description");
@@ -54,9 +54,7 @@ fn template(entry: &mut Entry<'_, '_>, models: &Named<Model>) -> Option<Template
     let schema = entry.schema("schema");
     let tools = entry.optional::<Vec<String>>("tools");
     let model = entry.optional::<String>("model");
-    let word = entry.optional::<String>("dialect");
-    let dialect = word.as_ref().and_then(|word| Dialect::ALL.into_iter().find(|known| known.name() == word));
-    entry.check("dialect", word.is_some() == dialect.is_some(), "there is no such dialect");
+    let dialect = entry.optional("dialect");
     let known = model.as_ref().is_none_or(|model| models.contains_key(model));
     entry.check("model", known, "there is no `[model.NAME]` of this name");
     let prompt = prompt?;
@@ -75,7 +73,7 @@ fn placeholders(prompt: &str) -> Result<Vec<String>, String> {
             continue;
         }
         let inside = (brace == "{").then(|| after.split_once('}')).flatten();
-        let Some((name, after)) = inside.filter(|(name, _)| is_identifier(name)) else {
+        let Some((name, after)) = inside.filter(|(name, _)| is_ascii_identifier(name)) else {
             return Err(
                 "braces hold the name of a parameter; one that is meant as such is doubled".to_owned()
             );
@@ -86,14 +84,6 @@ fn placeholders(prompt: &str) -> Result<Vec<String>, String> {
         rest = after;
     }
     Ok(names)
-}
-
-fn is_identifier(name: &str) -> bool {
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    name.len() <= TOOL_NAME_CHARS
-        && name.chars().all(word)
-        && !name.starts_with(|c: char| c.is_ascii_digit())
-        && !name.is_empty()
 }
 
 #[cfg(test)]
@@ -174,7 +164,7 @@ argv = ["date"]
           /etc/belljar/config.toml:8: `tool.b.shell`: there is no such key
           /etc/belljar/config.toml:10: `template.c.prompt`: braces hold the name of a parameter; one that is meant as such is doubled
           /etc/belljar/config.toml:11: `template.c.model`: there is no `[model.NAME]` of this name
-          /etc/belljar/config.toml:12: `template.c.dialect`: there is no such dialect
+          /etc/belljar/config.toml:12: `template.c.dialect`: `latin` is none of `tool_calls`, `next_step`, `json_action`, `xml_tags`
         "#);
     }
 

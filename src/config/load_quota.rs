@@ -86,6 +86,7 @@ fn overrides(entry: &mut Entry<'_, '_>) -> Limits {
 mod tests {
     use super::super::load::load_text;
     use super::*;
+    use crate::protocol::principal::Principal;
     use std::path::Path;
 
     fn with(text: &str) -> Result<Quota, String> {
@@ -122,15 +123,15 @@ mod tests {
         )
         .unwrap();
         let groups = ["students".to_owned(), "staff".to_owned(), "unheard-of".to_owned()];
-        let alice = quota.of(1000, Some("alice"), &groups);
+        let alice = quota.of(Principal::new(1000), Some("alice"), &groups);
         let of = |limits: &Limits, kind| limits.get(kind).unwrap();
         assert_eq!(
             (of(&alice, Kind::Sessions), of(&alice, Kind::Cells), of(&alice, Kind::Cpus)),
             (50, 9, 1500)
         );
-        let nameless = quota.of(1000, None, &groups);
+        let nameless = quota.of(Principal::new(1000), None, &groups);
         assert_eq!((of(&nameless, Kind::Jobs), of(&nameless, Kind::Sessions)), (0, 2));
-        assert_eq!(quota.of(1001, Some("bob"), &[]), quota.everyone);
+        assert_eq!(quota.of(Principal::new(1001), Some("bob"), &[]), quota.everyone);
     }
 
     #[test]

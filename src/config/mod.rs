@@ -24,7 +24,7 @@ mod units;
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
 pub use layer::{ConfigProblem, Source};
 pub use load::{ConfigError, Loaded, Written, load, load_text};
-pub use paths::{Paths, PathsError, Serving, is_system};
+pub use paths::{Paths, PathsError, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};
 pub use settings::{
     Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,

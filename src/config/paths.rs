@@ -32,6 +32,12 @@ pub fn is_system() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether the user has a systemd of their own, which can make control groups: its socket is there while it runs.
+pub fn has_user_manager() -> bool {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
+    runtime.is_some_and(|runtime| Path::new(&runtime).join("systemd/private").exists())
+}
+
 /// Which users a daemon serves, according to its command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Serving {

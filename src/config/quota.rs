@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::agent::Named;
+use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 
 /// The limit of each kind that has one.
@@ -35,8 +36,8 @@ pub struct Quota {
 impl Quota {
     /// The limits of one user; for each kind the user's own limit, else the largest of the user's groups, else
     /// everyone's.
-    pub fn of(&self, uid: u32, name: Option<&str>, groups: &[String]) -> Limits {
-        let number = uid.to_string();
+    pub fn of(&self, user: Principal, name: Option<&str>, groups: &[String]) -> Limits {
+        let number = user.to_string();
         let own = name.and_then(|name| self.users.get(name)).or_else(|| self.users.get(&number));
         let limit = |kind: Kind| {
             let of_groups = groups.iter().filter_map(|group| self.groups.get(group)?.get(kind)).max();

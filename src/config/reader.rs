@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
 use super::load::Written;
-use crate::protocol::words::Word;
 
 /// Reads keys through all layers and records which keys exist, which layer's value won, and what was wrong.
 pub(super) struct Reader<'t> {
@@ -65,16 +64,6 @@ impl Reader<'_> {
         self.positive::<Bytes>(key).map(|bytes| bytes.0)
     }
 
-    /// One of a few words.
-    pub fn word<T: Word>(&mut self, key: &'static str) -> Option<T> {
-        let text: String = self.required(key)?;
-        let found = T::WORDS.iter().find(|(word, _)| *word == text);
-        if found.is_none() {
-            self.problem(key, &none_of(&text, T::WORDS.iter().map(|(word, _)| *word)));
-        }
-        found.map(|(_, value)| *value)
-    }
-
     pub fn check(&mut self, key: &'static str, holds: bool, message: &str) {
         if !holds {
             self.problem(key, message);
@@ -123,13 +112,6 @@ impl Reader<'_> {
         let problem = self.layers.get(index).map(|layer| layer.problem_at(key, message));
         self.problems.extend(problem);
     }
-}
-
-/// Says that a word is none of those that are possible.
-pub(super) fn none_of<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
-    let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
-    let all: Vec<String> = words.map(|word| format!("`{word}`")).collect();
-    format!("`{shown}` is none of {}", all.join(", "))
 }
 
 /// Reads every field of a struct before one without a value ends the function with `None`, so that all problems are

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
+use crate::protocol::api::Checkpointing;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
 use crate::protocol::words::words;
@@ -58,6 +59,7 @@ pub struct Sandbox {
     pub orphan_life: Duration,
     /// The number of checkpoints of a session's state; 0 switches them off.
     pub checkpoints: u64,
+    pub checkpointing: Checkpointing,
     /// Memory that checkpoints may hold in addition to the session's own.
     pub checkpoint_bytes: u64,
     /// The range of user ids for sandboxes of a daemon that runs as root.

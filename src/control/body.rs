@@ -1,8 +1,11 @@
 //! JSON bodies, query strings and paths: bounded in size and time; a refusal names the place of the mistake.
 
 use axum::body::Body;
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::body::HttpBody;
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
 use futures_util::{Stream, TryStreamExt, stream};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
@@ -11,16 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-use super::peer::{Peer, UserSlot};
-use super::problems::Refused;
-use super::routes::App;
+use super::app::App;
+use super::peer::{Connection, Peer, UserSlot};
+use super::problems::{ApiResult, Refused};
 use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
 
-/// A JSON body, and its charge to the sender's share of the memory; an empty body counts as `{}`.
+/// A JSON body, and its charge to the sender's share of the memory; an empty body counts as `{}`. The charge goes with
+/// the body into the message to an actor: hyper drops a handler as soon as its client hangs up, and the message stays.
 pub struct JsonBody<T>(pub T, pub Charge);
 
 /// The charge of a body that the idempotency layer has already read, for the handler that reads it again.
@@ -46,7 +51,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let (mut parts, body) = request.into_parts();
         let peer = Peer::from_request_parts(&mut parts, app).await?;
         let charge = parts.extensions.get::<ReadBefore>().and_then(ReadBefore::take);
-        let charge = charge.unwrap_or_else(|| app.ledger.memory(peer.uid).open(MemoryPurpose::Requests));
+        let charge =
+            charge.unwrap_or_else(|| app.ledger.memory(peer.principal).open(MemoryPurpose::Requests));
         let (bytes, mut charge) = read(body, limit, charge).await?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
@@ -60,7 +66,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let value = offload_if_large(text.len() as u64, || parse(text))?;
         drop(bytes);
         charge.shrink_to(parsed);
-        Ok(Self(value, charge))
+        let place = parts.extensions.remove::<Connection>();
+        Ok(Self(value, charge.keeping(place.map(|Connection(slot)| slot as _))))
     }
 }
 
@@ -105,6 +112,24 @@ pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
     Ok(Body::from(keep_with(bytes, charge)))
 }
 
+/// A middleware for all routes: charges a large answer until the client has read it. Streams have charges of their own.
+pub async fn charge_answer(
+    State(app): State<App>,
+    peer: Peer,
+    request: Request,
+    next: Next,
+) -> ApiResult<Response> {
+    let response = next.run(request).await;
+    let is_large = response.body().size_hint().exact().is_some_and(|bytes| bytes > SMALL_BYTES);
+    if !is_large {
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    let unread = |error: axum::Error| Problem::new(Code::Internal, error.to_string());
+    let bytes = body.collect().await.map_err(unread)?.to_bytes();
+    Ok(Response::from_parts(parts, charged(&app.ledger.memory(peer.principal), bytes)?))
+}
+
 /// Bytes whose charge is released when the last reference to them is dropped.
 pub fn keep_with(bytes: bytes::Bytes, charge: Charge) -> bytes::Bytes {
     struct ChargedBytes(bytes::Bytes, #[expect(dead_code, reason = "dropped with the bytes")] Charge);
@@ -140,8 +165,8 @@ fn each_within(
 }
 
 /// Takes one of the user's slots for uploads.
-pub fn upload_slot(app: &App, uid: u32) -> Result<UserSlot, Problem> {
-    app.uploads.take(uid).ok_or_else(|| {
+pub fn upload_slot(app: &App, user: Principal) -> Result<UserSlot, Problem> {
+    app.uploads.take(user).ok_or_else(|| {
         Problem::new(Code::TooMany, "too many files are being sent at once").hint("send some of them later")
     })
 }

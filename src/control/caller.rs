@@ -4,22 +4,23 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
+use super::app::App;
 use super::identity::{REMEMBERED, Who};
 use super::peer::Peer;
-use super::routes::App;
 use crate::controls;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 
 pub(super) struct Caller {
     app: App,
-    pub uid: u32,
+    pub principal: Principal,
     /// The result of the last lookup.
     last: Mutex<Option<(Arc<Who>, Peer)>>,
 }
 
 impl Caller {
-    pub fn new(app: App, uid: u32) -> Self {
-        Self { app, uid, last: Mutex::default() }
+    pub fn new(app: App, principal: Principal) -> Self {
+        Self { app, principal, last: Mutex::default() }
     }
 
     fn last(&self) -> Option<(Arc<Who>, Peer)> {
@@ -34,13 +35,13 @@ impl Caller {
         {
             return Ok(peer.clone());
         }
-        let who = self.app.identities.of(self.uid).await?;
+        let who = self.app.identities.of(self.principal).await?;
         if let Some((known, peer)) = last
             && Arc::ptr_eq(&known, &who)
         {
             return Ok(peer);
         }
-        let peer = recognise(&self.app, self.uid, &who)?;
+        let peer = recognise(&self.app, self.principal, &who)?;
         *self.last.lock() = Some((who, peer.clone()));
         Ok(peer)
     }
@@ -58,53 +59,53 @@ impl Caller {
     }
 }
 
-fn recognise(app: &App, uid: u32, who: &Who) -> Result<Peer, Problem> {
-    if app.launcher.service.system && uid != 0 {
-        is_a_user(app, uid, who)?;
-        is_the_same_account(app, uid, who)?;
+fn recognise(app: &App, principal: Principal, who: &Who) -> Result<Peer, Problem> {
+    if app.launcher.service.system && !principal.is_root() {
+        is_a_user(app, principal, who)?;
+        is_the_same_account(app, principal, who)?;
     }
-    app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    app.ledger.set_limits(principal, app.settings.quota.of(principal, who.name.as_deref(), &who.groups));
     let admin = !controls::holds("administrators_are_few")
-        || uid == 0
+        || principal.is_root()
         || who.groups.contains(&app.settings.admin.group);
-    Ok(Peer { uid, admin, ..Peer::default() })
+    Ok(Peer::new(principal, admin))
 }
 
 /// Refuses ids that a user or a guest can assume at will, because each of them would have a quota of its own.
-fn is_a_user(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
+fn is_a_user(app: &App, principal: Principal, who: &Who) -> Result<(), Problem> {
     if !controls::holds("lent_ids_are_no_users") {
         return Ok(());
     }
     if let Some(owner) = &who.subordinate_to {
-        let what = format!("user id {uid} is one of those that `/etc/subuid` lends to `{owner}`");
+        let what = format!("user id {principal} is one of those that `/etc/subuid` lends to `{owner}`");
         return Err(
             Problem::new(Code::Forbidden, what).hint("connect as that user, outside of its namespace")
         );
     }
     let sandbox = &app.settings.sandbox;
-    if (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count)).contains(&uid) {
-        let what = format!("user id {uid} is one of those that guests run as");
+    if (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count)).contains(&principal.uid()) {
+        let what = format!("user id {principal} is one of those that guests run as");
         return Err(Problem::new(Code::Forbidden, what).hint("connect as an ordinary user"));
     }
     Ok(())
 }
 
 /// Refuses a user id that was given to another account while sessions or jobs of the previous account remain.
-fn is_the_same_account(app: &App, uid: u32, who: &Who) -> Result<(), Problem> {
+fn is_the_same_account(app: &App, principal: Principal, who: &Who) -> Result<(), Problem> {
     if !controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
-    if let Some(before) = app.launcher.accounts.other_before(uid, who.name.as_deref())
-        && has_something(app, uid)?
+    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref())
+        && has_something(app, principal)?
     {
-        return Err(app.launcher.accounts.refusal(uid, before.as_deref()));
+        return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
     }
-    app.launcher.accounts.note(uid, who.name.as_deref())
+    app.launcher.accounts.note(principal, who.name.as_deref())
 }
 
 /// Whether the user has open sessions or kept jobs.
-fn has_something(app: &App, uid: u32) -> Result<bool, Problem> {
+fn has_something(app: &App, principal: Principal) -> Result<bool, Problem> {
     let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
-    let jobs = app.journal.jobs(Some(uid), 1).map_err(|_| unknown())?;
-    Ok(!app.directory.list(Some(uid)).is_empty() || !jobs.is_empty())
+    let jobs = app.journal.jobs(Some(principal), 1).map_err(|_| unknown())?;
+    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty())
 }

@@ -7,19 +7,17 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Limited};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 
+use super::app::App;
 use super::body::{self, ReadBefore};
+use super::in_work::{Entry, Work};
 use super::peer::Peer;
 use super::problems::{ApiResult, Refused};
-use super::routes::{App, cells, sessions};
+use super::routes::{cells, sessions};
 use crate::actors::session::keyed::CellTarget;
 use crate::memory::MemoryPurpose;
 use crate::protocol::ids::SessionId;
@@ -46,63 +44,6 @@ pub struct NewTarget {
     pub new_session: SessionId,
 }
 
-/// Requests with a key that are in progress; a repetition waits for the first one.
-#[derive(Clone, Default)]
-pub struct InWork(Arc<Mutex<Waiting>>);
-
-/// The first requests, by owner and key.
-type Waiting = HashMap<(u32, String), First>;
-
-struct First {
-    hash: String,
-    /// Closes when the first request is done.
-    done: watch::Receiver<()>,
-}
-
-enum Entry {
-    /// No other request with this key is in progress.
-    First(Work),
-    /// The same request is in progress; the receiver closes when it is done.
-    Repetition(watch::Receiver<()>),
-    /// A different request with this key is in progress.
-    Conflict,
-    /// The owner has as many requests in progress as may be: they go on without their connections.
-    TooMany,
-}
-
-impl InWork {
-    /// Registers a request atomically, before the journal is asked, so that of two simultaneous requests one waits.
-    fn enter(&self, owner: u32, key: &str, hash: &str) -> Entry {
-        let at = (owner, key.to_owned());
-        let mut waiting = self.0.lock();
-        match waiting.get(&at) {
-            Some(first) if first.hash == hash => Entry::Repetition(first.done.clone()),
-            Some(_) => Entry::Conflict,
-            None if waiting.keys().filter(|(other, _)| *other == owner).count() >= CONNECTIONS_PER_USER => {
-                Entry::TooMany
-            }
-            None => {
-                let (sender, done) = watch::channel(());
-                waiting.insert(at.clone(), First { hash: hash.to_owned(), done });
-                Entry::First(Work { all: self.clone(), at, _done: sender })
-            }
-        }
-    }
-}
-
-/// A request in progress. Dropping this wakes the repetitions that wait for it.
-struct Work {
-    all: InWork,
-    at: (u32, String),
-    _done: watch::Sender<()>,
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.all.0.lock().remove(&self.at);
-    }
-}
-
 /// How long the answer to a refused request waits for its key to be released.
 const FREED_WITHIN: Duration = Duration::from_secs(2);
 
@@ -111,14 +52,14 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
     let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
-    let charge = app.ledger.memory(peer.uid).open(MemoryPurpose::Requests);
+    let charge = app.ledger.memory(peer.principal).open(MemoryPurpose::Requests);
     let (bytes, charge) = body::read(body, limit, charge).await?;
     // An answer that was given to an administrator is not given again to a user who is none any more.
     let method =
         if peer.admin { format!("{} by an administrator", parts.method) } else { parts.method.to_string() };
     let hash = hash(&method, &parts.uri.to_string(), &bytes);
     let work = loop {
-        match app.in_work.enter(peer.uid, &key, &hash) {
+        match app.in_work.enter(peer.principal, &key, &hash) {
             Entry::First(work) => break work,
             // The loop ends when the sender is dropped; then there is an answer, or the key is free again.
             Entry::Repetition(mut first) => while first.changed().await.is_ok() {},
@@ -131,10 +72,10 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
             }
         }
     };
-    app.key_accounts.charge(peer.uid, KEY_BYTES)?;
-    let claim = app.journal.claim(peer.uid, &key, &hash).await;
+    app.key_accounts.charge(peer.principal, KEY_BYTES)?;
+    let claim = app.journal.claim(peer.principal, &key, &hash).await;
     if !matches!(claim, Ok(Claim::New)) {
-        app.key_accounts.refund(peer.uid, KEY_BYTES);
+        app.key_accounts.refund(peer.principal, KEY_BYTES);
     }
     match claim? {
         Claim::Conflict => return Err(conflict(&key).into()),
@@ -181,12 +122,12 @@ async fn act(
         .to_bytes();
     if parts.status.is_success() {
         let found_in_events = is_cell && bytes.len() > CELL_ANSWER_BYTES;
-        if found_in_events || app.key_accounts.charge(peer.uid, bytes.len() as u64).is_err() {
+        if found_in_events || app.key_accounts.charge(peer.principal, bytes.len() as u64).is_err() {
             drop(work);
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        app.journal.answer(peer.uid, &key, parts.status.as_u16(), &answer, None).await?;
+        app.journal.answer(peer.principal, &key, parts.status.as_u16(), &answer, None).await?;
         drop(work);
     } else {
         // Nothing was done, so the key becomes free for another try. A full disk may delay its release, and the client
@@ -196,10 +137,10 @@ async fn act(
         let freeing = tokio::spawn(async move {
             let freed = async {
                 if unwritten {
-                    app.journal.aim(peer.uid, &key, None).await?;
+                    app.journal.aim(peer.principal, &key, None).await?;
                 }
-                app.journal.release(peer.uid, &key).await?;
-                app.key_accounts.refund(peer.uid, KEY_BYTES);
+                app.journal.release(peer.principal, &key).await?;
+                app.key_accounts.refund(peer.principal, KEY_BYTES);
                 Ok::<(), JournalError>(())
             };
             if let Err(error) = freed.await {
@@ -277,22 +218,4 @@ async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult
 fn conflict(key: &str) -> Problem {
     Problem::new(Code::KeyReused, format!("the key `{}` was used for another request", key.escape_default()))
         .hint("use a new key for each request, and the same one only to repeat it")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_that_outlive_their_connections_are_bounded() {
-        let in_work = InWork::default();
-        let enter = |owner, n: usize| in_work.enter(owner, &format!("key {n}"), "hash");
-        let held: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(1, n)).collect();
-        assert!(held.iter().all(|entry| matches!(entry, Entry::First(_))));
-        assert!(matches!(enter(1, CONNECTIONS_PER_USER), Entry::TooMany));
-        assert!(matches!(enter(1, 0), Entry::Repetition(_)));
-        assert!(matches!(enter(2, 0), Entry::First(_)));
-        drop(held);
-        assert!(matches!(enter(1, 0), Entry::First(_)));
-    }
 }

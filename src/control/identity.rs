@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::peer::Peer;
 use super::subordinate;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 
 const LOOKED_UP_WITHIN: Duration = Duration::from_secs(2);
@@ -38,8 +39,8 @@ pub struct Who {
 struct Unanswered;
 
 /// The time and result of the last lookup, by user id.
-type Known = HashMap<u32, (Instant, Arc<Who>)>;
-type LookUp = fn(u32) -> Result<Who, Unanswered>;
+type Known = HashMap<Principal, (Instant, Arc<Who>)>;
+type LookUp = fn(Principal) -> Result<Who, Unanswered>;
 
 #[derive(Clone)]
 pub struct Identities {
@@ -57,21 +58,21 @@ impl Default for Identities {
 impl Identities {
     /// # Errors
     /// The user database does not answer, and nothing is known of that user.
-    pub async fn of(&self, uid: u32) -> Result<Arc<Who>, Problem> {
+    pub async fn of(&self, user: Principal) -> Result<Arc<Who>, Problem> {
         let known = || self.known.lock();
-        let before = known().get(&uid).cloned();
+        let before = known().get(&user).cloned();
         if let Some((at, who)) = &before
             && at.elapsed() < REMEMBERED
         {
             return Ok(Arc::clone(who));
         }
         let look_up = self.look_up;
-        let Ok(who) = self.ask(move || look_up(uid)).await else {
-            tracing::warn!(uid, known = before.is_some(), "the lists of users do not answer");
+        let Ok(who) = self.ask(move || look_up(user)).await else {
+            tracing::warn!(uid = user.uid(), known = before.is_some(), "the lists of users do not answer");
             return before.map(|(_, who)| who).ok_or_else(|| {
                 Problem::new(
                     Code::Forbidden,
-                    format!("the machine's lists of users say nothing of user {uid}"),
+                    format!("the machine's lists of users say nothing of user {user}"),
                 )
                 .hint("try again; `getent passwd` and `getent group` show whether they answer")
             });
@@ -83,27 +84,27 @@ impl Identities {
         {
             known.remove(&oldest);
         }
-        known.insert(uid, (Instant::now(), Arc::clone(&who)));
+        known.insert(user, (Instant::now(), Arc::clone(&who)));
         Ok(who)
     }
 
     /// Resolves a user that the caller names, by number or by name. Names other than the caller's own are looked up
     /// only for administrators, because a lookup occupies a thread while the user database does not answer.
-    pub async fn named(&self, user: &str, peer: &Peer) -> Option<u32> {
+    pub async fn named(&self, user: &str, peer: &Peer) -> Option<Principal> {
         if let Ok(uid) = user.parse::<u32>() {
             // Only the canonical number is accepted: `007` would be another spelling of `7` in the record of an
             // administrator's acts.
-            return (uid.to_string() == user).then_some(uid);
+            return (uid.to_string() == user).then_some(Principal::new(uid));
         }
-        if self.of(peer.uid).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
-            return Some(peer.uid);
+        if self.of(peer.principal).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
+            return Some(peer.principal);
         }
         if !peer.admin {
             return None;
         }
         let name = user.to_owned();
         let found = self.ask(move || User::from_name(&name).map_err(|_| Unanswered)).await.ok()?;
-        found.map(|user| user.uid.as_raw())
+        found.map(|user| Principal::new(user.uid.as_raw()))
     }
 
     /// Queries the user database on one of the `LOOKUPS` threads, within `LOOKED_UP_WITHIN`.
@@ -124,7 +125,8 @@ impl Identities {
     }
 }
 
-fn look_up(uid: u32) -> Result<Who, Unanswered> {
+fn look_up(user: Principal) -> Result<Who, Unanswered> {
+    let uid = user.uid();
     let user = User::from_uid(Uid::from_raw(uid)).map_err(|_| Unanswered)?;
     let listed = match &user {
         None => Vec::new(),
@@ -150,23 +152,23 @@ mod tests {
     #[tokio::test]
     async fn names_and_groups_come_from_the_machine() {
         let identities = Identities::default();
-        let root = identities.of(0).await.unwrap();
+        let root = identities.of(Principal::ROOT).await.unwrap();
         assert_eq!(root.name.as_deref(), Some("root"));
         assert!(root.groups.contains(&"root".to_owned()), "{root:?}");
-        let nobody_knows = identities.of(3_999_999_999).await.unwrap();
+        let nobody_knows = identities.of(Principal::new(3_999_999_999)).await.unwrap();
         assert_eq!(*nobody_knows, Who::default());
     }
 
     #[tokio::test]
     async fn others_are_looked_up_for_administrators_alone() {
         let identities = Identities::default();
-        let root = Peer { uid: 0, admin: true, ..Peer::default() };
-        let user = Peer { uid: 1, ..Peer::default() };
-        assert_eq!(identities.named("daemon", &root).await, Some(1));
-        assert_eq!(identities.named("daemon", &user).await, Some(1), "its own name");
-        assert_eq!(identities.named("root", &root).await, Some(0));
+        let root = Peer::new(Principal::ROOT, true);
+        let user = Peer::new(Principal::ANN, false);
+        assert_eq!(identities.named("daemon", &root).await, Some(Principal::ANN));
+        assert_eq!(identities.named("daemon", &user).await, Some(Principal::ANN), "its own name");
+        assert_eq!(identities.named("root", &root).await, Some(Principal::ROOT));
         assert_eq!(identities.named("root", &user).await, None);
-        assert_eq!(identities.named("61001", &user).await, Some(61001));
+        assert_eq!(identities.named("61001", &user).await, Some(Principal::new(61_001)));
         for other in ["061001", "+61001", "", "-1", "4294967296", "no-such-user"] {
             assert_eq!(identities.named(other, &root).await, None, "{other}");
         }
@@ -174,7 +176,7 @@ mod tests {
 
     static ANSWERS: AtomicBool = AtomicBool::new(true);
 
-    fn sometimes(_: u32) -> Result<Who, Unanswered> {
+    fn sometimes(_: Principal) -> Result<Who, Unanswered> {
         let who = Who { name: Some("ann".into()), groups: vec!["staff".into()], subordinate_to: None };
         if ANSWERS.load(Ordering::Relaxed) { Ok(who) } else { Err(Unanswered) }
     }
@@ -183,13 +185,13 @@ mod tests {
     #[tokio::test]
     async fn lists_that_do_not_answer_take_nothing_back_and_give_nothing() {
         let identities = Identities { look_up: sometimes, ..Identities::default() };
-        let known = identities.of(7).await.unwrap();
+        let known = identities.of(Principal::new(7)).await.unwrap();
         ANSWERS.store(false, Ordering::Relaxed);
-        let (at, who) = identities.known.lock().get(&7).cloned().unwrap();
+        let (at, who) = identities.known.lock().get(&Principal::new(7)).cloned().unwrap();
         let Some(long_ago) = at.checked_sub(2 * REMEMBERED) else { return };
-        identities.known.lock().insert(7, (long_ago, who));
-        assert_eq!(identities.of(7).await.unwrap(), known);
-        let refused = identities.of(8).await.unwrap_err();
+        identities.known.lock().insert(Principal::new(7), (long_ago, who));
+        assert_eq!(identities.of(Principal::new(7)).await.unwrap(), known);
+        let refused = identities.of(Principal::new(8)).await.unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::controls;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
@@ -20,7 +21,7 @@ const COUNTED_FOR: Duration = Duration::from_secs(600);
 pub struct KeyAccounts {
     journal: Journal,
     ledger: Ledger,
-    accounts: Arc<Mutex<HashMap<u32, Account>>>,
+    accounts: Arc<Mutex<HashMap<Principal, Account>>>,
 }
 
 struct Account {
@@ -41,7 +42,7 @@ impl KeyAccounts {
     }
 
     /// Charges `bytes` before they are written.
-    pub fn charge(&self, owner: u32, bytes: u64) -> Result<(), Problem> {
+    pub fn charge(&self, owner: Principal, bytes: u64) -> Result<(), Problem> {
         let mut accounts = self.accounts.lock();
         let account = accounts.entry(owner).or_insert_with(|| Account {
             permit: self.ledger.keep(owner, NAME, Amounts::default()),
@@ -61,7 +62,7 @@ impl KeyAccounts {
     }
 
     /// Refunds bytes that were not written or are deleted.
-    pub fn refund(&self, owner: u32, bytes: u64) {
+    pub fn refund(&self, owner: Principal, bytes: u64) {
         let accounts = self.accounts.lock();
         if let Some(account) = accounts.get(&owner) {
             account.permit.gauge().shrink(Kind::Journal, bytes);

@@ -1,11 +1,14 @@
 //! The control API: HTTP over the unix socket. It learns the caller's user id from the kernel, turns requests into
 //! messages for the actors and their answers into HTTP, and has no knowledge of containers.
 
+mod access;
+mod app;
 mod body;
 mod caller;
 mod hang_ups;
 mod idempotency;
 pub mod identity;
+mod in_work;
 mod key_accounts;
 pub mod openapi;
 mod peer;
@@ -16,9 +19,9 @@ mod sse;
 pub mod subordinate;
 mod unread;
 
-pub use idempotency::InWork;
+pub use app::App;
+pub use in_work::InWork;
 pub use key_accounts::KeyAccounts;
 pub use peer::Peer;
 pub use peer::UserSlots;
-pub use routes::App;
 pub use server::serve;

@@ -8,11 +8,12 @@ use crate::controls;
 use crate::protocol::limits::{
     CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
 };
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    pub uid: u32,
+    pub principal: Principal,
     /// Whether the caller may see and act on everything: root and the members of the administrators' group.
     pub admin: bool,
     /// The request, as it is recorded in the events of another user's session.
@@ -22,6 +23,16 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// A caller who has not asked for anything yet.
+    pub fn new(principal: Principal, admin: bool) -> Self {
+        Self { principal, admin, act: String::new(), looks_or_stops: false }
+    }
+
+    /// Whether the caller may see what `owner` has, and act on it.
+    pub fn reaches(&self, owner: Principal) -> bool {
+        self.admin || self.principal == owner
+    }
+
     pub fn require_admin(&self, group: &str, what: &str) -> Result<(), Problem> {
         if self.admin {
             return Ok(());
@@ -34,7 +45,7 @@ impl Peer {
 /// Counts the slots that users hold, in total and per user.
 #[derive(Clone)]
 pub struct UserSlots {
-    counts: Arc<Mutex<HashMap<u32, usize>>>,
+    counts: Arc<Mutex<HashMap<Principal, usize>>>,
     all: usize,
     per_user: usize,
     /// The slots that each user gets even when other users hold all the rest.
@@ -44,8 +55,13 @@ pub struct UserSlots {
 /// A counted slot, which is released when dropped.
 pub struct UserSlot {
     slots: UserSlots,
-    uid: u32,
+    user: Principal,
 }
+
+/// The slot of a connection. What its requests leave with an actor keeps the slot, so that a client which hangs up and
+/// connects again has no more requests in the daemon than it may have connections.
+#[derive(Clone)]
+pub struct Connection(pub Arc<UserSlot>);
 
 impl UserSlots {
     pub fn of_connections() -> Self {
@@ -62,26 +78,26 @@ impl UserSlots {
 
     /// Takes a slot; `None` if too many are taken.
     #[must_use]
-    pub fn take(&self, uid: u32) -> Option<UserSlot> {
+    pub fn take(&self, user: Principal) -> Option<UserSlot> {
         let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
-        let own = counts.entry(uid).or_default();
+        let own = counts.entry(user).or_default();
         let taken = *own >= self.per_user || (all >= self.all && *own >= self.sure);
         if taken && controls::holds("places_are_counted") {
             return None;
         }
         *own += 1;
-        Some(UserSlot { slots: self.clone(), uid })
+        Some(UserSlot { slots: self.clone(), user })
     }
 }
 
 impl Drop for UserSlot {
     fn drop(&mut self) {
         let mut counts = self.slots.counts.lock();
-        if let Some(own) = counts.get_mut(&self.uid) {
+        if let Some(own) = counts.get_mut(&self.user) {
             *own -= 1;
             if *own == 0 {
-                counts.remove(&self.uid);
+                counts.remove(&self.user);
             }
         }
     }
@@ -94,21 +110,25 @@ mod tests {
     #[test]
     fn one_user_cannot_take_all_connections() {
         let connections = UserSlots::of_connections();
-        let held: Vec<_> = (0..CONNECTIONS_PER_USER).map(|_| connections.take(1).unwrap()).collect();
-        assert!(connections.take(1).is_none());
-        assert!(connections.take(2).is_some());
+        let held: Vec<_> =
+            (0..CONNECTIONS_PER_USER).map(|_| connections.take(Principal::ANN).unwrap()).collect();
+        assert!(connections.take(Principal::ANN).is_none());
+        assert!(connections.take(Principal::BOB).is_some());
         drop(held);
-        assert!(connections.take(1).is_some());
+        assert!(connections.take(Principal::ANN).is_some());
     }
 
     #[test]
     fn a_few_users_cannot_take_all_connections() {
         let connections = UserSlots::of_connections();
         let held: Vec<_> = (0..CONNECTIONS)
-            .map(|n| connections.take(u32::try_from(n / CONNECTIONS_PER_USER).unwrap()).unwrap())
+            .map(|n| {
+                connections.take(Principal::new(u32::try_from(n / CONNECTIONS_PER_USER).unwrap())).unwrap()
+            })
             .collect();
-        let sure: Vec<_> = (0..CONNECTIONS_SURE).map(|_| connections.take(77).unwrap()).collect();
-        assert!(connections.take(77).is_none());
+        let sure: Vec<_> =
+            (0..CONNECTIONS_SURE).map(|_| connections.take(Principal::new(77)).unwrap()).collect();
+        assert!(connections.take(Principal::new(77)).is_none());
         drop((held, sure));
     }
 }

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
+use super::app::App;
 use super::caller::Caller;
 use super::hang_ups::HangUps;
-use super::peer::{UserSlot, UserSlots};
+use super::peer::{Connection, UserSlot, UserSlots};
 use super::problems::Refused;
-use super::routes::App;
 use crate::controls;
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
+use crate::protocol::principal::Principal;
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -29,7 +30,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     let router = app.clone().router();
     let connections = UserSlots::of_connections();
     // A daemon of one user serves only that user and root, even if the socket is accessible to others.
-    let only = (!app.launcher.paths.system()).then(|| rustix::process::geteuid().as_raw());
+    let only = (!app.launcher.paths.system()).then(|| app.launcher.service.principal());
     let tasks = TaskTracker::new();
     let (mut hang_ups, mut failures) = (HangUps::default(), HangUps::default());
     loop {
@@ -48,7 +49,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (uid, slot) = match let_in(&stream, only, &connections) {
+        let (principal, slot) = match let_in(&stream, only, &connections) {
             Ok(peer) => peer,
             Err(why) => {
                 if let Some(count) = hang_ups.add(Instant::now()) {
@@ -57,13 +58,13 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (caller, router, shutdown) = (Caller::new(app.clone(), uid), router.clone(), shutdown.clone());
+        let (caller, router, shutdown) =
+            (Caller::new(app.clone(), principal), router.clone(), shutdown.clone());
         tasks.spawn(async move {
             // The user is looked up before the first request is read, so that a client which closes its sending half
             // early still gets an immediate answer. If the lookup fails, each request is refused.
             let _ = caller.peer().await;
-            serve_connection(stream, router, Arc::new(caller), shutdown).await;
-            drop(slot);
+            serve_connection(stream, router, Arc::new(caller), Connection(Arc::new(slot)), shutdown).await;
         });
     }
     drop(listener);
@@ -74,30 +75,36 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
 }
 
 /// The user id of the connection and a slot for it, or why the connection is refused.
-fn let_in(stream: &UnixStream, only: Option<u32>, slots: &UserSlots) -> Result<(u32, UserSlot), String> {
+fn let_in(
+    stream: &UnixStream,
+    only: Option<Principal>,
+    slots: &UserSlots,
+) -> Result<(Principal, UserSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
-    let uid = credentials.uid();
-    if controls::holds("one_user_is_served") && only.is_some_and(|own| uid != own && uid != 0) {
-        return Err(format!("user {uid} is not the one who is served"));
+    let caller = Principal::new(credentials.uid());
+    if controls::holds("one_user_is_served") && only.is_some_and(|own| caller != own && !caller.is_root()) {
+        return Err(format!("user {caller} is not the one who is served"));
     }
-    let slot = slots.take(uid).ok_or_else(|| format!("user {uid} has too many"))?;
-    Ok((uid, slot))
+    let slot = slots.take(caller).ok_or_else(|| format!("user {caller} has too many"))?;
+    Ok((caller, slot))
 }
 
 async fn serve_connection(
     stream: UnixStream,
     router: Router,
     caller: Arc<Caller>,
+    place: Connection,
     shutdown: CancellationToken,
 ) {
-    let uid = caller.uid;
+    let uid = caller.principal.uid();
     let called = Arc::clone(&caller);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let (mut router, caller) = (router.clone(), Arc::clone(&called));
+        let (mut router, caller, place) = (router.clone(), Arc::clone(&called), place.clone());
         async move {
             match caller.peer().await {
                 Ok(peer) => {
                     request.extensions_mut().insert(peer);
+                    request.extensions_mut().insert(place);
                     router.call(request.map(axum::body::Body::new)).await
                 }
                 Err(problem) => Ok(Refused(problem).into_response()),

@@ -116,14 +116,6 @@ pub fn event_stream(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")], body).into_response()
 }
 
-/// The problem that ends a stream whose awaited end cannot be written to the journal.
-fn unwritable(trouble: &str) -> Problem {
-    let message = format!("what happens cannot be written into the journal: {trouble}");
-    Problem::new(Code::Storage, message).hint(
-        "free some space where the daemon's home is; then `belljar wait` and `belljar logs` tell the rest",
-    )
-}
-
 /// A `problem` event, which does not come from the journal and is the last of the stream.
 fn problem(problem: &Problem) -> Bytes {
     let json = serde_json::to_string(problem).unwrap_or_default();
@@ -193,9 +185,10 @@ impl Feed {
                 changed = self.watch.changed() => changed.ok()?,
                 () = self.shutdown.cancelled(), if lasting => return None,
                 () = tokio::time::sleep(JOURNAL_TIMEOUT), if !lasting => {
-                    if let Some(trouble) = self.log.stuck() {
+                    if self.log.is_stuck() {
                         self.ended = true;
-                        return Some(problem(&unwritable(&trouble)));
+                        let later = "`belljar wait` and `belljar logs` tell the rest later";
+                        return Some(problem(&self.log.unwritten(later)));
                     }
                 }
                 () = &mut keepalive => return Some(Bytes::from_static(sse::KEEPALIVE.as_bytes())),

@@ -12,6 +12,7 @@ use crate::actors::directory::Directory;
 use crate::actors::jobs;
 use crate::panics::spawn_restarting;
 use crate::protocol::ids::{JobId, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
 use crate::sandbox::launch::Launcher;
@@ -70,10 +71,10 @@ async fn look(
     artifacts: Vec<(JobId, PathBuf, u64)>,
     mut short: u64,
     sizes: &mut HashMap<SessionId, u64>,
-    kept: &mut BTreeMap<u32, RetainedUsage>,
+    kept: &mut BTreeMap<Principal, RetainedUsage>,
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
-    let mut owners: BTreeMap<u32, Vec<(Thing, u64)>> = BTreeMap::new();
+    let mut owners: BTreeMap<Principal, Vec<(Thing, u64)>> = BTreeMap::new();
     // Artifacts come first: they are larger, and losing them costs less than losing records and events.
     for (id, path, size) in artifacts {
         if let Some(record) = journal.job(id)? {
@@ -123,15 +124,15 @@ async fn look(
             match thing {
                 Thing::Session(id) => {
                     journal.forget(id).await?;
-                    tracing::info!(session = %id, owner, "the journal of a removed session was too much");
+                    tracing::info!(session = %id, owner = owner.uid(), "the journal of a removed session was too much");
                 }
                 Thing::Job(id) => {
                     journal.forget_job(id).await?;
-                    tracing::info!(job = %id, owner, "the record of a job that has ended was too much");
+                    tracing::info!(job = %id, owner = owner.uid(), "the record of a job that has ended was too much");
                 }
                 Thing::Artifacts(id, path) => {
                     let _ = std::fs::remove_file(path);
-                    tracing::info!(job = %id, owner, "the files of a job were too much");
+                    tracing::info!(job = %id, owner = owner.uid(), "the files of a job were too much");
                 }
             }
             mine.bytes -= size;
@@ -162,7 +163,7 @@ mod tests {
     const MANY: usize = 1_000;
 
     /// A removed session with that many events, and its size.
-    async fn removed(journal: &Journal, owner: u32, events: usize) -> (SessionId, u64) {
+    async fn removed(journal: &Journal, owner: Principal, events: usize) -> (SessionId, u64) {
         let id = SessionId::fresh();
         let record = SessionRecord {
             id,
@@ -190,9 +191,9 @@ mod tests {
         let journal = Journal::open(home.path()).unwrap();
         let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
         let (ledger, directory) = (Ledger::new(&settings.quota), Directory::default());
-        let (small, _) = removed(&journal, 1, FEW).await;
-        let (first, size) = removed(&journal, 2, MANY).await;
-        let (second, _) = removed(&journal, 2, MANY).await;
+        let (small, _) = removed(&journal, Principal::ANN, FEW).await;
+        let (first, size) = removed(&journal, Principal::BOB, MANY).await;
+        let (second, _) = removed(&journal, Principal::BOB, MANY).await;
         let (mut sizes, mut kept) = (HashMap::new(), BTreeMap::new());
         let left = || {
             let mut left: Vec<SessionId> = journal.removed().unwrap().into_iter().map(|(_, id)| id).collect();

@@ -6,6 +6,7 @@ mod log_limit;
 mod notify;
 mod serve;
 mod socket;
+mod tool_registry;
 mod trust;
 
 pub use serve::{DaemonError, main};

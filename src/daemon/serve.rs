@@ -18,25 +18,24 @@ use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarted::Restarted;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
-use crate::config::{self, Paths, Serving, Settings};
+use crate::config::{self, Paths, Serving};
 use crate::control::identity::Identities;
 use crate::control::subordinate;
 use crate::control::{self, App};
 use crate::controls;
 use crate::panics::spawn_restarting;
-use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::exit_codes;
 use crate::protocol::limits::DRAIN;
+use crate::protocol::principal::Principal;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::{Journal, JournalError, KEEP_REMOVED};
-use crate::tools::{Allowed, Registry, RegistryError};
 
 use super::boot::{self, Lock};
 use super::notify::Notifier;
 use super::socket::SocketGuard;
-use super::{journals, trust};
+use super::{journals, tool_registry, trust};
 
 /// The time between two clean-ups of the journal.
 const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -138,7 +137,7 @@ async fn serve(
     let signals = Signals::listen()?;
     keep_tidy(journal.clone());
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
-    let tools = Arc::new(registry(&launcher.settings)?);
+    let tools = Arc::new(tool_registry::load(&launcher.settings)?);
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
@@ -243,42 +242,6 @@ async fn serve(
     ended
 }
 
-/// The tools of every session: the built-in ones and those of the configuration, as far as the configuration allows
-/// them.
-fn registry(settings: &Settings) -> Result<Registry, DaemonError> {
-    let wrong = |error: RegistryError| {
-        let hint = match &error {
-            RegistryError::Collision(name) => {
-                format!(
-                    "Belljar has a tool of this name; call `[tool.{name}]` of the configuration otherwise"
-                )
-            }
-            RegistryError::BadName(name) | RegistryError::BadSchema { tool: name, .. } => {
-                format!("mend `[tool.{name}]` of the configuration")
-            }
-            RegistryError::Unknown { .. } => "mend `agent.tools` in the configuration".to_owned(),
-            RegistryError::NoRoom(no_room) => no_room.hint(),
-        };
-        DaemonError::Config(format!("{error}\n\nhint: {hint}"))
-    };
-    let all = Registry::built_in().and_then(|built_in| built_in.with_commands(&settings.command_tools));
-    let allowed = match settings.agent.tools.as_slice() {
-        [] => Allowed::All,
-        names => Allowed::only(names),
-    };
-    let tools = all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)?;
-    // With a misspelt name the intended tool would run without approval.
-    if let ApprovalPolicy::Tools(names) = &settings.agent.approval
-        && let Some(name) = names.iter().find(|name| tools.definition(name).is_none())
-    {
-        return Err(DaemonError::Config(format!(
-            "`agent.approval` names `{name}`, which is no tool\n\nhint: known are: {}",
-            tools.names().join(", ")
-        )));
-    }
-    Ok(tools)
-}
-
 fn keep_tidy(journal: Journal) {
     spawn_restarting("the tidying of the journal", move || tidy(journal.clone()));
 }
@@ -310,7 +273,7 @@ async fn limit(
     ledger: &Ledger,
     identities: &Identities,
     launcher: &Launcher,
-    owners: BTreeSet<u32>,
+    owners: BTreeSet<Principal>,
 ) -> Result<(), DaemonError> {
     for owner in owners {
         let found = identities.of(owner).await;

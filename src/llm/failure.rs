@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 use crate::protocol::chat::ModelFailureKind;
-use crate::protocol::text::{clipped, one_line};
+use crate::protocol::text::brief;
 
 /// The most characters of a provider's message that are passed on.
 const MESSAGE_CHARS: usize = 500;
@@ -118,9 +118,7 @@ fn words(error: &Value) -> Option<String> {
 
 /// One line of bounded length without control characters that a terminal would interpret.
 pub(super) fn clean(text: &str) -> String {
-    // The text may be long, so it is cut before it is processed.
-    let start: String = text.chars().take(4 * MESSAGE_CHARS).collect();
-    clipped(&one_line(&start), MESSAGE_CHARS)
+    brief(text, MESSAGE_CHARS)
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! The shared pools of memory. A charge gives its bytes back when it is dropped.
 
 use parking_lot::Mutex;
+use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::pool::{MemoryPurpose, NoRoom, Taken};
+use crate::protocol::principal::Principal;
 use crate::protocol::quota::Share;
 
 /// The pools of all users. Clones share them.
@@ -22,10 +24,10 @@ struct Inner {
     /// The limit for all users together, and the limit for a user without an entry in `limits`; `None` is no limit.
     machine: Option<u64>,
     everyone: Option<u64>,
-    limits: HashMap<u32, Option<u64>>,
-    taken: HashMap<u32, Taken>,
+    limits: HashMap<Principal, Option<u64>>,
+    taken: HashMap<Principal, Taken>,
     /// Users that have a charge which exceeds the limit; each user may have one such charge.
-    overdrawn: HashSet<u32>,
+    overdrawn: HashSet<Principal>,
     /// The bytes of charges that were given back since freed memory last went back to the system.
     given_back: u64,
 }
@@ -34,7 +36,7 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct Pool {
     memory: Memory,
-    uid: u32,
+    owner: Principal,
 }
 
 /// Bytes that are taken from a pool until this value is dropped.
@@ -44,6 +46,8 @@ pub struct Charge {
     what: MemoryPurpose,
     bytes: u64,
     overdraws: bool,
+    /// A counted place that is given back together with the bytes.
+    _place: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Memory {
@@ -58,17 +62,17 @@ impl Memory {
     }
 
     #[must_use]
-    pub fn pool(&self, uid: u32) -> Pool {
-        Pool { memory: self.clone(), uid }
+    pub fn pool(&self, owner: Principal) -> Pool {
+        Pool { memory: self.clone(), owner }
     }
 
-    pub fn set_limit(&self, uid: u32, limit: Option<u64>) {
+    pub fn set_limit(&self, owner: Principal, limit: Option<u64>) {
         {
             let mut inner = self.inner.lock();
             if limit == inner.everyone {
-                inner.limits.remove(&uid);
+                inner.limits.remove(&owner);
             } else {
-                inner.limits.insert(uid, limit);
+                inner.limits.insert(owner, limit);
             }
         }
         self.freed.notify_waiters();
@@ -84,17 +88,17 @@ impl Memory {
 
     /// The bytes that a user has taken, and for which purposes, the largest first.
     #[must_use]
-    pub fn taken(&self, uid: u32) -> (u64, Vec<Share>) {
+    pub fn taken(&self, owner: Principal) -> (u64, Vec<Share>) {
         let inner = self.inner.lock();
-        inner.taken.get(&uid).map(|taken| (taken.sum(), taken.shares())).unwrap_or_default()
+        inner.taken.get(&owner).map(|taken| (taken.sum(), taken.shares())).unwrap_or_default()
     }
 }
 
 impl Inner {
-    fn fits(&self, uid: u32, bytes: u64) -> Result<(), NoRoom> {
+    fn fits(&self, owner: Principal, bytes: u64) -> Result<(), NoRoom> {
         let none = Taken::default();
-        let taken = self.taken.get(&uid).unwrap_or(&none);
-        taken.fits(bytes, self.limits.get(&uid).copied().unwrap_or(self.everyone))?;
+        let taken = self.taken.get(&owner).unwrap_or(&none);
+        taken.fits(bytes, self.limits.get(&owner).copied().unwrap_or(self.everyone))?;
         let Some(limit) = self.machine else { return Ok(()) };
         let used = self.taken.values().map(Taken::sum).fold(0, u64::saturating_add);
         if used.saturating_add(bytes) <= limit {
@@ -103,18 +107,18 @@ impl Inner {
         Err(NoRoom { wanted: bytes, used, limit, of_all: true, by: Vec::new() })
     }
 
-    fn add(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
+    fn add(&mut self, owner: Principal, what: MemoryPurpose, bytes: u64) {
         if bytes > 0 {
-            self.taken.entry(uid).or_default().add(what, bytes);
+            self.taken.entry(owner).or_default().add(what, bytes);
         }
     }
 
-    fn give_back(&mut self, uid: u32, what: MemoryPurpose, bytes: u64) {
+    fn give_back(&mut self, owner: Principal, what: MemoryPurpose, bytes: u64) {
         self.given_back = self.given_back.saturating_add(bytes);
-        let Some(taken) = self.taken.get_mut(&uid) else { return };
+        let Some(taken) = self.taken.get_mut(&owner) else { return };
         taken.give_back(what, bytes);
         if taken.is_empty() {
-            self.taken.remove(&uid);
+            self.taken.remove(&owner);
         }
     }
 }
@@ -123,7 +127,7 @@ impl Pool {
     /// A charge of no bytes.
     #[must_use]
     pub fn open(&self, what: MemoryPurpose) -> Charge {
-        Charge { pool: self.clone(), what, bytes: 0, overdraws: false }
+        Charge { pool: self.clone(), what, bytes: 0, overdraws: false, _place: None }
     }
 
     /// Takes the bytes at once, or fails without waiting.
@@ -148,6 +152,15 @@ impl Charge {
         self.bytes
     }
 
+    /// Keeps a counted place for as long as the charge. A small request takes no bytes of the pool, so the place of its
+    /// connection is what bounds the number of such requests.
+    #[must_use]
+    pub fn keeping(mut self, place: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        let Self { _place: kept, .. } = &mut self;
+        *kept = place;
+        self
+    }
+
     /// Whether this charge exceeds the limit, which is allowed to one charge of each user.
     #[must_use]
     pub fn overdraws(&self) -> bool {
@@ -156,15 +169,15 @@ impl Charge {
 
     pub fn try_grow(&mut self, more: u64) -> Result<(), NoRoom> {
         let mut inner = self.pool.memory.inner.lock();
-        inner.fits(self.pool.uid, more)?;
-        inner.add(self.pool.uid, self.what, more);
+        inner.fits(self.pool.owner, more)?;
+        inner.add(self.pool.owner, self.what, more);
         drop(inner);
         self.bytes = self.bytes.saturating_add(more);
         Ok(())
     }
 
     pub fn grow_anyway(&mut self, more: u64) {
-        self.pool.memory.inner.lock().add(self.pool.uid, self.what, more);
+        self.pool.memory.inner.lock().add(self.pool.owner, self.what, more);
         self.bytes = self.bytes.saturating_add(more);
     }
 
@@ -198,7 +211,7 @@ impl Charge {
         }
         let mut patience = after;
         while self.grow(more, patience).await.is_err() {
-            if self.pool.memory.inner.lock().overdrawn.insert(self.pool.uid) {
+            if self.pool.memory.inner.lock().overdrawn.insert(self.pool.owner) {
                 self.overdraws = true;
                 self.grow_anyway(more);
                 return;
@@ -224,9 +237,9 @@ impl Charge {
         self.bytes -= less;
         {
             let mut inner = self.pool.memory.inner.lock();
-            inner.give_back(self.pool.uid, self.what, less);
+            inner.give_back(self.pool.owner, self.what, less);
             if self.overdraws && self.bytes == 0 {
-                inner.overdrawn.remove(&self.pool.uid);
+                inner.overdrawn.remove(&self.pool.owner);
                 self.overdraws = false;
             }
         }
@@ -250,7 +263,7 @@ mod tests {
     #[tokio::test]
     async fn who_has_filled_a_pool_waits_until_something_is_given_back_and_nobody_else_does() {
         let memory = Memory::new(Some(100), None);
-        let (own, other) = (memory.pool(1), memory.pool(2));
+        let (own, other) = (memory.pool(Principal::ANN), memory.pool(Principal::BOB));
         let mut first = own.try_charge(MemoryPurpose::Requests, 90).unwrap();
         let mut second = own.open(MemoryPurpose::Calls);
         assert_eq!(second.grow(20, HASTY).await.unwrap_err().used, 90);
@@ -262,39 +275,40 @@ mod tests {
         tokio::task::yield_now().await;
         first.shrink_to(70);
         let second = waiting.await.unwrap();
-        assert_eq!(memory.taken(1).0, 90);
+        assert_eq!(memory.taken(Principal::ANN).0, 90);
         drop((first, second));
-        assert_eq!(memory.taken(1), (0, Vec::new()));
+        assert_eq!(memory.taken(Principal::ANN), (0, Vec::new()));
         assert!(memory.inner.lock().taken.is_empty(), "nothing is kept of who has nothing");
     }
 
     #[tokio::test]
     async fn what_can_never_be_had_is_refused_at_once() {
         let memory = Memory::new(Some(100), None);
-        let no_room = memory.pool(1).open(MemoryPurpose::Requests).grow(101, PATIENT).await.unwrap_err();
+        let no_room =
+            memory.pool(Principal::ANN).open(MemoryPurpose::Requests).grow(101, PATIENT).await.unwrap_err();
         assert!(no_room.is_for_ever());
-        memory.set_limit(1, Some(101));
-        memory.pool(1).open(MemoryPurpose::Requests).grow(101, HASTY).await.unwrap();
+        memory.set_limit(Principal::ANN, Some(101));
+        memory.pool(Principal::ANN).open(MemoryPurpose::Requests).grow(101, HASTY).await.unwrap();
     }
 
     #[tokio::test]
     async fn all_users_together_have_a_bound_too_and_do_not_hear_of_each_other() {
         let memory = Memory::new(Some(100), Some(150));
-        let held = memory.pool(1).try_charge(MemoryPurpose::Streams, 100).unwrap();
-        let no_room = memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap_err();
+        let held = memory.pool(Principal::ANN).try_charge(MemoryPurpose::Streams, 100).unwrap();
+        let no_room = memory.pool(Principal::BOB).try_charge(MemoryPurpose::Streams, 60).unwrap_err();
         assert_eq!((no_room.used, no_room.limit, &no_room.by), (100, 150, &vec![]));
         let (said, hint) = (no_room.sentence(), no_room.hint());
         assert!(!said.contains("your part") && !said.contains("100"), "{said}");
         assert!(said.starts_with("all that this daemon has of memory for its users is used up"), "{said}");
         assert!(hint.starts_with("try again later") && hint.contains("`machine.daemon_memory`"), "{hint}");
         drop(held);
-        memory.pool(2).try_charge(MemoryPurpose::Streams, 60).unwrap();
+        memory.pool(Principal::BOB).try_charge(MemoryPurpose::Streams, 60).unwrap();
     }
 
     #[tokio::test]
     async fn of_those_who_have_to_go_on_one_at_a_time_does() {
         let memory = Memory::new(Some(100), None);
-        let pool = memory.pool(1);
+        let pool = memory.pool(Principal::ANN);
         let full = pool.charge_anyway(MemoryPurpose::Calls, 120);
         let mut first = pool.open(MemoryPurpose::Frames);
         first.grow_or_overdraw(50, HASTY).await;
@@ -306,7 +320,7 @@ mod tests {
         drop(first);
         tokio::time::timeout(PATIENT, second.grow_or_overdraw(50, HASTY)).await.expect("its turn");
         drop((full, second));
-        assert_eq!(memory.taken(1).0, 0);
+        assert_eq!(memory.taken(Principal::ANN).0, 0);
         pool.open(MemoryPurpose::Frames).grow_or_overdraw(100, HASTY).await;
     }
 }

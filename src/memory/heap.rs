@@ -41,6 +41,7 @@ fn give_back_freed() {}
 mod tests {
     use super::*;
     use crate::memory::MemoryPurpose;
+    use crate::protocol::principal::Principal;
 
     fn resident_pages() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -53,7 +54,7 @@ mod tests {
         const OFTEN: Duration = Duration::from_millis(10);
         const TRIES: u32 = 1_000;
         let memory = Memory::new(None, None);
-        let charge = memory.pool(1).charge_anyway(MemoryPurpose::Requests, WORTH_BYTES);
+        let charge = memory.pool(Principal::ANN).charge_anyway(MemoryPurpose::Requests, WORTH_BYTES);
         let mut values: Vec<Box<[u8; 1024]>> = (0..VALUES).map(|_| Box::new([1; 1024])).collect();
         // The last value stays, so the allocator cannot shrink its heap from the end.
         let last = values.pop();

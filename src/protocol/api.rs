@@ -7,9 +7,11 @@ use serde_json::{Map, Value};
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName};
 use super::preload::Preloaded;
+use super::principal::Principal;
 use super::quota::QuotaUsage;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
+use super::words::words;
 
 /// `POST /v1/sessions`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +24,8 @@ pub struct NewSession {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub pids: Option<u64>,
+    /// When the session's state is kept as a checkpoint. Absent: as the settings say.
+    pub checkpointing: Option<Checkpointing>,
     /// Absolute path of a folder of the caller, used instead of a folder that the daemon manages.
     pub workspace: Option<String>,
     /// Seconds without activity until the session ends.
@@ -33,6 +37,21 @@ pub struct NewSession {
     pub preload: Option<Vec<String>>,
     /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
+}
+
+words! {
+    /// When a session's state is kept as a checkpoint, which a cell that dies goes back to.
+    #[derive(Default)]
+    pub enum Checkpointing {
+        /// After every cell, before the next one begins.
+        #[default]
+        Every = "every",
+        /// When the session rests. Cells that follow each other at once are quicker, and a death in their midst costs
+        /// several of them.
+        Idle = "idle",
+        /// Never.
+        Off = "off",
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -59,7 +78,7 @@ pub struct SessionView {
     pub id: SessionId,
     pub name: SessionName,
     /// User id of the owner.
-    pub owner: u32,
+    pub owner: Principal,
     pub state: SessionState,
     pub backend: Backend,
     /// None until the session's first sandbox is made.
@@ -100,7 +119,7 @@ pub struct Load {
 /// `GET /v1/quota`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaView {
-    pub uid: u32,
+    pub uid: Principal,
     /// The name of the user, if the user id has one.
     pub user: Option<String>,
     pub quotas: Vec<QuotaUsage>,

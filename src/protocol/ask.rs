@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::chat::{Message, ModelTool, Usage};
 use super::ids::{CellNumber, SessionId, SessionName};
+use super::principal::Principal;
 use super::words::words;
 
 /// Number of an ask in its session: 1, 2, 3, …
@@ -69,6 +70,13 @@ pub enum ApprovalPolicy {
     Ask,
     /// Before the tools named.
     Tools(Vec<String>),
+}
+
+impl ApprovalPolicy {
+    /// The policy that is a single word, the same in JSON, in the configuration and on the command line.
+    pub fn named(word: &str) -> Option<Self> {
+        serde_json::from_value(word.into()).ok()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -187,8 +195,8 @@ pub struct Approval {
     pub session: SessionId,
     pub session_name: SessionName,
     /// User id of the session's owner.
-    #[serde(default)]
-    pub owner: u32,
+    #[serde(default = "unnamed_owner")]
+    pub owner: Principal,
     pub ask: Option<AskNumber>,
     /// Id of the model's call that waits for this decision.
     pub call: Option<String>,
@@ -203,6 +211,11 @@ pub struct Approval {
     /// Seconds from `asked_at`, after which `by_default` holds.
     pub deadline_s: Option<f64>,
     pub by_default: Option<DefaultDecision>,
+}
+
+/// Events of earlier versions name no owner; the session that reads them fills in its own.
+const fn unnamed_owner() -> Principal {
+    Principal::ROOT
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

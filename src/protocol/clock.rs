@@ -22,7 +22,7 @@ pub fn wall() -> SystemTime {
 }
 
 /// Time since the epoch.
-fn wall_since_epoch() -> Duration {
+pub fn wall_since_epoch() -> Duration {
     wall().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
@@ -40,16 +40,16 @@ pub fn today() -> u64 {
 /// Time since `at`, a timestamp from [`now`]; zero if it is in the future or malformed.
 pub fn since(at: &str) -> Duration {
     let now = wall_since_epoch();
-    parse(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
+    since_epoch(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
 }
 
 /// Time between two timestamps from [`now`]; zero if they are in the wrong order or one is malformed.
 pub fn between(from: &str, to: &str) -> Duration {
-    parse(from).zip(parse(to)).map_or(Duration::ZERO, |(from, to)| to.saturating_sub(from))
+    since_epoch(from).zip(since_epoch(to)).map_or(Duration::ZERO, |(from, to)| to.saturating_sub(from))
 }
 
-/// The inverse of [`rfc3339`], as time since the epoch.
-fn parse(at: &str) -> Option<Duration> {
+/// The time between the epoch and a timestamp from [`now`]; none if it is malformed.
+pub fn since_epoch(at: &str) -> Option<Duration> {
     let at = OffsetDateTime::parse(at, &Rfc3339).ok()?;
     (at - OffsetDateTime::UNIX_EPOCH).try_into().ok()
 }
@@ -78,9 +78,9 @@ mod tests {
     fn a_moment_is_read_back() {
         for (seconds, millis) in [(0, 0), (951_782_400, 5), (1_709_251_199, 999), (4_102_444_800, 1)] {
             let expected = Duration::from_secs(seconds) + Duration::from_millis(u64::from(millis));
-            assert_eq!(parse(&rfc3339(seconds, millis)), Some(expected));
+            assert_eq!(since_epoch(&rfc3339(seconds, millis)), Some(expected));
         }
-        assert_eq!(parse("yesterday"), None);
+        assert_eq!(since_epoch("yesterday"), None);
         let (early, late) = ("2024-02-28T23:59:59.500Z", "2024-03-01T00:00:00.000Z");
         assert_eq!(between(early, late), Duration::from_millis(86_400_500));
         assert_eq!((between(late, early), between("", late)), (Duration::ZERO, Duration::ZERO));

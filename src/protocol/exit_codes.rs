@@ -62,8 +62,8 @@ pub fn ask_exit_code(outcome: AskOutcome) -> u8 {
     }
 }
 
-/// The code with which a shell reports the end of a failed process.
-fn process_code(code: i32) -> u8 {
+/// The code with which a shell reports the end of a failed process: 128 + n for signal n.
+pub fn process_code(code: i32) -> u8 {
     match code {
         -127..=-1 => u8::try_from(128 - code).unwrap_or(FAILURE),
         _ => low_byte(code),

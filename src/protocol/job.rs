@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use super::ids::{InputId, JobId};
+use super::principal::Principal;
 use super::receipt::{Backend, ImageFact, LimitFact};
 use super::words::words;
 
@@ -113,7 +114,7 @@ pub struct JobView {
     pub id: JobId,
     pub name: String,
     /// User id of the owner.
-    pub owner: u32,
+    pub owner: Principal,
     pub state: JobState,
     pub script: String,
     pub args: Vec<String>,
@@ -136,7 +137,7 @@ pub struct AdminAct {
     /// RFC 3339.
     pub at: String,
     /// User id of the administrator.
-    pub admin: u32,
+    pub admin: Principal,
     /// The request.
     pub act: String,
 }

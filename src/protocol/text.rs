@@ -5,6 +5,8 @@ use crate::controls;
 
 /// Characters of received text that an error quotes.
 const QUOTED_CHARS: usize = 200;
+/// How much longer than its quotation a text may be before the rest of it is not even looked at.
+const CUT_BEFORE: usize = 4;
 
 /// Works on a stream of chunks; how the stream is cut makes no difference.
 #[derive(Clone, Debug, Default)]
@@ -116,14 +118,31 @@ pub fn clipped(text: &str, chars: usize) -> String {
     }
 }
 
+/// The beginning of [`one_line`], for a sentence that quotes a guest or a server.
+pub fn brief(text: &str, chars: usize) -> String {
+    // The text may be long, so it is cut before it is processed; much of it may be what is taken out.
+    let start: String = text.chars().take(chars.saturating_mul(CUT_BEFORE)).collect();
+    clipped(&one_line(&start), chars)
+}
+
 /// Hides nothing: what a terminal would obey or not show is spelt out, so that a person who decides about a
 /// text sees all of it. Line ends and tabs stay.
 pub fn visible(text: &str) -> String {
+    spelt_out(&text.replace("\r\n", "\n"), |c| matches!(c, '\n' | '\t'))
+}
+
+/// As [`visible`], and the text stays on one line.
+pub fn visible_line(text: &str) -> String {
+    spelt_out(text, |_| false)
+}
+
+fn spelt_out(text: &str, stays: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.replace("\r\n", "\n").chars() {
+    for c in text.chars() {
         match c {
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() || reorders(c) || is_unseen(c) => out.extend(c.escape_unicode()),
+            c if !stays(c) && (c.is_control() || reorders(c) || is_unseen(c)) => {
+                out.extend(c.escape_unicode());
+            }
             c => out.push(c),
         }
     }
@@ -168,9 +187,16 @@ mod tests {
     }
 
     #[test]
+    fn what_a_guest_says_stays_on_one_line() {
+        assert_eq!(brief("a\n\x1b[31mb\u{202e}\tc", 10), "a b c");
+        assert_eq!(visible_line("a\n\x1b\u{202e}b"), "a\\u{a}\\u{1b}\\u{202e}b");
+    }
+
+    #[test]
     fn long_text_is_clipped() {
         assert_eq!(clipped("abcd", 4), "abcd");
         assert_eq!(clipped("äbcde", 4), "äbc…");
+        assert_eq!(brief(&"ab ".repeat(100), 6), "ab ab…");
     }
 
     const NASTY: &str = "[\x1b\u{9b}\u{9d}\u{90}\u{9c}\x07\\\\\\[\\]P;0-9mHa-c\n\r\t\u{202e}é(]{0,60}";

@@ -47,6 +47,11 @@ pub fn is_identifier(text: &str) -> bool {
         && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
+/// As [`is_identifier`], for names that must be plain outside of Python, too.
+pub fn is_ascii_identifier(text: &str) -> bool {
+    text.is_ascii() && is_identifier(text)
+}
+
 fn is_variable_name(name: &str) -> bool {
     let is_pythons = is_keyword(name) || (name.starts_with("__") && name.ends_with("__"));
     is_identifier(name) && !is_pythons

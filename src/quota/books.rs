@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::refusal::{Refusal, Whose};
 use crate::config::{Limits, Quota};
 use crate::controls;
+use crate::protocol::principal::Principal;
 use crate::protocol::quota::{Kind, QuotaUsage, Share};
 
 /// Maximum number of names that a refusal or a view lists.
@@ -52,10 +53,10 @@ pub struct Books {
     machine: Limits,
     /// The limits of a user without an entry in `limits`.
     everyone: Limits,
-    limits: BTreeMap<u32, Limits>,
+    limits: BTreeMap<Principal, Limits>,
     /// The holds of each user. Sums are computed when they are needed, so that they cannot drift from the holds.
-    held: BTreeMap<u32, BTreeMap<HoldId, Hold>>,
-    spent: BTreeMap<u32, Spent>,
+    held: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
+    spent: BTreeMap<Principal, Spent>,
     next: HoldId,
 }
 
@@ -93,33 +94,33 @@ impl Books {
     }
 
     /// Sets the limits of one user; limits that equal those of everyone are not stored.
-    pub fn set_limits(&mut self, uid: u32, limits: Limits) {
+    pub fn set_limits(&mut self, owner: Principal, limits: Limits) {
         if limits == self.everyone {
-            self.limits.remove(&uid);
+            self.limits.remove(&owner);
         } else {
-            self.limits.insert(uid, limits);
+            self.limits.insert(owner, limits);
         }
     }
 
-    fn limit(&self, uid: u32, kind: Kind) -> Option<u64> {
-        self.limits.get(&uid).unwrap_or(&self.everyone).get(kind)
+    fn limit(&self, owner: Principal, kind: Kind) -> Option<u64> {
+        self.limits.get(&owner).unwrap_or(&self.everyone).get(kind)
     }
 
     #[must_use]
-    pub fn used(&self, uid: u32, kind: Kind) -> u64 {
-        let held = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+    pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
+        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
         let held = held.map(|hold| hold.amounts.get(kind));
-        let spent = self.spent.get(&uid).filter(|_| kind == Kind::Tokens);
+        let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
         held.chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
             .fold(0, u64::saturating_add)
     }
 
     #[must_use]
     pub fn used_by_all(&self, kind: Kind) -> u64 {
-        let mut users: Vec<u32> = self.held.keys().chain(self.spent.keys()).copied().collect();
+        let mut users: Vec<Principal> = self.held.keys().chain(self.spent.keys()).copied().collect();
         users.sort_unstable();
         users.dedup();
-        users.into_iter().map(|uid| self.used(uid, kind)).fold(0, u64::saturating_add)
+        users.into_iter().map(|owner| self.used(owner, kind)).fold(0, u64::saturating_add)
     }
 
     /// The usage of all users without spare holds, which are given up when their room is needed.
@@ -130,45 +131,45 @@ impl Books {
     }
 
     /// The user's usage without spare holds.
-    fn firm(&self, uid: u32, kind: Kind) -> u64 {
-        let holds = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+    fn firm(&self, owner: Principal, kind: Kind) -> u64 {
+        let holds = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
         let spare = holds.filter(|hold| hold.spare).map(|hold| hold.amounts.get(kind));
-        self.used(uid, kind).saturating_sub(spare.fold(0, u64::saturating_add))
+        self.used(owner, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
 
     /// How much spare holds of the user may take: what the user's other holds leave of the user's limit, and what all
     /// other holds, spare ones of other users included, leave of the machine's.
     #[must_use]
-    pub fn room(&self, uid: u32, kind: Kind) -> u64 {
-        let firm = self.firm(uid, kind);
-        let of_user = self.limit(uid, kind).map_or(u64::MAX, |limit| limit.saturating_sub(firm));
+    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
+        let firm = self.firm(owner, kind);
+        let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(firm));
         let Some(limit) = self.machine.get(kind) else { return of_user };
-        let own_spare = self.used(uid, kind).saturating_sub(firm);
+        let own_spare = self.used(owner, kind).saturating_sub(firm);
         of_user.min(limit.saturating_sub(self.used_by_all(kind).saturating_sub(own_spare)))
     }
 
     /// Whether the user can get `wanted` more now: first within the user's limits, then within the machine's.
-    pub fn check(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
+    pub fn check(&self, owner: Principal, wanted: &Amounts) -> Result<(), Refusal> {
         for (kind, wanted) in &wanted.0 {
-            self.check_kind(uid, *kind, *wanted)?;
+            self.check_kind(owner, *kind, *wanted)?;
         }
         Ok(())
     }
 
-    fn check_kind(&self, uid: u32, kind: Kind, wanted: u64) -> Result<(), Refusal> {
-        let of_user = self.firm(uid, kind);
+    fn check_kind(&self, owner: Principal, kind: Kind, wanted: u64) -> Result<(), Refusal> {
+        let of_user = self.firm(owner, kind);
         let of_all = self.machine.get(kind).map_or(0, |_| self.firm_by_all(kind));
-        self.judge(uid, kind, wanted, [of_user, of_all])
+        self.judge(owner, kind, wanted, [of_user, of_all])
     }
 
     /// Whether `wanted` could be granted if no hold existed.
-    pub fn check_alone(&self, uid: u32, wanted: &Amounts) -> Result<(), Refusal> {
-        wanted.0.iter().try_for_each(|(kind, wanted)| self.judge(uid, *kind, *wanted, [0, 0]))
+    pub fn check_alone(&self, owner: Principal, wanted: &Amounts) -> Result<(), Refusal> {
+        wanted.0.iter().try_for_each(|(kind, wanted)| self.judge(owner, *kind, *wanted, [0, 0]))
     }
 
-    fn judge(&self, uid: u32, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
+    fn judge(&self, owner: Principal, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
         let [of_user, _] = used;
-        let limits = [self.limit(uid, kind), self.machine.get(kind)];
+        let limits = [self.limit(owner, kind), self.machine.get(kind)];
         for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
             let judged = match whose {
                 Whose::User => controls::holds("quotas_of_users"),
@@ -180,7 +181,7 @@ impl Books {
                 && !(whose == Whose::Machine && is_sure(kind, of_user.saturating_add(wanted), used, limit))
             {
                 let by = match whose {
-                    Whose::User => self.shares(uid, kind),
+                    Whose::User => self.shares(owner, kind),
                     Whose::Machine => Vec::new(),
                 };
                 return Err(Refusal { kind, whose, wanted, used, limit, by });
@@ -190,36 +191,36 @@ impl Books {
     }
 
     /// Holds all of the amounts, or none if one of them is refused.
-    pub fn take(&mut self, uid: u32, by: &str, amounts: Amounts) -> Result<HoldId, Refusal> {
-        self.check(uid, &amounts)?;
-        Ok(self.keep(uid, by, amounts))
+    pub fn take(&mut self, owner: Principal, by: &str, amounts: Amounts) -> Result<HoldId, Refusal> {
+        self.check(owner, &amounts)?;
+        Ok(self.keep(owner, by, amounts))
     }
 
     /// Holds amounts that are in use already, without regard to the limits.
-    pub fn keep(&mut self, uid: u32, by: &str, amounts: Amounts) -> HoldId {
+    pub fn keep(&mut self, owner: Principal, by: &str, amounts: Amounts) -> HoldId {
         let id = self.next;
         self.next += 1;
         let hold = Hold { by: by.to_owned(), amounts, spare: false, left: None };
-        self.held.entry(uid).or_default().insert(id, hold);
+        self.held.entry(owner).or_default().insert(id, hold);
         id
     }
 
-    fn hold(&mut self, uid: u32, id: HoldId) -> Option<&mut Hold> {
-        self.held.get_mut(&uid)?.get_mut(&id)
+    fn hold(&mut self, owner: Principal, id: HoldId) -> Option<&mut Hold> {
+        self.held.get_mut(&owner)?.get_mut(&id)
     }
 
     /// Marks a hold as spare.
-    pub fn spare(&mut self, uid: u32, id: HoldId) {
-        if let Some(hold) = self.hold(uid, id) {
+    pub fn spare(&mut self, owner: Principal, id: HoldId) {
+        if let Some(hold) = self.hold(owner, id) {
             hold.spare = true;
         }
     }
 
     /// Keeps only the amount of `kind`, which is still in use although its holder is gone, and marks it as spare.
-    pub fn leave(&mut self, uid: u32, id: HoldId, by: &str, kind: Kind) {
+    pub fn leave(&mut self, owner: Principal, id: HoldId, by: &str, kind: Kind) {
         let number = self.next;
         self.next += 1;
-        if let Some(hold) = self.hold(uid, id) {
+        if let Some(hold) = self.hold(owner, id) {
             let amounts = Amounts::of([(kind, hold.amounts.get(kind))]);
             *hold = Hold { by: by.to_owned(), amounts, spare: true, left: Some(number) };
         }
@@ -239,41 +240,41 @@ impl Books {
     }
 
     /// Adds `more` to a hold, or is refused and changes nothing.
-    pub fn grow(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) -> Result<(), Refusal> {
-        self.check_kind(uid, kind, more)?;
-        self.add(uid, id, kind, more);
+    pub fn grow(&mut self, owner: Principal, id: HoldId, kind: Kind, more: u64) -> Result<(), Refusal> {
+        self.check_kind(owner, kind, more)?;
+        self.add(owner, id, kind, more);
         Ok(())
     }
 
     /// Adds `more` to a hold, without regard to the limits.
-    pub fn add(&mut self, uid: u32, id: HoldId, kind: Kind, more: u64) {
-        if let Some(hold) = self.hold(uid, id) {
+    pub fn add(&mut self, owner: Principal, id: HoldId, kind: Kind, more: u64) {
+        if let Some(hold) = self.hold(owner, id) {
             let amount = hold.amounts.0.entry(kind).or_default();
             *amount = amount.saturating_add(more);
         }
     }
 
     /// Subtracts `less` from a hold.
-    pub fn shrink(&mut self, uid: u32, id: HoldId, kind: Kind, less: u64) {
-        if let Some(hold) = self.hold(uid, id) {
+    pub fn shrink(&mut self, owner: Principal, id: HoldId, kind: Kind, less: u64) {
+        if let Some(hold) = self.hold(owner, id) {
             let amount = hold.amounts.0.entry(kind).or_default();
             *amount = amount.saturating_sub(less);
         }
     }
 
     /// Records an amount that is measured, not asked for: always, and with an error if it is too much.
-    pub fn measure(&mut self, uid: u32, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
+    pub fn measure(&mut self, owner: Principal, id: HoldId, kind: Kind, amount: u64) -> Result<(), Refusal> {
         // A measurement may end after its holder has left, and must not bring back kinds that were released.
         let is_counted = |hold: &&mut Hold| hold.left.is_none() || hold.amounts.0.contains_key(&kind);
-        if let Some(hold) = self.hold(uid, id).filter(is_counted) {
+        if let Some(hold) = self.hold(owner, id).filter(is_counted) {
             hold.amounts.0.insert(kind, amount);
         }
-        match self.check_kind(uid, kind, 0) {
+        match self.check_kind(owner, kind, 0) {
             // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
             Err(refusal)
                 if refusal.whose == Whose::Machine
                     && refusal.used <= refusal.limit.saturating_mul(2)
-                    && !self.has_most(uid, kind) =>
+                    && !self.has_most(owner, kind) =>
             {
                 Ok(())
             }
@@ -281,17 +282,17 @@ impl Books {
         }
     }
 
-    fn has_most(&self, uid: u32, kind: Kind) -> bool {
-        let own = self.firm(uid, kind);
+    fn has_most(&self, owner: Principal, kind: Kind) -> bool {
+        let own = self.firm(owner, kind);
         self.held.keys().all(|other| self.firm(*other, kind) <= own)
     }
 
     /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
-    pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
-        let used = self.used(uid, kind);
-        match self.limit(uid, kind) {
+    pub fn tolerates(&self, owner: Principal, kind: Kind, times: u64) -> Result<(), Refusal> {
+        let used = self.used(owner, kind);
+        match self.limit(owner, kind) {
             Some(limit) if used > limit.saturating_mul(times) => {
-                let by = self.shares(uid, kind);
+                let by = self.shares(owner, kind);
                 Err(Refusal { kind, whose: Whose::User, wanted: 0, used, limit, by })
             }
             Some(_) | None => Ok(()),
@@ -300,48 +301,48 @@ impl Books {
 
     /// Whether spare holds have to go: more is used than the limit of the user or of the machine.
     #[must_use]
-    pub fn is_crowded(&self, uid: u32, kind: Kind) -> bool {
+    pub fn is_crowded(&self, owner: Principal, kind: Kind) -> bool {
         let limit = self.machine.get(kind);
-        self.tolerates(uid, kind, 1).is_err() || limit.is_some_and(|limit| self.used_by_all(kind) > limit)
+        self.tolerates(owner, kind, 1).is_err() || limit.is_some_and(|limit| self.used_by_all(kind) > limit)
     }
 
     #[must_use]
-    pub fn held(&self, uid: u32, id: HoldId, kind: Kind) -> u64 {
-        self.held.get(&uid).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
+    pub fn held(&self, owner: Principal, id: HoldId, kind: Kind) -> u64 {
+        self.held.get(&owner).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
     }
 
-    pub fn release(&mut self, uid: u32, id: HoldId) {
-        let Some(holds) = self.held.get_mut(&uid) else { return };
+    pub fn release(&mut self, owner: Principal, id: HoldId) {
+        let Some(holds) = self.held.get_mut(&owner) else { return };
         holds.remove(&id);
         if holds.is_empty() {
-            self.held.remove(&uid);
+            self.held.remove(&owner);
         }
     }
 
     /// Records tokens that are spent already, so it never refuses. `day` counts from any fixed day.
-    pub fn spend(&mut self, uid: u32, day: u64, by: &str, tokens: u64) {
-        let spent = self.on(uid, day);
+    pub fn spend(&mut self, owner: Principal, day: u64, by: &str, tokens: u64) {
+        let spent = self.on(owner, day);
         let sum = spent.by.entry(by.to_owned()).or_default();
         *sum = sum.saturating_add(tokens);
     }
 
     /// A refusal if the user has no tokens left on `day`.
-    pub fn may_spend(&mut self, uid: u32, day: u64) -> Result<(), Refusal> {
-        self.on(uid, day);
-        if controls::holds("token_quota") { self.check_kind(uid, Kind::Tokens, 1) } else { Ok(()) }
+    pub fn may_spend(&mut self, owner: Principal, day: u64) -> Result<(), Refusal> {
+        self.on(owner, day);
+        if controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
     }
 
-    fn on(&mut self, uid: u32, day: u64) -> &mut Spent {
+    fn on(&mut self, owner: Principal, day: u64) -> &mut Spent {
         self.spent.retain(|_, spent| spent.day >= day);
-        self.spent.entry(uid).or_insert_with(|| Spent { day, by: BTreeMap::new() })
+        self.spent.entry(owner).or_insert_with(|| Spent { day, by: BTreeMap::new() })
     }
 
     /// The user's largest holders, the largest first.
-    fn shares(&self, uid: u32, kind: Kind) -> Vec<Share> {
+    fn shares(&self, owner: Principal, kind: Kind) -> Vec<Share> {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        let held = self.held.get(&uid).into_iter().flat_map(BTreeMap::values);
+        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
         let held = held.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
-        let spent = self.spent.get(&uid).filter(|_| kind == Kind::Tokens);
+        let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
         let spent = spent.into_iter().flat_map(|spent| spent.by.iter()).map(|(by, sum)| (by.as_str(), *sum));
         for (by, amount) in held.chain(spent).filter(|(_, amount)| *amount > 0) {
             let sum = sums.entry(by).or_default();
@@ -355,13 +356,13 @@ impl Books {
     }
 
     #[must_use]
-    pub fn usage(&self, uid: u32) -> Vec<QuotaUsage> {
+    pub fn usage(&self, owner: Principal) -> Vec<QuotaUsage> {
         let usage = |kind: Kind| QuotaUsage {
             kind,
             unit: kind.unit(),
-            used: self.used(uid, kind),
-            limit: self.limit(uid, kind),
-            by: self.shares(uid, kind),
+            used: self.used(owner, kind),
+            limit: self.limit(owner, kind),
+            by: self.shares(owner, kind),
         };
         Kind::ALL.map(usage).to_vec()
     }
@@ -380,25 +381,25 @@ mod tests {
     fn it_is_all_or_nothing() {
         let mut books = books(&[(Kind::Sessions, 8), (Kind::Memory, 100)], &[]);
         let wanted = || Amounts::of([(Kind::Sessions, 1), (Kind::Memory, 60)]);
-        let first = books.take(1, "a", wanted()).unwrap();
-        let refusal = books.take(1, "b", wanted()).unwrap_err();
+        let first = books.take(Principal::ANN, "a", wanted()).unwrap();
+        let refusal = books.take(Principal::ANN, "b", wanted()).unwrap_err();
         assert_eq!((refusal.kind, refusal.used, refusal.limit), (Kind::Memory, 60, 100));
         assert_eq!(refusal.by, [Share { by: "a".into(), amount: 60 }]);
-        assert_eq!(books.used(1, Kind::Sessions), 1);
-        books.release(1, first);
-        assert_eq!(books.used(1, Kind::Sessions), 0);
-        assert!(books.take(1, "b", wanted()).is_ok());
+        assert_eq!(books.used(Principal::ANN, Kind::Sessions), 1);
+        books.release(Principal::ANN, first);
+        assert_eq!(books.used(Principal::ANN, Kind::Sessions), 0);
+        assert!(books.take(Principal::ANN, "b", wanted()).is_ok());
     }
 
     #[test]
     fn nobody_spends_the_quota_of_another_and_the_machine_has_one_too() {
         let mut books = books(&[(Kind::Jobs, 2)], &[(Kind::Jobs, 3)]);
         let job = || Amounts::of([(Kind::Jobs, 1)]);
-        books.take(1, "a", job()).unwrap();
-        books.take(1, "a", job()).unwrap();
-        assert_eq!(books.take(1, "a", job()).unwrap_err().whose, Whose::User);
-        books.take(2, "b", job()).unwrap();
-        let refusal = books.take(2, "b", job()).unwrap_err();
+        books.take(Principal::ANN, "a", job()).unwrap();
+        books.take(Principal::ANN, "a", job()).unwrap();
+        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, Whose::User);
+        books.take(Principal::BOB, "b", job()).unwrap();
+        let refusal = books.take(Principal::BOB, "b", job()).unwrap_err();
         // The refusal does not name the sessions of another user.
         assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
     }
@@ -406,66 +407,75 @@ mod tests {
     #[test]
     fn some_users_have_limits_of_their_own() {
         let mut books = books(&[(Kind::Sessions, 1)], &[]);
-        books.set_limits(7, [(Kind::Sessions, 2)].into_iter().collect());
+        books.set_limits(Principal::BOB, [(Kind::Sessions, 2)].into_iter().collect());
         let session = || Amounts::of([(Kind::Sessions, 1)]);
-        for uid in [1, 7] {
-            books.take(uid, "a", session()).unwrap();
+        for owner in [Principal::ANN, Principal::BOB] {
+            books.take(owner, "a", session()).unwrap();
         }
-        assert!(books.take(1, "b", session()).is_err());
-        assert!(books.take(7, "b", session()).is_ok());
+        assert!(books.take(Principal::ANN, "b", session()).is_err());
+        assert!(books.take(Principal::BOB, "b", session()).is_ok());
     }
 
     #[test]
     fn what_is_measured_is_noted_even_if_it_is_too_much() {
         let mut books = books(&[(Kind::Workspace, 100)], &[]);
-        let a = books.keep(1, "a", Amounts::default());
-        let b = books.keep(1, "b", Amounts::default());
-        books.measure(1, a, Kind::Workspace, 70).unwrap();
-        let refusal = books.measure(1, b, Kind::Workspace, 50).unwrap_err();
+        let a = books.keep(Principal::ANN, "a", Amounts::default());
+        let b = books.keep(Principal::ANN, "b", Amounts::default());
+        books.measure(Principal::ANN, a, Kind::Workspace, 70).unwrap();
+        let refusal = books.measure(Principal::ANN, b, Kind::Workspace, 50).unwrap_err();
         assert_eq!((refusal.used, refusal.limit), (120, 100));
-        assert!(books.tolerates(1, Kind::Workspace, 1).is_err());
-        books.tolerates(1, Kind::Workspace, 2).unwrap();
-        books.measure(1, a, Kind::Workspace, 10).unwrap();
-        assert_eq!((books.held(1, a, Kind::Workspace), books.held(2, a, Kind::Workspace)), (10, 0));
+        assert!(books.tolerates(Principal::ANN, Kind::Workspace, 1).is_err());
+        books.tolerates(Principal::ANN, Kind::Workspace, 2).unwrap();
+        books.measure(Principal::ANN, a, Kind::Workspace, 10).unwrap();
+        assert_eq!(
+            (books.held(Principal::ANN, a, Kind::Workspace), books.held(Principal::BOB, a, Kind::Workspace)),
+            (10, 0)
+        );
     }
 
     #[test]
     fn what_grows_is_refused_before_it_is_there_and_what_is_spare_stands_in_nobodys_way() {
         let mut books = books(&[(Kind::Journal, 100)], &[]);
-        let a = books.keep(1, "a", Amounts::default());
-        books.grow(1, a, Kind::Journal, 70).unwrap();
-        let refusal = books.grow(1, a, Kind::Journal, 40).unwrap_err();
-        assert_eq!((refusal.used, refusal.wanted, books.held(1, a, Kind::Journal)), (70, 40, 70));
+        let a = books.keep(Principal::ANN, "a", Amounts::default());
+        books.grow(Principal::ANN, a, Kind::Journal, 70).unwrap();
+        let refusal = books.grow(Principal::ANN, a, Kind::Journal, 40).unwrap_err();
+        assert_eq!(
+            (refusal.used, refusal.wanted, books.held(Principal::ANN, a, Kind::Journal)),
+            (70, 40, 70)
+        );
         // `add` ignores the limit, and the next `grow` is refused.
-        books.add(1, a, Kind::Journal, 35);
-        assert!(books.grow(1, a, Kind::Journal, 0).is_err());
-        books.shrink(1, a, Kind::Journal, 15);
-        books.grow(1, a, Kind::Journal, 10).unwrap();
+        books.add(Principal::ANN, a, Kind::Journal, 35);
+        assert!(books.grow(Principal::ANN, a, Kind::Journal, 0).is_err());
+        books.shrink(Principal::ANN, a, Kind::Journal, 15);
+        books.grow(Principal::ANN, a, Kind::Journal, 10).unwrap();
         // The holder leaves; its bytes still count as used, but other holds have all the room.
         let looked = books.next_id();
-        books.leave(1, a, "removed", Kind::Journal);
-        let b = books.keep(1, "b", Amounts::default());
-        books.grow(1, b, Kind::Journal, 90).unwrap();
-        assert_eq!((books.used(1, Kind::Journal), books.room(1, Kind::Journal)), (190, 10));
-        assert!(books.tolerates(1, Kind::Journal, 1).is_err());
-        books.tolerates(1, Kind::Journal, 2).unwrap();
+        books.leave(Principal::ANN, a, "removed", Kind::Journal);
+        let b = books.keep(Principal::ANN, "b", Amounts::default());
+        books.grow(Principal::ANN, b, Kind::Journal, 90).unwrap();
+        assert_eq!(
+            (books.used(Principal::ANN, Kind::Journal), books.room(Principal::ANN, Kind::Journal)),
+            (190, 10)
+        );
+        assert!(books.tolerates(Principal::ANN, Kind::Journal, 1).is_err());
+        books.tolerates(Principal::ANN, Kind::Journal, 2).unwrap();
         books.drop_left(looked);
-        assert_eq!(books.used(1, Kind::Journal), 190, "it was left after that");
+        assert_eq!(books.used(Principal::ANN, Kind::Journal), 190, "it was left after that");
         books.drop_left(books.next_id());
-        assert_eq!(books.used(1, Kind::Journal), 90);
+        assert_eq!(books.used(Principal::ANN, Kind::Journal), 90);
     }
 
     #[test]
     fn tokens_come_back_with_a_new_day() {
         let mut books = books(&[(Kind::Tokens, 1000)], &[]);
-        books.may_spend(1, 20).unwrap();
-        books.spend(1, 20, "a", 900);
-        books.may_spend(1, 20).unwrap();
-        books.spend(1, 20, "b", 200);
-        let refusal = books.may_spend(1, 20).unwrap_err();
+        books.may_spend(Principal::ANN, 20).unwrap();
+        books.spend(Principal::ANN, 20, "a", 900);
+        books.may_spend(Principal::ANN, 20).unwrap();
+        books.spend(Principal::ANN, 20, "b", 200);
+        let refusal = books.may_spend(Principal::ANN, 20).unwrap_err();
         assert_eq!((refusal.used, refusal.by.len()), (1100, 2));
-        books.may_spend(2, 20).unwrap();
-        books.may_spend(1, 21).unwrap();
-        assert_eq!(books.used(1, Kind::Tokens), 0);
+        books.may_spend(Principal::BOB, 20).unwrap();
+        books.may_spend(Principal::ANN, 21).unwrap();
+        assert_eq!(books.used(Principal::ANN, Kind::Tokens), 0);
     }
 }

@@ -9,6 +9,7 @@ use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
 use crate::fair_queue::{FairQueue, Full, Place};
 use crate::memory::{Memory, Pool, keep_small};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, QuotaUsage};
 
@@ -27,7 +28,7 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Inner {
     books: Books,
-    waiting: FairQueue<u32, Waiter>,
+    waiting: FairQueue<Principal, Waiter>,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ struct Waiter {
 #[derive(Debug)]
 pub struct Permit {
     ledger: Ledger,
-    uid: u32,
+    owner: Principal,
     id: HoldId,
 }
 
@@ -49,7 +50,7 @@ pub struct Permit {
 #[derive(Clone, Debug)]
 pub struct Gauge {
     ledger: Ledger,
-    uid: u32,
+    owner: Principal,
     id: HoldId,
 }
 
@@ -92,36 +93,36 @@ impl Ledger {
         Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default(), memory }
     }
 
-    fn permit(&self, uid: u32, id: HoldId) -> Permit {
-        Permit { ledger: self.clone(), uid, id }
+    fn permit(&self, owner: Principal, id: HoldId) -> Permit {
+        Permit { ledger: self.clone(), owner, id }
     }
 
     /// Takes all amounts at once, or is refused without waiting.
-    pub fn take(&self, uid: u32, by: &str, amounts: Amounts) -> Result<Permit, Refusal> {
-        self.inner.lock().books.take(uid, by, amounts).map(|id| self.permit(uid, id))
+    pub fn take(&self, owner: Principal, by: &str, amounts: Amounts) -> Result<Permit, Refusal> {
+        self.inner.lock().books.take(owner, by, amounts).map(|id| self.permit(owner, id))
     }
 
     /// Whether the amounts could be granted if no other hold existed.
     #[must_use]
-    pub fn could_grant(&self, uid: u32, amounts: &Amounts) -> bool {
-        self.inner.lock().books.check_alone(uid, amounts).is_ok()
+    pub fn could_grant(&self, owner: Principal, amounts: &Amounts) -> bool {
+        self.inner.lock().books.check_alone(owner, amounts).is_ok()
     }
 
     /// Holds amounts that are in use already, such as those of a session of an earlier daemon.
     #[must_use]
-    pub fn keep(&self, uid: u32, by: &str, amounts: Amounts) -> Permit {
-        let id = self.inner.lock().books.keep(uid, by, amounts);
-        self.permit(uid, id)
+    pub fn keep(&self, owner: Principal, by: &str, amounts: Amounts) -> Permit {
+        let id = self.inner.lock().books.keep(owner, by, amounts);
+        self.permit(owner, id)
     }
 
     /// Waits in turn with other users. Only amounts above the limits, or one waiter too many, are refused.
-    pub fn wait(&self, uid: u32, by: &str, amounts: Amounts) -> Result<PermitWaiter, Problem> {
+    pub fn wait(&self, owner: Principal, by: &str, amounts: Amounts) -> Result<PermitWaiter, Problem> {
         let (grant, granted) = oneshot::channel();
         let place = {
             let mut inner = self.inner.lock();
-            inner.books.check_alone(uid, &amounts)?;
+            inner.books.check_alone(owner, &amounts)?;
             let waiter = Waiter { by: by.to_owned(), amounts, granted: grant };
-            inner.waiting.push(uid, waiter).map_err(|Full(_)| {
+            inner.waiting.push(owner, waiter).map_err(|Full(_)| {
                 Problem::new(Code::Busy, format!("{WAITING_PER_USER} things of yours wait already"))
                     .hint("wait for one of them to end")
             })?
@@ -135,12 +136,12 @@ impl Ledger {
         loop {
             let mut inner = self.inner.lock();
             let Inner { books, waiting } = &mut *inner;
-            let may = |uid: u32, waiter: &Waiter| books.check(uid, &waiter.amounts).is_ok();
-            let Some((uid, waiter)) = waiting.pop_where(may) else { return };
-            let id = books.keep(uid, &waiter.by, waiter.amounts);
+            let may = |owner: Principal, waiter: &Waiter| books.check(owner, &waiter.amounts).is_ok();
+            let Some((owner, waiter)) = waiting.pop_where(may) else { return };
+            let id = books.keep(owner, &waiter.by, waiter.amounts);
             drop(inner);
             // If the waiter is gone, `send` returns the permit, and dropping the permit serves the next waiter.
-            drop(waiter.granted.send(self.permit(uid, id)));
+            drop(waiter.granted.send(self.permit(owner, id)));
         }
     }
 
@@ -151,13 +152,13 @@ impl Ledger {
 
     /// The user's part of the daemon's memory.
     #[must_use]
-    pub fn memory(&self, uid: u32) -> Pool {
-        self.memory.pool(uid)
+    pub fn memory(&self, owner: Principal) -> Pool {
+        self.memory.pool(owner)
     }
 
-    pub fn set_limits(&self, uid: u32, limits: Limits) {
-        self.memory.set_limit(uid, limits.get(Kind::DaemonMemory));
-        self.inner.lock().books.set_limits(uid, limits);
+    pub fn set_limits(&self, owner: Principal, limits: Limits) {
+        self.memory.set_limit(owner, limits.get(Kind::DaemonMemory));
+        self.inner.lock().books.set_limits(owner, limits);
         self.serve();
     }
 
@@ -166,15 +167,15 @@ impl Ledger {
         self.crowded.notified().await;
     }
 
-    fn tell_crowded(&self, uid: u32, kind: Kind) {
-        if self.inner.lock().books.is_crowded(uid, kind) {
+    fn tell_crowded(&self, owner: Principal, kind: Kind) {
+        if self.inner.lock().books.is_crowded(owner, kind) {
             self.crowded.notify_one();
         }
     }
 
     /// An error if the user has more than `times` times the limit.
-    pub fn tolerates(&self, uid: u32, kind: Kind, times: u64) -> Result<(), Refusal> {
-        self.inner.lock().books.tolerates(uid, kind, times)
+    pub fn tolerates(&self, owner: Principal, kind: Kind, times: u64) -> Result<(), Refusal> {
+        self.inner.lock().books.tolerates(owner, kind, times)
     }
 
     /// A mark for a scan of the disk that begins now: it does not cover holds that are left behind after the mark.
@@ -188,31 +189,31 @@ impl Ledger {
         self.inner.lock().books.drop_left(before);
     }
 
-    pub fn spend(&self, uid: u32, day: u64, by: &str, tokens: u64) {
-        self.inner.lock().books.spend(uid, day, by, tokens);
+    pub fn spend(&self, owner: Principal, day: u64, by: &str, tokens: u64) {
+        self.inner.lock().books.spend(owner, day, by, tokens);
     }
 
-    pub fn may_spend(&self, uid: u32, day: u64) -> Result<(), Refusal> {
-        self.inner.lock().books.may_spend(uid, day)
+    pub fn may_spend(&self, owner: Principal, day: u64) -> Result<(), Refusal> {
+        self.inner.lock().books.may_spend(owner, day)
     }
 
     #[must_use]
-    pub fn usage(&self, uid: u32) -> Vec<QuotaUsage> {
-        let mut usage = self.inner.lock().books.usage(uid);
+    pub fn usage(&self, owner: Principal) -> Vec<QuotaUsage> {
+        let mut usage = self.inner.lock().books.usage(owner);
         for of in usage.iter_mut().filter(|of| of.kind == Kind::DaemonMemory) {
-            (of.used, of.by) = self.memory.taken(uid);
+            (of.used, of.by) = self.memory.taken(owner);
         }
         usage
     }
 
     #[must_use]
-    pub fn room(&self, uid: u32, kind: Kind) -> u64 {
-        self.inner.lock().books.room(uid, kind)
+    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.room(owner, kind)
     }
 
     #[must_use]
-    pub fn used(&self, uid: u32, kind: Kind) -> u64 {
-        self.inner.lock().books.used(uid, kind)
+    pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.used(owner, kind)
     }
 }
 
@@ -220,23 +221,23 @@ impl Permit {
     /// Marks the hold as spare: the daemon deletes the data behind it when the owner needs the room.
     #[must_use]
     pub fn spare(self) -> Self {
-        self.ledger.inner.lock().books.spare(self.uid, self.id);
+        self.ledger.inner.lock().books.spare(self.owner, self.id);
         self
     }
 
     /// Releases all amounts but the one of `kind`, which is still on the disk after the work is done. That amount
     /// counts until the next scan of all retained data has seen it.
     pub fn leave(self, by: &str, kind: Kind) {
-        self.ledger.inner.lock().books.leave(self.uid, self.id, by, kind);
+        self.ledger.inner.lock().books.leave(self.owner, self.id, by, kind);
         self.ledger.serve();
-        self.ledger.tell_crowded(self.uid, kind);
+        self.ledger.tell_crowded(self.owner, kind);
         // The hold outlives the permit.
         std::mem::forget(self);
     }
 
     #[must_use]
     pub fn gauge(&self) -> Gauge {
-        Gauge { ledger: self.ledger.clone(), uid: self.uid, id: self.id }
+        Gauge { ledger: self.ledger.clone(), owner: self.owner, id: self.id }
     }
 }
 
@@ -244,46 +245,46 @@ impl Gauge {
     /// The amount of `kind` that the hold has.
     #[must_use]
     pub fn own(&self, kind: Kind) -> u64 {
-        self.ledger.inner.lock().books.held(self.uid, self.id, kind)
+        self.ledger.inner.lock().books.held(self.owner, self.id, kind)
     }
 
     /// An error if the user has more than `times` times the limit.
     pub fn tolerates(&self, kind: Kind, times: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.tolerates(self.uid, kind, times)
+        self.ledger.inner.lock().books.tolerates(self.owner, kind, times)
     }
 
     /// A refusal if the user could not get `more` now.
     pub fn fits(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.check(self.uid, &Amounts::of([(kind, more)]))
+        self.ledger.inner.lock().books.check(self.owner, &Amounts::of([(kind, more)]))
     }
 
     /// Adds `more` to the hold, or is refused.
     pub fn grow(&self, kind: Kind, more: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.grow(self.uid, self.id, kind, more)?;
-        self.ledger.tell_crowded(self.uid, kind);
+        self.ledger.inner.lock().books.grow(self.owner, self.id, kind, more)?;
+        self.ledger.tell_crowded(self.owner, kind);
         Ok(())
     }
 
     /// Adds `more` to the hold, without regard to the limits.
     pub fn add(&self, kind: Kind, more: u64) {
-        self.ledger.inner.lock().books.add(self.uid, self.id, kind, more);
+        self.ledger.inner.lock().books.add(self.owner, self.id, kind, more);
     }
 
     /// Subtracts `less` from the hold.
     pub fn shrink(&self, kind: Kind, less: u64) {
-        self.ledger.inner.lock().books.shrink(self.uid, self.id, kind, less);
+        self.ledger.inner.lock().books.shrink(self.owner, self.id, kind, less);
         self.ledger.serve();
     }
 
     /// Records the measured amount; an error if the user has too much now. Nothing is recorded once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.measure(self.uid, self.id, kind, amount)
+        self.ledger.inner.lock().books.measure(self.owner, self.id, kind, amount)
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.ledger.inner.lock().books.release(self.uid, self.id);
+        self.ledger.inner.lock().books.release(self.owner, self.id);
         self.ledger.serve();
     }
 }

@@ -12,12 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::controls;
-use crate::protocol::problem::{Code, FREE_SPACE, Problem};
+use crate::protocol::principal::Principal;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::folder::storage_problem;
 
 /// The account name of each user id; `None` for an id without an account.
-type Names = BTreeMap<u32, Option<String>>;
+type Names = BTreeMap<Principal, Option<String>>;
 /// The account name of a user id by the machine's user database.
-type LookUp = fn(u32) -> nix::Result<Option<String>>;
+type LookUp = fn(Principal) -> nix::Result<Option<String>>;
 
 /// The most bytes of the list that are read.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
@@ -40,35 +42,32 @@ impl Accounts {
         }
         let parse = |line: &str| {
             let (uid, name) = line.split_once(' ').unwrap_or((line, ""));
-            Some((uid.parse().ok()?, (!name.is_empty()).then(|| name.to_owned())))
+            Some((Principal::new(uid.parse().ok()?), (!name.is_empty()).then(|| name.to_owned())))
         };
         Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())), look_up }
     }
 
     /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
     /// as the same.
-    pub fn other_before(&self, uid: u32, name: Option<&str>) -> Option<Option<String>> {
+    pub fn other_before(&self, user: Principal, name: Option<&str>) -> Option<Option<String>> {
         let names = self.names.lock();
-        names.get(&uid).filter(|before| before.as_deref() != name).cloned()
+        names.get(&user).filter(|before| before.as_deref() != name).cloned()
     }
 
     /// Whether the list has an entry for the id.
-    pub fn knows(&self, uid: u32) -> bool {
-        self.names.lock().contains_key(&uid)
+    pub fn knows(&self, user: Principal) -> bool {
+        self.names.lock().contains_key(&user)
     }
 
     /// Records that the id belongs to this account, or to none.
-    pub fn note(&self, uid: u32, name: Option<&str>) -> Result<(), Problem> {
+    pub fn note(&self, user: Principal, name: Option<&str>) -> Result<(), Problem> {
         let mut names = self.names.lock();
-        if names.get(&uid).is_some_and(|before| before.as_deref() == name) {
+        if names.get(&user).is_some_and(|before| before.as_deref() == name) {
             return Ok(());
         }
         let mut noted = names.clone();
-        noted.insert(uid, name.map(ToOwned::to_owned));
-        write(&self.file, &noted).map_err(|error| {
-            Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", self.file.display()))
-                .hint(FREE_SPACE)
-        })?;
+        noted.insert(user, name.map(ToOwned::to_owned));
+        write(&self.file, &noted).map_err(|error| storage_problem(&self.file, &error))?;
         *names = noted;
         Ok(())
     }
@@ -77,29 +76,29 @@ impl Accounts {
     /// one that made the session. The list has the latter, because it changes only when nothing of that account is left
     /// (`control::caller`). While the user database does not answer, the last known answer holds, which is the list's.
     /// This may take as long as the user database, so it is called on threads of the user (`workspace::owner::run`).
-    pub fn check(&self, uid: u32) -> Result<(), Problem> {
-        if !self.knows(uid) || !controls::holds("reused_ids_stop_acting") {
+    pub fn check(&self, user: Principal) -> Result<(), Problem> {
+        if !self.knows(user) || !controls::holds("reused_ids_stop_acting") {
             return Ok(());
         }
-        let Ok(name) = (self.look_up)(uid) else { return Ok(()) };
-        let Some(before) = self.other_before(uid, name.as_deref()) else { return Ok(()) };
+        let Ok(name) = (self.look_up)(user) else { return Ok(()) };
+        let Some(before) = self.other_before(user, name.as_deref()) else { return Ok(()) };
         let what = format!(
-            "this session was made by {}, and user id {uid} is {} by now: it does nothing in that user's name any more",
+            "this session was made by {}, and user id {user} is {} by now: it does nothing in that user's name any more",
             said(before.as_deref()),
             said(name.as_deref())
         );
-        Err(Problem::new(Code::Forbidden, what).hint(self.way_out(uid)))
+        Err(Problem::new(Code::Forbidden, what).hint(self.way_out(user)))
     }
 
     /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
-    pub fn refusal(&self, uid: u32, before: Option<&str>) -> Problem {
-        let what = format!("user id {uid} was {}, and its sessions or jobs are still here", said(before));
-        Problem::new(Code::Forbidden, what).hint(self.way_out(uid))
+    pub fn refusal(&self, user: Principal, before: Option<&str>) -> Problem {
+        let what = format!("user id {user} was {}, and its sessions or jobs are still here", said(before));
+        Problem::new(Code::Forbidden, what).hint(self.way_out(user))
     }
 
-    fn way_out(&self, uid: u32) -> String {
+    fn way_out(&self, user: Principal) -> String {
         format!(
-            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{uid}`); if it is the same person, root removes the line of {uid} in `{}` and starts the daemon anew",
+            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{user}`); if it is the same person, root removes the line of {user} in `{}` and starts the daemon anew",
             self.file.display()
         )
     }
@@ -109,15 +108,15 @@ fn said(account: Option<&str>) -> String {
     account.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"))
 }
 
-fn look_up(uid: u32) -> nix::Result<Option<String>> {
-    Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
+fn look_up(user: Principal) -> nix::Result<Option<String>> {
+    Ok(User::from_uid(Uid::from_raw(user.uid()))?.map(|account| account.name))
 }
 
 fn write(file: &Path, names: &Names) -> std::io::Result<()> {
     let draft = file.with_extension("draft");
-    let text = names.iter().fold(String::new(), |text, (uid, name)| {
+    let text = names.iter().fold(String::new(), |text, (user, name)| {
         let name = name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
-        format!("{text}{uid}{name}\n")
+        format!("{text}{user}{name}\n")
     });
     let mut options = std::fs::OpenOptions::new();
     let mut written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
@@ -129,9 +128,9 @@ fn write(file: &Path, names: &Names) -> std::io::Result<()> {
 #[cfg(test)]
 impl Accounts {
     /// A list in which the id belongs to `before`, on a machine where every id is the account `ann`.
-    pub(crate) fn of_ann(home: &Path, uid: u32, before: &str) -> Self {
+    pub(crate) fn of_ann(home: &Path, user: Principal, before: &str) -> Self {
         let accounts = Self { look_up: |_| Ok(Some("ann".into())), ..Self::load(home.join("accounts")) };
-        accounts.note(uid, Some(before)).unwrap();
+        accounts.note(user, Some(before)).unwrap();
         accounts
     }
 }
@@ -140,41 +139,44 @@ impl Accounts {
 mod tests {
     use super::*;
 
+    const USER: Principal = Principal::new(1000);
+    const OTHER: Principal = Principal::new(1001);
+
     #[test]
     fn a_number_that_is_another_account_by_now_is_known() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("accounts");
         let accounts = Accounts::load(file.clone());
-        assert_eq!(accounts.other_before(1000, Some("ann")), None);
-        accounts.note(1000, Some("ann")).unwrap();
+        assert_eq!(accounts.other_before(USER, Some("ann")), None);
+        accounts.note(USER, Some("ann")).unwrap();
         let accounts = Accounts::load(file);
-        assert_eq!(accounts.other_before(1000, Some("ann")), None);
-        assert_eq!(accounts.other_before(1000, Some("bob")), Some(Some("ann".into())));
-        assert_eq!(accounts.other_before(1000, None), Some(Some("ann".into())));
-        assert_eq!(accounts.other_before(1001, None), None);
-        assert!(!accounts.knows(1001));
-        accounts.note(1001, None).unwrap();
+        assert_eq!(accounts.other_before(USER, Some("ann")), None);
+        assert_eq!(accounts.other_before(USER, Some("bob")), Some(Some("ann".into())));
+        assert_eq!(accounts.other_before(USER, None), Some(Some("ann".into())));
+        assert_eq!(accounts.other_before(OTHER, None), None);
+        assert!(!accounts.knows(OTHER));
+        accounts.note(OTHER, None).unwrap();
         let accounts = Accounts::load(home.path().join("accounts"));
-        assert!(accounts.knows(1001));
-        assert_eq!(accounts.other_before(1001, None), None);
-        assert_eq!(accounts.other_before(1001, Some("new")), Some(None));
-        accounts.note(1000, Some("bob")).unwrap();
-        assert_eq!(accounts.other_before(1000, Some("bob")), None);
+        assert!(accounts.knows(OTHER));
+        assert_eq!(accounts.other_before(OTHER, None), None);
+        assert_eq!(accounts.other_before(OTHER, Some("new")), Some(None));
+        accounts.note(USER, Some("bob")).unwrap();
+        assert_eq!(accounts.other_before(USER, Some("bob")), None);
     }
 
     #[test]
     fn a_session_acts_only_for_the_account_that_made_it() {
         let home = tempfile::tempdir().unwrap();
-        Accounts::of_ann(home.path(), 1000, "ann").check(1000).unwrap();
-        let accounts = Accounts::of_ann(home.path(), 1000, "bob");
-        let refused = accounts.check(1000).unwrap_err();
+        Accounts::of_ann(home.path(), USER, "ann").check(USER).unwrap();
+        let accounts = Accounts::of_ann(home.path(), USER, "bob");
+        let refused = accounts.check(USER).unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);
         assert!(refused.message.contains("`bob`") && refused.message.contains("`ann`"), "{refused:?}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("belljar rm NAME@1000")));
-        accounts.check(1001).unwrap();
+        accounts.check(OTHER).unwrap();
         let silent = Accounts { look_up: |_| Err(nix::Error::EIO), ..accounts.clone() };
-        silent.check(1000).unwrap();
+        silent.check(USER).unwrap();
         let gone = Accounts { look_up: |_| Ok(None), ..accounts };
-        assert!(gone.check(1000).unwrap_err().message.contains("no account by now"));
+        assert!(gone.check(USER).unwrap_err().message.contains("no account by now"));
     }
 }

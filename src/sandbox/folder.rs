@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 
 /// The host folder of one sandbox. It is removed when this value is dropped, unless `left` is set.
 pub(super) struct Folder {
@@ -26,6 +26,5 @@ impl Drop for Folder {
 }
 
 pub(super) fn storage_problem(path: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
-        .hint("free some space, or move the state with `BELLJAR_HOME`")
+    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display())).hint(FREE_SPACE)
 }

@@ -126,6 +126,8 @@ pub struct SandboxRequest {
     pub pids: u64,
     /// The number of checkpoints of the session's state; 0 for none.
     pub checkpoints: u64,
+    /// Checkpoints are made when the session rests only.
+    pub checkpoints_at_rest: bool,
 }
 
 impl SandboxRequest {

@@ -21,21 +21,19 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, String> {
 
 /// Renames aliases of parameters, and drops nulls that stand for an omitted optional value, because providers with a
 /// strict mode want every property to be written.
-#[must_use]
-pub fn normalise(schema: &Value, mut arguments: Map<String, Value>) -> Value {
+pub(super) fn normalise(schema: &Value, arguments: &mut Value) {
     let is_known = |name: &str| schema.get("properties").is_some_and(|all| all.get(name).is_some());
     for row in ALIASES {
+        let Some(given) = arguments.as_object_mut() else { return };
         let Some(meant) = row.iter().find(|name| is_known(name)) else { continue };
-        let alias = row.iter().find(|name| !is_known(name) && arguments.contains_key(**name));
-        if let Some(alias) = alias.filter(|_| !arguments.contains_key(*meant))
-            && let Some(value) = arguments.remove(*alias)
+        let alias = row.iter().find(|name| !is_known(name) && given.contains_key(**name));
+        if let Some(alias) = alias.filter(|_| !given.contains_key(*meant))
+            && let Some(value) = given.remove(*alias)
         {
-            arguments.insert((*meant).to_owned(), value);
+            given.insert((*meant).to_owned(), value);
         }
     }
-    let mut value = Value::Object(arguments);
-    drop_nulls(schema, &mut value);
-    value
+    drop_nulls(schema, arguments);
 }
 
 #[cfg(test)]
@@ -55,8 +53,9 @@ mod tests {
                 json!({"code": null, "note": null, "more": null}),
             ),
         ] {
-            let Value::Object(arguments) = given else { panic!() };
-            assert_eq!(normalise(&schema, arguments), meant);
+            let mut arguments = given;
+            normalise(&schema, &mut arguments);
+            assert_eq!(arguments, meant);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::protocol::ask::{Approval, AskNumber, Decision, DefaultDecision, Subje
 use crate::protocol::clock;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 
 /// The most bytes of text that a person may send with a decision.
@@ -37,16 +38,8 @@ pub struct Question {
 pub struct Asker<'a> {
     pub session: SessionId,
     pub name: &'a SessionName,
-    pub owner: u32,
+    pub owner: Principal,
     pub agent: &'a Agent,
-}
-
-/// An approval that has just been decided.
-#[derive(Debug)]
-pub struct Decided {
-    pub approval: Approval,
-    /// How long its ask waited for it, without the time in which other approvals of the ask wait as well.
-    pub waited: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -68,7 +61,7 @@ struct Waiting {
 
 impl Approvals {
     /// Takes an event. Gives the approval that the event decides on.
-    pub fn take(&mut self, event: &EventBody, at: &str) -> Option<Decided> {
+    pub fn take(&mut self, event: &EventBody) -> Option<Approval> {
         match event {
             EventBody::ApprovalWanted { approval } => {
                 let (now, age) = (Instant::now(), clock::since(&approval.asked_at));
@@ -76,7 +69,7 @@ impl Approvals {
                 self.wanted += 1;
                 self.waiting.insert(approval.id.clone(), Waiting { approval: (**approval).clone(), since });
             }
-            EventBody::ApprovalDecided { id, decision, .. } => return self.decided(id, decision, at),
+            EventBody::ApprovalDecided { id, decision, .. } => return self.decided(id, decision),
             EventBody::ToolBegun { cell, call } => drop(self.decisions.remove(&(*cell, *call))),
             EventBody::ToolAnswered { call, .. } => self.caller_ended(None, Some(*call)),
             EventBody::CellFinished { result } => self.caller_ended(Some(result.cell), None),
@@ -88,17 +81,13 @@ impl Approvals {
         None
     }
 
-    fn decided(&mut self, id: &str, decision: &Decision, at: &str) -> Option<Decided> {
+    fn decided(&mut self, id: &str, decision: &Decision) -> Option<Approval> {
         let Waiting { approval, .. } = self.waiting.remove(id)?;
-        let others = self.iter().filter(|other| other.ask == approval.ask);
-        // While several questions wait together, each counts only up to the start of the next one.
-        let until = others.map(|other| other.asked_at.as_str()).min().unwrap_or(at).min(at);
-        let waited = clock::between(&approval.asked_at, until);
         let is_void = self.void.remove(id).is_some();
         if let Some(call) = code_call(&approval).filter(|_| !is_void) {
             self.decisions.insert(call, decision.clone());
         }
-        Some(Decided { approval, waited })
+        Some(approval)
     }
 
     /// The calls of this cell with this number wait no longer; none stands for all. After the end of a cell, its calls
@@ -218,7 +207,7 @@ impl Approvals {
     }
 
     /// Names the owner, whom events of earlier versions do not name.
-    pub fn owned_by(&mut self, owner: u32) {
+    pub fn owned_by(&mut self, owner: Principal) {
         self.waiting.values_mut().for_each(|waiting| waiting.approval.owner = owner);
     }
 }

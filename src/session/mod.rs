@@ -2,6 +2,7 @@
 //! outcome of a cell, and the present state derived from its events. Nothing here has side effects; `actors::session` carries them out.
 
 pub mod approvals;
+pub mod ask_clock;
 pub mod digest;
 pub mod machine;
 pub mod notices;

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::digest::json_bytes;
-use crate::agent::{COMPUTE_TOOL, ModelApprovals, is_cell_tool};
+use crate::agent::ModelApprovals;
 use crate::config::Agent;
 use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
+use crate::protocol::tool_names::{COMPUTE_TOOL, is_cell_tool};
 use crate::tools::{self, Definition, Registry};
 
 /// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are

@@ -8,6 +8,8 @@ use crate::protocol::problem::{Code, FREE_SPACE, Problem};
 pub enum JournalError {
     #[error("the journal is closed")]
     Closed,
+    #[error("the journal's writer died too often, and the daemon ends")]
+    Failed,
     #[error("there is a living session of this name already")]
     NameTaken,
     #[error("the journal cannot be written at the moment: {0}")]
@@ -21,11 +23,33 @@ pub enum JournalError {
     NoRoom(NoRoom),
 }
 
+/// Why nothing can be written.
+#[derive(Clone)]
+pub(super) enum Trouble {
+    /// The disk refuses, which may pass.
+    Refused(String),
+    Closed,
+    /// The writer panicked too often.
+    Failed,
+}
+
+impl From<Trouble> for JournalError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Refused(reason) => Self::Refused(reason),
+            Trouble::Closed => Self::Closed,
+            Trouble::Failed => Self::Failed,
+        }
+    }
+}
+
 impl From<JournalError> for Problem {
     fn from(error: JournalError) -> Self {
         match error {
             JournalError::NameTaken => Self::new(Code::SessionExists, error.to_string()),
             JournalError::Closed => Self::new(Code::ShuttingDown, error.to_string()),
+            JournalError::Failed => Self::new(Code::ShuttingDown, error.to_string())
+                .hint("the daemon's log says why it died; ask again when the next daemon runs"),
             JournalError::NoRoom(no_room) => no_room.into(),
             JournalError::EventUnreadable { .. } => Self::new(Code::Storage, error.to_string())
                 .hint("look after the disk of the daemon's home, then ask again"),

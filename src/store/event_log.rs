@@ -20,6 +20,8 @@ use super::writer::{self, Durability, Group};
 use crate::memory::{Charge, MemoryPurpose, Pool, TINY_BYTES};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
+use crate::protocol::limits::JOURNAL_TIMEOUT;
+use crate::protocol::problem::Problem;
 use crate::protocol::result::Stream;
 
 pub use payment::Paid;
@@ -322,9 +324,14 @@ impl EventLog {
         usize::try_from(self.state.inner.lock().lag()).unwrap_or(usize::MAX)
     }
 
-    /// Why the appended events cannot be written at the moment; `None` if they can or none are waiting.
-    pub fn stuck(&self) -> Option<String> {
-        self.core.queue.healthy().err().filter(|_| self.lag() > 0)
+    /// Whether appended events wait that cannot be written at the moment.
+    pub fn is_stuck(&self) -> bool {
+        self.core.queue.healthy().is_err() && self.lag() > 0
+    }
+
+    /// The problem of an outcome that the journal does not have.
+    pub fn unwritten(&self, outcome: &str) -> Problem {
+        self.core.queue.unwritten(outcome)
     }
 
     /// Waits until at most `at_most` events are uncommitted, or the log is abandoned.
@@ -336,6 +343,13 @@ impl EventLog {
     pub async fn flushed(&self) {
         let last = self.state.inner.lock().next - 1;
         self.until(|inner| inner.committed >= last).await;
+    }
+
+    /// Whether all events appended so far are committed, now or within `JOURNAL_TIMEOUT`.
+    pub async fn is_flushed(&self) -> bool {
+        let last = self.state.inner.lock().next - 1;
+        let _ = tokio::time::timeout(JOURNAL_TIMEOUT, self.flushed()).await;
+        self.newest() >= last
     }
 
     async fn until(&self, reached: impl Fn(&Inner) -> bool) {

@@ -13,6 +13,7 @@ use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
+use crate::protocol::principal::Principal;
 
 /// How long a key stands for its first request.
 pub const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -39,7 +40,7 @@ pub struct Answered {
 /// What a claimed request creates, so that a repeated request finds it even if no answer was ever recorded.
 #[derive(Clone, Debug)]
 pub struct KeyTarget {
-    pub owner: u32,
+    pub owner: Principal,
     pub key: String,
     pub target: Value,
 }
@@ -50,20 +51,20 @@ impl KeyTarget {
     }
 }
 
-fn aim(file: &Connection, owner: u32, key: &str, target: Option<&str>) -> rusqlite::Result<()> {
+fn aim(file: &Connection, owner: Principal, key: &str, target: Option<&str>) -> rusqlite::Result<()> {
     let query = "UPDATE idempotency SET target = ?3 WHERE owner = ?1 AND key = ?2";
     file.prepare_cached(query)?.execute(params![owner, key, target]).map(drop)
 }
 
 impl Journal {
     /// Claims a key. Durable on return, so that the request is never carried out twice.
-    pub async fn claim(&self, owner: u32, key: &str, body_hash: &str) -> Result<Claim, JournalError> {
+    pub async fn claim(&self, owner: Principal, key: &str, body_hash: &str) -> Result<Claim, JournalError> {
         self.claim_at(owner, key, body_hash, clock::wall()).await
     }
 
     pub(super) async fn claim_at(
         &self,
-        owner: u32,
+        owner: Principal,
         key: &str,
         body_hash: &str,
         now: SystemTime,
@@ -83,7 +84,7 @@ impl Journal {
 
     /// Records what a claimed request is about to create, so that a repeated request finds it even if no answer is ever
     /// recorded; with `None`, records that nothing was created.
-    pub async fn aim(&self, owner: u32, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
+    pub async fn aim(&self, owner: Principal, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
         let (key, target) = (key.to_owned(), target.map(Value::to_string));
         let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
         self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await
@@ -92,7 +93,7 @@ impl Journal {
     /// Records that a claimed request created no session. If the session exists after all, the key keeps leading to it.
     pub async fn aim_at_nothing(
         &self,
-        owner: u32,
+        owner: Principal,
         key: &str,
         session: SessionId,
     ) -> Result<(), JournalError> {
@@ -105,7 +106,7 @@ impl Journal {
     /// Keeps the answer of a claimed request for repetitions of the request.
     pub async fn answer(
         &self,
-        owner: u32,
+        owner: Principal,
         key: &str,
         status: u16,
         answer: &Value,
@@ -118,10 +119,10 @@ impl Journal {
     }
 
     /// Bytes that the keys of one owner, or of every owner, take on the disk.
-    pub fn kept_for_keys(&self, owner: Option<u32>) -> Result<Vec<(u32, u64)>, JournalError> {
+    pub fn kept_for_keys(&self, owner: Option<Principal>) -> Result<Vec<(Principal, u64)>, JournalError> {
         Ok(self.core.read(|file, _| {
             // The whole table is only read if the keys of every owner are asked for.
-            let (first, last) = owner.map_or((0, u32::MAX), |owner| (owner, owner));
+            let (first, last) = owner.map_or((0, u32::MAX), |owner| (owner.uid(), owner.uid()));
             let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
                     + coalesce(octet_length(target), 0) + ?3)
                 FROM idempotency WHERE owner BETWEEN ?1 AND ?2 GROUP BY owner";
@@ -137,7 +138,7 @@ impl Journal {
     }
 
     /// Releases a claimed key because nothing was done. A key with a target stays, because something was begun.
-    pub async fn release(&self, owner: u32, key: &str) -> Result<(), JournalError> {
+    pub async fn release(&self, owner: Principal, key: &str) -> Result<(), JournalError> {
         let query =
             "DELETE FROM idempotency WHERE owner = ?1 AND key = ?2 AND answer IS NULL AND target IS NULL";
         let values = (owner, key.to_owned());
@@ -147,7 +148,7 @@ impl Journal {
 
 fn find(
     file: &Connection,
-    owner: u32,
+    owner: Principal,
     key: &str,
     body_hash: &str,
     now: SystemTime,

@@ -15,6 +15,7 @@ use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
 use crate::protocol::limits::JOB_ACTS_LISTED;
+use crate::protocol::principal::Principal;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -55,7 +56,7 @@ impl Journal {
     /// its bytes.
     pub fn job_views<E: From<JournalError>>(
         &self,
-        owner: Option<u32>,
+        owner: Option<Principal>,
         limit: usize,
         mut room: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<Vec<JobView>, E> {
@@ -83,7 +84,7 @@ impl Journal {
     }
 
     /// The jobs of one user, or of all users, newest first.
-    pub fn jobs(&self, owner: Option<u32>, limit: usize) -> Result<Vec<JobRecord>, JournalError> {
+    pub fn jobs(&self, owner: Option<Principal>, limit: usize) -> Result<Vec<JobRecord>, JournalError> {
         let limit = int(limit as u64);
         match owner {
             Some(owner) => {
@@ -95,7 +96,7 @@ impl Journal {
     }
 
     /// Records that an administrator acts on another user's job; the caller does this before the act itself.
-    pub async fn note_act(&self, id: JobId, admin: u32, act: &str) -> Result<(), JournalError> {
+    pub async fn note_act(&self, id: JobId, admin: Principal, act: &str) -> Result<(), JournalError> {
         let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
         let values = (id.0.into_bytes(), clock::now(), seconds(clock::wall()), admin, act.to_owned());
         self.core.execute(Durability::Normal, OnRefusal::Fail, query, values).await.map(drop)
@@ -119,7 +120,7 @@ impl Journal {
     }
 
     /// The ended jobs, oldest first, each with its owner and the bytes that its record takes.
-    pub fn ended_jobs(&self) -> Result<Vec<(u32, JobId, u64)>, JournalError> {
+    pub fn ended_jobs(&self) -> Result<Vec<(Principal, JobId, u64)>, JournalError> {
         Ok(self.core.scan(|file, _| {
             let query =
                 "SELECT owner, id, octet_length(record) FROM jobs WHERE ended_at IS NOT NULL ORDER BY id";

@@ -18,6 +18,8 @@ use super::schema::{self, OpenError};
 use super::spent;
 use super::writer::{Batch, Durability, OnRefusal, Queue, Writer};
 use crate::protocol::ids::SessionId;
+use crate::protocol::principal::Principal;
+use crate::protocol::problem::Problem;
 
 /// A handle; clones are cheap. Dropping the last handle, including those inside logs, writes all waiting commands and
 /// ends the writer's thread.
@@ -37,7 +39,7 @@ pub(super) struct Core {
     /// The open logs. Each session has only one shared state, because two would assign the same sequence numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,
     /// The backlog of each user who has an open log.
-    lanes: Mutex<HashMap<u32, Weak<WriteBacklog>>>,
+    lanes: Mutex<HashMap<Principal, Weak<WriteBacklog>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     failed: CancellationToken,
 }
@@ -125,8 +127,13 @@ impl Journal {
     }
 
     /// Why nothing can be written at the moment, if that is so.
-    pub fn healthy(&self) -> Result<(), String> {
+    pub fn healthy(&self) -> Result<(), JournalError> {
         self.core.queue.healthy()
+    }
+
+    /// The problem of an outcome that the journal does not have.
+    pub fn unwritten(&self, outcome: &str) -> Problem {
+        self.core.queue.unwritten(outcome)
     }
 
     /// The folder of the spill files with the output of a session's cells.
@@ -146,7 +153,7 @@ impl Core {
         self.folder.join("spill").join(session.to_string())
     }
 
-    pub fn lane(&self, owner: u32) -> Arc<WriteBacklog> {
+    pub fn lane(&self, owner: Principal) -> Arc<WriteBacklog> {
         let mut lanes = self.lanes.lock();
         if let Some(lane) = lanes.get(&owner).and_then(Weak::upgrade) {
             return lane;

@@ -1,7 +1,7 @@
 //! Events as rows: how they are written, read and turned into the JSON that clients get.
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::Path;
@@ -14,6 +14,7 @@ use super::writer::WriteError;
 use crate::memory::NoRoom;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::result::Stream;
 use crate::protocol::values;
 
@@ -380,6 +381,19 @@ pub(super) fn all<T>(
 /// A UUID in the given column.
 pub(super) fn uuid(row: &SqlRow<'_>, column: usize) -> rusqlite::Result<uuid::Uuid> {
     Ok(uuid::Uuid::from_bytes(row.get(column)?))
+}
+
+/// In the journal a principal is a user id.
+impl ToSql for Principal {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.uid().into())
+    }
+}
+
+impl FromSql for Principal {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        u32::column_result(value).map(Self::new)
+    }
 }
 
 /// A number of bytes in the given column.

@@ -12,6 +12,7 @@ use super::spent;
 use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
+use crate::protocol::principal::Principal;
 
 /// How long the events of a removed session are kept, unless the caller says otherwise.
 pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -26,7 +27,7 @@ const BLOB_IS_USED: &str = "SELECT 1 FROM events WHERE blob = ?1 LIMIT 1";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionRecord {
     pub id: SessionId,
-    pub owner: u32,
+    pub owner: Principal,
     pub name: SessionName,
     pub created_at: String,
     /// The request that created the session.

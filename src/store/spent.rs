@@ -11,6 +11,7 @@ use super::rows::{all, bytes, int, uuid};
 use crate::protocol::chat::Usage;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::SessionId;
+use crate::protocol::principal::Principal;
 
 /// Estimated bytes of a reply per token, for providers that do not report token counts.
 const BYTES_PER_TOKEN: u64 = 4;
@@ -20,7 +21,7 @@ const FORGOTTEN: &str = "removed sessions";
 /// Tokens of models that one session used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpentTokens {
-    pub owner: u32,
+    pub owner: Principal,
     /// The session's name, or `FORGOTTEN`.
     pub by: String,
     pub tokens: u64,
@@ -47,7 +48,7 @@ impl Journal {
     }
 
     /// Sessions that were removed and are still kept, with their owners, oldest first.
-    pub fn removed(&self) -> Result<Vec<(u32, SessionId)>, JournalError> {
+    pub fn removed(&self) -> Result<Vec<(Principal, SessionId)>, JournalError> {
         Ok(self.core.scan(|file, _| {
             let query = "SELECT owner, id FROM sessions WHERE removed_at IS NOT NULL ORDER BY removed_at, id";
             all(file, query, [], |row| Ok((row.get(0)?, SessionId(uuid(row, 1)?))))

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::blobs::{Blobs, INLINE_BYTES};
 use super::crash::CrashAt;
-use super::error::JournalError;
+use super::error::{JournalError, Trouble};
 use super::event_log::LogState;
 use super::idempotency::KeyTarget;
 use super::rows::Row;
@@ -23,6 +23,7 @@ use super::schema;
 use crate::controls;
 use crate::memory::Charge;
 use crate::panics::CrashCounter;
+use crate::protocol::problem::Problem;
 
 /// Requests (commands other than events) that may be queued; further callers wait for a permit.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -238,7 +239,7 @@ pub(super) struct Queue {
     /// Signals a new command or the closing of the queue.
     work: Condvar,
     requests: Semaphore,
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Trouble>>,
     /// Durability and size of each batch.
     #[cfg(test)]
     pub batches: Mutex<Vec<(Durability, usize)>>,
@@ -280,17 +281,25 @@ impl Queue {
         work: impl FnMut(&Connection, &Blobs) -> Result<T, WriteError> + Send + 'static,
     ) -> Result<T, JournalError> {
         if on_refusal == OnRefusal::Fail {
-            self.healthy().map_err(JournalError::Refused)?;
+            self.healthy()?;
         }
-        let _permit = self.requests.acquire().await.map_err(|_| JournalError::Closed)?;
+        let closed = || self.healthy().err().unwrap_or(JournalError::Closed);
+        let _permit = self.requests.acquire().await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
         let request = Request { durability, on_refusal, work, outcome: None, reply };
-        self.push(Command::Request(Box::new(request))).map_err(|_| JournalError::Closed)?;
-        answer.await.map_err(|_| JournalError::Closed)?
+        self.push(Command::Request(Box::new(request))).map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
     }
 
-    pub fn healthy(&self) -> Result<(), String> {
-        self.trouble.lock().clone().map_or(Ok(()), Err)
+    pub fn healthy(&self) -> Result<(), JournalError> {
+        self.trouble.lock().clone().map_or(Ok(()), |trouble| Err(trouble.into()))
+    }
+
+    /// The problem of an outcome that is not written.
+    pub fn unwritten(&self, outcome: &str) -> Problem {
+        let slow = || JournalError::Refused("it is slow".into());
+        let why = Problem::from(self.healthy().err().unwrap_or_else(slow));
+        Problem { message: format!("{outcome}: {}", why.message), ..why }
     }
 
     /// Closes the queue: commands already in it are still written, later ones are rejected.
@@ -326,7 +335,7 @@ impl Queue {
             (waiting.ended, waiting.closing) = (true, true);
             std::mem::take(&mut waiting.commands)
         };
-        self.trouble.lock().get_or_insert_with(|| "it is closed".into());
+        self.trouble.lock().get_or_insert(Trouble::Closed);
         self.requests.close();
         rest.into_iter().for_each(Command::abandon);
     }
@@ -362,6 +371,7 @@ impl Writer {
         while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
             if deaths.one_more() || !controls::holds("writer_lives_on") {
                 tracing::error!("the journal's writer panicked too often; the daemon ends");
+                *self.queue.trouble.lock() = Some(Trouble::Failed);
                 self.failed.cancel();
                 std::mem::take(&mut self.batch.commands).into_iter().for_each(Command::abandon);
                 return;
@@ -396,7 +406,7 @@ impl Writer {
         while !self.batch.is_committed {
             let Err(error) = self.attempt() else { break };
             let reason = error.to_string();
-            let known = self.queue.trouble.lock().replace(reason.clone()).is_some();
+            let known = self.queue.trouble.lock().replace(Trouble::Refused(reason.clone())).is_some();
             if !known {
                 tracing::error!(%error, "the journal cannot be written; trying again until it can");
             }

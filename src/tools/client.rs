@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
@@ -38,6 +38,10 @@ pub enum AnswerError {
 #[derive(Clone)]
 pub struct ClientTools {
     state: Arc<Mutex<State>>,
+    /// Held while the tools of a client are registered, which takes as long as their schemas make it.
+    registering: Arc<Mutex<()>>,
+    /// A place for the one answer that is checked at a time.
+    checks: Arc<Semaphore>,
 }
 
 struct State {
@@ -56,8 +60,11 @@ type Sent = (ClientCall, Option<Arc<Charge>>);
 
 struct Open {
     lease: u64,
-    answer: oneshot::Sender<ClientAnswer>,
+    answer: oneshot::Sender<Answer>,
 }
+
+/// An answer, and its charge until it is the outcome of the call.
+type Answer = (ClientAnswer, Option<Charge>);
 
 /// A client's registration, which is dropped when the client is gone.
 pub struct Lease {
@@ -88,28 +95,36 @@ impl Default for ClientTools {
             open: HashMap::new(),
             changes: watch::Sender::new(0),
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            registering: Arc::default(),
+            checks: Arc::new(Semaphore::new(1)),
+        }
     }
 }
 
 impl ClientTools {
     /// Registers all tools or none. `others` are the tools that the session has anyway. The pool pays for the schemas
-    /// before they are compiled.
+    /// before they are compiled. Compiling holds up other registrations of this session, but no call of a tool, because
+    /// `state` is not locked meanwhile.
     pub fn register(
         &self,
         tools: Vec<ClientTool>,
         others: &Registry,
         pool: &Pool,
     ) -> Result<Lease, RegistryError> {
-        let mut state = self.state.lock();
-        let lease = state.next_lease;
+        let _registering = self.registering.lock();
         // Every error that a registry would report later is found now.
         let mut rehearsal = others.clone();
-        rehearsal.extend(state.tools.iter().map(|(_, entry)| entry));
+        let (lease, known) = {
+            let state = self.state.lock();
+            rehearsal.extend(state.tools.iter().map(|(_, entry)| entry));
+            (state.next_lease, state.tools.len())
+        };
         let mut charge = pool.open(MemoryPurpose::Schemas);
         let mut lent = Vec::new();
         for tool in tools {
-            if state.tools.len() + lent.len() >= CLIENT_TOOLS {
+            if known + lent.len() >= CLIENT_TOOLS {
                 let problem = format!("clients may lend a session at most {CLIENT_TOOLS} tools");
                 return Err(RegistryError::BadSchema { tool: quotable(&tool.name), problem });
             }
@@ -125,9 +140,10 @@ impl ClientTools {
         }
         let charge = Arc::new(charge);
         let (sender, calls) = mpsc::channel(CLIENT_CALLS);
+        let mut state = self.state.lock();
         state.next_lease += 1;
         state.leases.insert(lease, sender);
-        let paid = lent.into_iter().map(|entry| (lease, entry.paid_with(&charge)));
+        let paid = lent.into_iter().map(|entry| (lease, entry.lent(&charge, &self.checks)));
         state.tools.extend(paid);
         state.changed();
         drop(state);
@@ -151,9 +167,14 @@ impl ClientTools {
         self.state.lock().changes.subscribe()
     }
 
-    pub fn answer(&self, call: &str, answer: ClientAnswer) -> Result<(), AnswerError> {
+    pub fn answer(
+        &self,
+        call: &str,
+        answer: ClientAnswer,
+        memory: Option<Charge>,
+    ) -> Result<(), AnswerError> {
         let open = self.state.lock().open.remove(call).ok_or(AnswerError::NoSuchCall)?;
-        open.answer.send(answer).map_err(|_| AnswerError::NoSuchCall)
+        open.answer.send((answer, memory)).map_err(|_| AnswerError::NoSuchCall)
     }
 }
 
@@ -176,7 +197,7 @@ impl State {
         name: &str,
         arguments: Map<String, Value>,
         memory: Option<Arc<Charge>>,
-    ) -> Result<(String, oneshot::Receiver<ClientAnswer>), ToolFailure> {
+    ) -> Result<(String, oneshot::Receiver<Answer>), ToolFailure> {
         let client = self.leases.get(&lease).ok_or_else(|| gone(name))?;
         if self.open.len() >= CLIENT_CALLS {
             return Err(failure("busy", "too many calls wait for clients"));
@@ -208,9 +229,6 @@ impl Lent {
     fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: quotable(&tool.name), problem };
         let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
-        if let Some(output) = &tool.output {
-            foreign::check(output).map_err(bad)?;
-        }
         let definition = Definition {
             output: tool.output,
             outside: true,
@@ -231,13 +249,13 @@ impl Tool for Lent {
         Box::pin(async move {
             let (call, answered) = clients.state.lock().deliver(lease, &name, arguments, context.memory())?;
             let _forgotten = Forgotten { call, clients };
-            match answered.await {
-                Ok(ClientAnswer::Value(value)) if has_schema => Ok(ToolOutput::Value(value)),
-                Ok(ClientAnswer::Value(Value::String(text))) => Ok(ToolOutput::Text(text)),
-                Ok(ClientAnswer::Value(value)) => Ok(ToolOutput::Text(value.to_string())),
-                Ok(ClientAnswer::Parts { text, images }) => parts(text, images),
-                Ok(ClientAnswer::Failure(said)) => Err(bounded(said)),
-                Err(_) => Err(gone(&name)),
+            let (answer, _memory) = answered.await.map_err(|_| gone(&name))?;
+            match answer {
+                ClientAnswer::Value(value) if has_schema => Ok(ToolOutput::Value(value)),
+                ClientAnswer::Value(Value::String(text)) => Ok(ToolOutput::Text(text)),
+                ClientAnswer::Value(value) => Ok(ToolOutput::Text(value.to_string())),
+                ClientAnswer::Parts { text, images } => parts(text, images),
+                ClientAnswer::Failure(said) => Err(bounded(said)),
             }
         })
     }
@@ -288,6 +306,7 @@ fn bounded(said: ToolFailure) -> ToolFailure {
 mod tests {
     use super::*;
     use crate::memory::Memory;
+    use crate::protocol::principal::Principal;
     use crate::tools::Allowed;
     use crate::tools::Caller;
     use serde_json::json;
@@ -311,7 +330,7 @@ mod tests {
         tools: Vec<ClientTool>,
         others: &Registry,
     ) -> Result<Lease, RegistryError> {
-        clients.register(tools, others, &Memory::new(None, None).pool(1))
+        clients.register(tools, others, &Memory::new(None, None).pool(Principal::ANN))
     }
 
     #[test]
@@ -326,17 +345,19 @@ mod tests {
             ..weather(None)
         };
         let none = Registry::default();
-        let many = clients.register((0..CLIENT_TOOLS).map(tool).collect(), &none, &memory.pool(1)).err();
+        let many = clients
+            .register((0..CLIENT_TOOLS).map(tool).collect(), &none, &memory.pool(Principal::ANN))
+            .err();
         assert!(matches!(many, Some(RegistryError::NoRoom(_))), "{many:?}");
-        assert_eq!(memory.taken(1).0, 0);
-        let lease = clients.register(vec![tool(0)], &none, &memory.pool(1)).unwrap();
-        let one = memory.taken(1).0;
+        assert_eq!(memory.taken(Principal::ANN).0, 0);
+        let lease = clients.register(vec![tool(0)], &none, &memory.pool(Principal::ANN)).unwrap();
+        let one = memory.taken(Principal::ANN).0;
         assert!(one > 60 * 8 * 1024 * LENT_COPIES, "{one}");
         let registry = clients.added_to(&Arc::new(none));
         drop(lease);
-        assert_eq!(memory.taken(1).0, one, "the registry still has the tool");
+        assert_eq!(memory.taken(Principal::ANN).0, one, "the registry still has the tool");
         drop(registry);
-        assert_eq!(memory.taken(1).0, 0);
+        assert_eq!(memory.taken(Principal::ANN).0, 0);
     }
 
     fn call(clients: &ClientTools) -> ToolFuture {
@@ -351,9 +372,9 @@ mod tests {
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
         assert_eq!((delivered.name.as_str(), &delivered.arguments["city"]), ("weather", &json!("Oslo")));
-        clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny"))).unwrap();
+        clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny")), None).unwrap();
         assert_eq!(calling.await.unwrap(), Ok(ToolOutput::Text("sunny".into())));
-        let again = clients.answer(&delivered.call, ClientAnswer::Value(json!("rain")));
+        let again = clients.answer(&delivered.call, ClientAnswer::Value(json!("rain")), None);
         assert_eq!(again, Err(AnswerError::NoSuchCall));
     }
 
@@ -369,7 +390,7 @@ mod tests {
         ] {
             let calling = tokio::spawn(call(&clients));
             let (delivered, _) = lease.next_call().await.unwrap();
-            clients.answer(&delivered.call, ClientAnswer::Value(answer)).unwrap();
+            clients.answer(&delivered.call, ClientAnswer::Value(answer), None).unwrap();
             assert_eq!(
                 calling.await.unwrap().map_err(|failure| failure.code),
                 expected.map_err(str::to_owned)
@@ -401,7 +422,7 @@ mod tests {
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
         let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
-        clients.answer(&delivered.call, ClientAnswer::Failure(said)).unwrap();
+        clients.answer(&delivered.call, ClientAnswer::Failure(said), None).unwrap();
         let failure = calling.await.unwrap().unwrap_err();
         assert_eq!((failure.code.as_str(), failure.message.len()), ("failed", EXCEPTION_CHARS));
     }
@@ -414,7 +435,7 @@ mod tests {
         let (delivered, _) = lease.next_call().await.unwrap();
         calling.abort();
         let _ = calling.await;
-        let late = clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny")));
+        let late = clients.answer(&delivered.call, ClientAnswer::Value(json!("sunny")), None);
         assert_eq!(late, Err(AnswerError::NoSuchCall));
     }
 

@@ -49,9 +49,6 @@ impl Command {
     pub fn new(name: &str, settings: &CommandTool) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: name.to_owned(), problem };
         let parameters = foreign::parameters(&settings.parameters).map_err(bad)?;
-        if let Some(output) = &settings.output {
-            foreign::check(output).map_err(bad)?;
-        }
         if settings.argv.first().is_none_or(String::is_empty) {
             return Err(bad("`argv` names no program".into()));
         }
@@ -91,7 +88,7 @@ impl Tool for Command {
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
     let order = order(settings, input, owner)?;
-    let slot = ProgramSlot::take(owner.uid)?;
+    let slot = ProgramSlot::take(owner.principal)?;
     let (line, far) = UnixStream::pair().map_err(failed)?;
     let mut child = keeper(far).and_then(|mut keeper| keeper.spawn()).map_err(failed)?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -125,8 +122,8 @@ fn not_allowed(problem: Problem) -> ToolFailure {
 fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {
     let own = rustix::process::geteuid();
     let ids = if own.is_root() && controls::holds("programs_run_as_the_owner") {
-        Some((owner.uid, owner.gid))
-    } else if own.as_raw() == owner.uid {
+        Some((owner.principal.uid(), owner.gid))
+    } else if own.as_raw() == owner.principal.uid() {
         None
     } else {
         return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));

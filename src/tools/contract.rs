@@ -56,8 +56,6 @@ pub struct Definition {
     pub outside: bool,
     /// Whether the tool is a program of the host; a daemon that shuts down waits for it for a while.
     pub program: bool,
-    /// Other names by which models call the tool.
-    pub aliases: &'static [&'static str],
 }
 
 impl Definition {
@@ -72,7 +70,6 @@ impl Definition {
             on_request: false,
             outside: false,
             program: false,
-            aliases: &[],
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::contract::failure;
 use crate::controls;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::principal::Principal;
 
 /// The most programs of tools that run at once for one user.
 pub const PROGRAMS_PER_USER: usize = 8;
@@ -53,13 +54,13 @@ pub fn limit(process: &mut Command, timeout: Duration) {
 }
 
 /// The number of running programs of each user.
-static RUNNING: Mutex<Option<HashMap<u32, usize>>> = Mutex::new(None);
+static RUNNING: Mutex<Option<HashMap<Principal, usize>>> = Mutex::new(None);
 
 /// The place of one counted program.
-pub struct ProgramSlot(u32);
+pub struct ProgramSlot(Principal);
 
 impl ProgramSlot {
-    pub fn take(owner: u32) -> Result<Self, ToolFailure> {
+    pub fn take(owner: Principal) -> Result<Self, ToolFailure> {
         let mut running = RUNNING.lock();
         let count = running.get_or_insert_default().entry(owner).or_default();
         if *count >= PROGRAMS_PER_USER && controls::holds("programs_of_tools_are_counted") {

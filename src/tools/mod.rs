@@ -10,7 +10,6 @@ mod foreign;
 pub mod keeper;
 mod limited;
 mod markers;
-mod names;
 mod plan;
 mod port;
 mod registry;
@@ -24,7 +23,6 @@ pub use contract::{Caller, Context, Definition, Image, OnWaiting, PURPOSE, Tool,
 pub use markers::{
     Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
 };
-pub use names::{is_tool_name, tool_name};
 pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
 pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};
 pub use registry::{Allowed, Registry, RegistryError};

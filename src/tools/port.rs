@@ -10,18 +10,13 @@ use super::plan::PlanTree;
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 
 pub type PortFuture<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
 
 pub trait SessionPort: Send + Sync {
-    /// Runs a cell in main mode, after the cells that wait.
-    fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult>;
-
-    /// The text about a cell's result for a model.
-    fn report(&self, result: &ExecutionResult) -> String;
-
     /// Evaluates an expression that sees only the given values.
     fn compute(
         &self,
@@ -77,7 +72,7 @@ pub struct NestedAsk {
 /// The owner of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    pub uid: u32,
+    pub principal: Principal,
     pub gid: u32,
 }
 

@@ -2,16 +2,17 @@
 //! with arguments that fit.
 
 use futures_util::FutureExt;
+use futures_util::future::OptionFuture;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 
 use super::contract::{
     Caller, Context, Definition, PURPOSE, Tool, ToolFuture, ToolOutput, failure, with_optional_purpose,
     with_purpose,
 };
-use super::names::{is_tool_name, tool_name};
 use super::{built_in, command};
 use crate::config::{CommandTool, Named};
 use crate::memory::{Charge, NoRoom};
@@ -20,7 +21,8 @@ use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::text::quotable;
-use crate::schema::{self, Checker, Problem};
+use crate::protocol::tool_names::{self, is_tool_name, names, tool_name};
+use crate::schema::{Checker, Problem};
 
 /// The most characters of a call's purpose and of a tool's description.
 const PURPOSE_CHARS: usize = 4_000;
@@ -63,8 +65,17 @@ pub(super) struct Entry {
     arguments: Arc<Checker>,
     output: Option<Arc<Checker>>,
     tool: Arc<dyn Tool>,
-    /// What the owner of a lent tool has paid for it, for as long as any registry has it.
-    _memory: Option<Arc<Charge>>,
+    /// Only for a tool that a client lends.
+    lent: Option<Lending>,
+}
+
+#[derive(Clone)]
+struct Lending {
+    /// What the owner has paid for the tool, for as long as any registry has it.
+    _memory: Arc<Charge>,
+    /// Answers of the tools that clients lend to a session are checked one at a time, because the client writes both
+    /// the schema and the answer, and so can make each check as long as a check may be.
+    checks: Arc<Semaphore>,
 }
 
 #[derive(Clone, Default)]
@@ -99,7 +110,7 @@ impl Registry {
         if !is_tool_name(&definition.name) {
             return Err(RegistryError::BadName(quotable(&definition.name)));
         }
-        for name in std::iter::once(definition.name.as_str()).chain(definition.aliases.iter().copied()) {
+        for name in names(&definition.name) {
             if self.find(name).is_some() || self.left_out.contains(&tool_name(name)) {
                 return Err(RegistryError::Collision(name.to_owned()));
             }
@@ -113,7 +124,7 @@ impl Registry {
         };
         let name = definition.name.clone();
         self.tools
-            .insert(name, Entry { definition: Arc::new(definition), arguments, output, tool, _memory: None });
+            .insert(name, Entry { definition: Arc::new(definition), arguments, output, tool, lent: None });
         Ok(())
     }
 
@@ -149,8 +160,7 @@ impl Registry {
         let mut left_out = self.left_out.clone();
         for definition in self.tools.values().map(|entry| &entry.definition) {
             if !tools.contains_key(&definition.name) {
-                left_out.insert(definition.name.clone());
-                left_out.extend(definition.aliases.iter().map(|alias| (*alias).to_owned()));
+                left_out.extend(names(&definition.name).map(ToOwned::to_owned));
             }
         }
         Ok(Self { tools, left_out })
@@ -208,21 +218,18 @@ impl Registry {
             // A panic of a tool becomes a failure for its caller and does not end the session.
             let running = AssertUnwindSafe(async { entry.tool.run(arguments, context).await }).catch_unwind();
             if let Ok(outcome) = running.await {
-                return outcome.and_then(|output| entry.checked_output(output));
+                let output = outcome?;
+                let checks = entry.lent.as_ref().map(|lent| Arc::clone(&lent.checks));
+                let _turn = OptionFuture::from(checks.map(Semaphore::acquire_owned)).await;
+                return entry.checked_output(output);
             }
             tracing::error!(tool, "a tool panicked");
             Err(failure("failed", format!("the tool `{tool}` has a bug: it panicked")))
         }))
     }
 
-    /// Finds a tool by its name, by an alias, or by the name of its type.
     fn find(&self, name: &str) -> Option<&Entry> {
-        self.tools.get(name).or_else(|| {
-            let plain = tool_name(name);
-            self.tools.get(&plain).or_else(|| {
-                self.tools.values().find(|entry| entry.definition.aliases.contains(&plain.as_str()))
-            })
-        })
+        tool_names::find(&self.tools, name)
     }
 
     fn known(&self) -> String {
@@ -239,8 +246,8 @@ impl Entry {
         self.arguments.bytes() + self.output.as_ref().map_or(0, |output| output.bytes())
     }
 
-    pub(super) fn paid_with(self, charge: &Arc<Charge>) -> Self {
-        Self { _memory: Some(Arc::clone(charge)), ..self }
+    pub(super) fn lent(self, charge: &Arc<Charge>, checks: &Arc<Semaphore>) -> Self {
+        Self { lent: Some(Lending { _memory: Arc::clone(charge), checks: Arc::clone(checks) }), ..self }
     }
 
     /// The arguments without the purpose, checked against the schema.
@@ -259,7 +266,7 @@ impl Entry {
             None => problems.extend(described(&[Problem::missing(PURPOSE)])),
             Some(_) => problems.push(format!("`/{PURPOSE}`: expected string")),
         }
-        let arguments = schema::normalise(&self.definition.parameters, arguments);
+        let arguments = self.arguments.normalised(arguments);
         problems.extend(described(&self.arguments.problems(&arguments)));
         match arguments {
             Value::Object(arguments) if problems.is_empty() => Ok(arguments),

@@ -196,6 +196,22 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
     let value = runs_well(daemon, "empty", "'x' in globals()");
     assert_eq!(text(&value, "/result/repr"), "False", "{value:#}\n{}", daemon.log());
     assert_eq!(sandbox(daemon), before, "a reset keeps the sandbox\n{}", daemon.log());
+    replays(daemon);
+}
+
+/// A replay ends, or is begun again; either way the variables are those of the cells.
+fn replays(daemon: &Daemon) {
+    runs_well(daemon, "made", "y = list('a')");
+    runs_well(daemon, "grown", "y.append('b')");
+    eventually("the replay ends", || {
+        let answer = daemon.http("POST", "/v1/sessions/s/replay", b"{}");
+        let (status, body) = (answer.status, answer.text());
+        // After an answer that was lost, the replay may still go on.
+        assert!(status == 200 || status == 409 || was_lost(status, &body), "{body}\n{}", daemon.log());
+        (status == 200).then_some(())
+    });
+    let value = runs_well(daemon, "replayed", "y");
+    assert_eq!(text(&value, "/result/repr"), "['a', 'b']", "{value:#}\n{}", daemon.log());
 }
 
 /// An interrupt, an undo, a freeze and a file: none of them is done twice or half, and `x` is as before.

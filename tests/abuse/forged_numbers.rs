@@ -6,6 +6,7 @@ use belljar::bridge::{Closed, Incoming, Link, Metered, Sink};
 use belljar::memory::Memory;
 use belljar::protocol::frames::OutputFrame;
 use belljar::protocol::ids::{CellNumber, SessionId};
+use belljar::protocol::principal::Principal;
 use belljar::protocol::result::Stream;
 use belljar::store::{Journal, OutputCaps, Recorder, Spill};
 use futures_util::SinkExt;
@@ -72,7 +73,7 @@ async fn connected(
     let daemon = WebSocketStream::from_raw_socket(Metered::new(daemon), Role::Client, None).await;
     let kernel = WebSocketStream::from_raw_socket(kernel, Role::Server, None).await;
     let (sender, incoming) = mpsc::unbounded_channel();
-    let pool = Memory::default().pool(1);
+    let pool = Memory::default().pool(Principal::new(1));
     let link = Link::start(daemon, received, pool, sink, move |arrived| drop(sender.send(arrived)));
     (kernel, link, incoming)
 }

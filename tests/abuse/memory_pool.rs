@@ -350,3 +350,48 @@ fn versions_of_a_plan_stay_within_the_pool() {
     assert_others_work(&daemon);
     daemon.assert_sound();
 }
+
+/// Sends a request to `path` and hangs up when the daemon has all of it. No two requests may be of one size.
+fn send_and_hang_up(daemon: &Daemon, path: &str, body: &str) {
+    let before = taken(daemon);
+    let mut stream = daemon.connect().expect("it serves");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).expect("it is read");
+    eventually("all of it is read", || (taken(daemon) != before).then_some(()));
+}
+
+/// What a client has sent waits in the daemon although the client is gone, and is still that user's.
+#[test]
+fn requests_of_clients_that_are_gone_stay_within_the_pool() {
+    const LARGE: usize = 12 << 20;
+    let Some(daemon) = flooded() else { return };
+    // The second sandbox of each session does not get ready: what it begins with does not end.
+    let names = ["first", "second", "third"];
+    let state = |name: &str| {
+        daemon.http("GET", &format!("/v1/sessions/{name}"), b"").expect_status(200)["state"].clone()
+    };
+    for name in names {
+        daemon.session(name, json!({"image": "belljar/base", "idle_s": 1, "preload": ["colorsys"]}));
+        daemon.run(name, "open('colorsys.py', 'w').write('import time\\nwhile True: time.sleep(1)')");
+    }
+    for name in names {
+        eventually("it sleeps", || (state(name) == "asleep").then_some(()));
+        daemon.http("POST", &format!("/v1/sessions/{name}/cells"), br#"{"code": "1"}"#).expect_status(202);
+        eventually("it starts", || (state(name) == "starting").then_some(()));
+    }
+    let before = resident(&daemon);
+    for name in names {
+        for n in 0..14 {
+            let values = json!({"a": "v".repeat(LARGE + n)});
+            let body = json!({"expression": "1", "isolated": true, "values": values}).to_string();
+            send_and_hang_up(&daemon, &format!("/v1/sessions/{name}/eval"), &body);
+        }
+    }
+    assert_bounded(&daemon, before);
+    assert!(taken(&daemon) >= names.len() as u64 * LARGE as u64, "what waits is charged");
+    assert_others_work(&daemon);
+    for name in names {
+        daemon.http("DELETE", &format!("/v1/sessions/{name}"), b"").expect_status(200);
+    }
+    assert_given_back(&daemon);
+}

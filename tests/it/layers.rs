@@ -31,7 +31,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
 ];
 
 /// What stands beside the layers; all of them may use it.
-const BESIDE: [&str; 4] = ["controls", "fair_queue", "panics", "processes"];
+const BESIDE: [&str; 6] = ["controls", "fair_queue", "offload", "panics", "processes", "project_quotas"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -16,7 +16,7 @@ fn host_frames() -> Vec<Value> {
     let limits = json!({
         "output_bytes": 1, "output_tail_bytes": 1, "repr_chars": 1, "preview_chars": 1, "variables": 1,
         "exception_chars": 1, "traceback_chars": 1, "displays": 1, "display_bytes": 1, "displays_bytes": 1,
-        "tool_calls": 1, "names": 1, "checkpoints": 8, "checkpoint_bytes": 1, "memory_bytes": 1,
+        "tool_calls": 1, "names": 1, "checkpoints": 8, "checkpoints_at_rest": false, "checkpoint_bytes": 1, "memory_bytes": 1,
         "unacknowledged_bytes": 1, "orphan_s": 1,
     });
     let tool = json!({"name": "t", "description": "d", "parameters": {"type": "object"}});

@@ -74,7 +74,7 @@ const PARSERS: [Parser; 11] = [
         else {
             return;
         };
-        let arguments = belljar::schema::normalise(&schema, arguments);
+        let arguments = checker.normalised(arguments);
         assert_eq!(checker.fits(&arguments), checker.problems(&arguments).is_empty(), "{schema} {arguments}");
     }),
     ("dialects", dialects::read),

@@ -35,6 +35,7 @@ LIMITS = {
     "tool_calls": 64,
     "names": 200,
     "checkpoints": 8,
+    "checkpoints_at_rest": False,
     "checkpoint_bytes": 2**30,
     "memory_bytes": 2**32,
     "unacknowledged_bytes": 4 * 1024 * 1024,

@@ -262,6 +262,38 @@ class OneOnly(CheckpointTest):
         self.assertEqual(self.undo(1)["message"], "there is nothing to undo")
 
 
+class AtRest(CheckpointTest):
+    """Checkpoints are made when the session rests; how many cells follow each other without one is up to the machine."""
+
+    limits = {"checkpoints_at_rest": True}
+
+    def test_a_session_that_rests_is_saved(self):
+        self.run_ok("x = int(1)")
+        self.wait_until(lambda: len(self.runners()) == 3, "checkpoints of before and after it are made")
+        self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": 1})
+        self.assertEqual(self.value("x"), "1")
+
+    def test_a_death_in_quick_succession_goes_back_to_what_it_says(self):
+        for _ in range(5):
+            for _ in range(20):
+                self.assertTrue(self.run_ok(f"x = int({self.kernel.next_cell + 1})").end["protected"])
+            end = self.lose("import os; os._exit(1)").end
+            restored = end["after"]["restored"]
+            self.assertEqual(end.get("older", False), restored != end["cell"] - 1)
+            seen = self.value(f"seen = globals().get('x', 0); x = int({self.kernel.next_cell + 1}); seen")
+            self.assertEqual(seen, str(restored))
+
+    def test_fork_cells_never_see_an_older_state(self):
+        for n in range(20):
+            self.run_ok(f"x = int({n})")
+            running = self.kernel.submit("print('up'); import time; time.sleep(60)")
+            self.kernel.wait_for_output(running, "up\n")
+            copy = self.kernel.run("x", mode="fork")
+            self.assertIn((copy.end["type"], copy.end.get("code") or copy.value), (("cell_done", str(n)), ("refused", "busy")))
+            self.kernel.send(type="kill", cell=running.cell, grace_ms=0)
+            self.kernel.finish(running)
+
+
 class Budget(CheckpointTest):
     """Where no counter of the sandbox's own is there, as here, memory is summed up every second."""
 

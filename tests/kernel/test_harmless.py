@@ -1,5 +1,7 @@
 """Cells that provably change nothing but plain values: they need no checkpoint, and nothing of them is lost."""
 
+import os
+
 from test_checkpoints import CheckpointTest
 
 DIE = "import os; os._exit(1)"
@@ -59,6 +61,21 @@ class Harmless(CheckpointTest):
         self.assertEqual(self.value("a"), "7")
         self.lose(DIE)
         self.assertEqual(self.value("a"), "7")
+
+    def test_what_is_given_while_a_cell_runs_leaves_the_state_before_it(self):
+        """A client may lend tools, and a new daemon gives everything anew."""
+        self.run_ok("import time, os; a = int(1)")
+        self.run_ok("a = 2")
+        self.run_ok("b = 3")
+        running = self.kernel.submit("os.mkdir('on')\nwhile not os.path.exists('go'): time.sleep(0.01)\na = 9")
+        self.wait_until(lambda: os.path.exists(os.path.join(self.kernel.workspace, "on")), "it runs")
+        self.kernel.send(type="configure", seed={"c": 7}, given=["c"], tools=[])
+        self.assertEqual(self.kernel.run("(a, b)", mode="fork").value, "(2, 3)")
+        os.mkdir(os.path.join(self.kernel.workspace, "go"))
+        self.kernel.finish(running)
+        self.assertEqual(self.undo(1)["state_of"], 3)
+        self.assertEqual(self.undo(1)["state_of"], 2)
+        self.assertEqual(self.value("(a, c)"), "(2, 7)")
 
     def test_what_could_do_more_is_copied(self):
         """Each of these changes something that values of names do not tell."""
@@ -126,6 +143,8 @@ class Harmless(CheckpointTest):
             cell = self.kernel.next_cell + 1
             payload = f"struct.pack('>QH', {cell}, {len(forged)}) + {forged!r} + {done!r}"
             self.run_ok(f"p = {payload}\nos.write(900, struct.pack('>IB', len(p), ord('D')) + p)\nNone")
+            self.run_ok("later = 1")
             self.lose("os._exit(1)")
-            self.assertEqual(self.value("kept"), "5")
+            self.assertEqual(self.value("(kept, later)"), "(5, 1)", forged)
+            self.run_ok("del later, p")
 

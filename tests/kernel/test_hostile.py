@@ -147,12 +147,12 @@ class Outliving(Hostile):
 
     def test_what_a_checkpoint_has_started_ends_with_the_cell(self):
         self.run_ok(
-            "import sys\nkind = sys.modules['belljar_kernel.runner'].Runner\nplain = kind._say_present\n"
-            "def present(self):\n"
+            "import sys\nkind = sys.modules['belljar_kernel.runner'].Runner\nplain = kind._show_size\n"
+            "def show(self):\n"
             "    plain(self)\n"
-            "    if self._waits and os.fork() == 0:\n"
+            "    if os.fork() == 0:\n"
             "        os.setsid()\n        open('pid', 'w').write(str(os.getpid()))\n        time.sleep(1000)\n"
-            "kind._say_present = present"
+            "kind._show_size = show"
         )
         path = os.path.join(self.kernel.workspace, "pid")
         self.wait_until(lambda: os.path.exists(path) and os.path.getsize(path), "it runs")
@@ -269,18 +269,17 @@ class Sizes(Hostile):
     def test_a_checkpoint_cannot_show_the_size_of_what_it_was(self):
         # It shows what it is, keeps that alive in another process, and becomes a program that takes more than there is.
         self.run_ok(
-            "import ctypes, sys\nkind = sys.modules['belljar_kernel.runner'].Runner\nplain = kind._say_present\n"
+            "import ctypes, sys\nkind = sys.modules['belljar_kernel.runner'].Runner\nplain = kind._show_size\n"
             "grow = \"import os, time; open('pid', 'w').write(str(os.getpid())); x = b'x' * (500 << 20); time.sleep(99)\"\n"
             "libc, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)\n"
             "top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16) - 64) & ~63)\n"
             "pause = ctypes.cast(libc.pause, ctypes.c_void_p)\n"
             "CLONE_VM, SIGCHLD = 0x100, 17\n"
-            "def present(self):\n"
+            "def show(self):\n"
             "    plain(self)\n"
-            "    if self._waits:\n"
-            "        libc.clone(pause, top, CLONE_VM | SIGCHLD, None)\n"
-            "        os.execv(sys.executable, ['python3', '-c', grow])\n"
-            "kind._say_present = present\n"
+            "    libc.clone(pause, top, CLONE_VM | SIGCHLD, None)\n"
+            "    os.execv(sys.executable, ['python3', '-c', grow])\n"
+            "kind._show_size = show\n"
         )
         path = os.path.join(self.kernel.workspace, "pid")
         self.wait_until(lambda: os.path.exists(path) and os.path.getsize(path), "it grows", 30)

@@ -44,6 +44,26 @@ class Output(KernelTest):
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
 
+    def test_a_line_that_print_has_returned_from_outlives_a_kill(self):
+        for end in ("\\n", ""):
+            run = self.kernel.run(f"import os\nfor i in range(500): print(i, 'x', end='{end}')\nos.kill(os.getpid(), 9)")
+            self.assertEqual(run.end["type"], "cell_lost")
+            self.assertEqual(run.stdout, "".join(f"{i} x" + end.replace("\\n", "\n") for i in range(500)))
+
+    def test_print_is_as_python_has_it(self):
+        code = (
+            "import io, sys\nclass Bad:\n    def __str__(self): raise KeyError('no')\n"
+            "try: print('before', Bad(), 'behind')\nexcept KeyError: pass\n"
+            "try: print(1, sep=2)\nexcept TypeError as error: print(error)\n"
+            "print(); print(None, end='.', flush=True); print('a', 'b', sep='', file=sys.stderr)\n"
+            "text = io.StringIO(); print('elsewhere', file=text)\n"
+            "stdout, sys.stdout = sys.stdout, None; print('nowhere'); sys.stdout = stdout\n"
+            "import pickle; text.getvalue(), pickle.loads(pickle.dumps(print)) is print"
+        )
+        run = self.run_ok(code)
+        self.assertEqual(run.stdout, "before sep must be None or a string, not int\n\nNone.")
+        self.assertEqual((run.stderr, run.value), ("ab\n", "('elsewhere\\n', True)"))
+
     def test_large_output_arrives_whole_before_the_end(self):
         run = self.run_ok("import sys\nsys.stdout.write('x' * 3_000_000)\nprint('end')")
         self.assertEqual(len(run.stdout), 3_000_004)

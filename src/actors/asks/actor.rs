@@ -71,7 +71,10 @@ impl Actor for Asks {
     ) -> Result<(), ActorProcessingErr> {
         crate::panics::panic_if_requested("asks");
         match message {
-            AsksMsg::Start { new, outer, reply_to } => state.start(&myself, *new, outer, reply_to),
+            AsksMsg::Start { new, outer, memory, reply_to } => {
+                state.start(&myself, *new, outer, reply_to);
+                drop(memory);
+            }
             AsksMsg::View { ask, reply_to } => drop(reply_to.send(state.view(ask))),
             AsksMsg::List { reply_to } => {
                 let _ = reply_to.send(state.asks.keys().filter_map(|ask| state.view(*ask)).collect());
@@ -88,8 +91,9 @@ impl Actor for Asks {
                 let _ = reply_to.send(outer);
             }
             AsksMsg::Approvals { reply_to } => state.tell_approvals(reply_to),
-            AsksMsg::Decide { id, decision, by, reply_to } => {
+            AsksMsg::Decide { id, decision, by, memory, reply_to } => {
                 state.decide(&myself, id, decision, Some(by), Some(reply_to));
+                drop(memory);
             }
             AsksMsg::Permit { question, reply_to } => state.want_permit(question, reply_to),
             AsksMsg::CallerEnded { cell, call } => state.caller_ended(cell, call),

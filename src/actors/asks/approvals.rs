@@ -10,10 +10,9 @@ use super::state::AsksState;
 use crate::actors::calls::Reply;
 use crate::agent::Input;
 use crate::protocol::ask::{Approval, AskNumber, Decision, Subject};
-use crate::protocol::clock;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::JOURNAL_TIMEOUT;
+use crate::protocol::principal::Principal;
 use crate::session::approvals::{Asker, Question};
 
 impl AsksState {
@@ -22,8 +21,7 @@ impl AsksState {
         let approvals = self.approvals.iter().cloned().collect();
         let log = Arc::clone(&self.args.log);
         tokio::spawn(async move {
-            let written = tokio::time::timeout(JOURNAL_TIMEOUT, log.flushed()).await.is_ok();
-            let _ = reply_to.send(if written { approvals } else { Vec::new() });
+            let _ = reply_to.send(if log.is_flushed().await { approvals } else { Vec::new() });
         });
     }
 
@@ -57,7 +55,7 @@ impl AsksState {
     }
 
     fn record(&mut self, event: EventBody) {
-        let _ = self.approvals.take(&event, &clock::now());
+        let _ = self.approvals.take(&event);
         self.args.log.append(event);
     }
 
@@ -90,7 +88,7 @@ impl AsksState {
         myself: &AsksRef,
         id: String,
         decision: Decision,
-        by: Option<u32>,
+        by: Option<Principal>,
         reply_to: Option<Reply<()>>,
     ) {
         let tell = |outcome| drop(reply_to.map(|reply_to| reply_to.send(outcome)));
@@ -99,14 +97,14 @@ impl AsksState {
         }
         let permit = self.permits.remove(&id);
         let event = EventBody::ApprovalDecided { id, decision: decision.clone(), by };
-        let decided = self.approvals.take(&event, &clock::now());
+        let decided = self.approvals.take(&event);
         let for_call = decision.clone();
         self.args.log.append_then(event, None, move || {
             permit.map(|permit| permit.send(for_call));
             tell(Ok(()));
         });
         // A call of a cell that has not repeated it since a restart finds the decision when it does.
-        if let Some(approval) = decided.map(|decided| decided.approval)
+        if let Some(approval) = decided
             && let (None, Some(call)) = (approval.cell, approval.call)
             && self.current.as_ref().is_some_and(|current| Some(current.ask) == approval.ask)
         {

@@ -407,7 +407,7 @@ impl AsksState {
         let end = Box::new(end);
         let asks = myself.clone();
         let finished = EventBody::AskFinished { ask, end: end.clone() };
-        let _ = self.approvals.take(&finished, &clock::now());
+        let _ = self.approvals.take(&finished);
         self.args.log.append_then(finished, None, move || {
             let _ = asks.cast(AsksMsg::AskEnded { ask, end });
         });

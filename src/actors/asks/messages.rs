@@ -7,10 +7,12 @@ use std::time::Duration;
 use super::port::PortCaller;
 use super::spec::Outer;
 use crate::actors::calls::Reply;
+use crate::memory::Charge;
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskView, Decision, NewAsk, PlanVersion};
 use crate::protocol::chat::{ChatReply, Message, ModelFailure, Usage};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::ExecutionResult;
 use crate::session::approvals::Question;
@@ -24,6 +26,8 @@ pub enum AsksMsg {
         new: Box<NewAsk>,
         /// The ask whose cell or tool starts this one.
         outer: Option<Box<Outer>>,
+        /// The charge for the client's request, until the ask has its own.
+        memory: Option<Charge>,
         reply_to: Reply<AskView>,
     },
     View {
@@ -60,7 +64,9 @@ pub enum AsksMsg {
     Decide {
         id: String,
         decision: Decision,
-        by: u32,
+        by: Principal,
+        /// The charge for the client's request, until the decision is on its way to the journal.
+        memory: Option<Charge>,
         reply_to: Reply<()>,
     },
     /// Requests a person's permit for a tool call of a running cell. Answered with the decision.

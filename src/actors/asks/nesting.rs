@@ -64,7 +64,7 @@ impl AsksState {
             steps: own.steps,
             failures: limits.failures,
             tokens: own.tokens,
-            seconds: (limits.seconds - current.clock.spent().as_secs_f64()).max(0.0),
+            seconds: (limits.seconds - current.work_time().as_secs_f64()).max(0.0),
         };
         let mut budgets = vec![Arc::clone(&current.budget)];
         let mut ended = Vec::new();
@@ -97,7 +97,7 @@ impl AsksState {
 
     /// Keeps what the present ask has left when it ends.
     pub(super) fn current_ended(&mut self, current: &Current) {
-        let remains = Remains::with(&current.spec, Arc::clone(&current.budget), current.clock.spent());
+        let remains = Remains::with(&current.spec, Arc::clone(&current.budget), current.work_time());
         self.keep_remains(current.ask, remains);
     }
 

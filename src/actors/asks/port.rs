@@ -14,13 +14,13 @@ use crate::actors::calls::{ask, call_own};
 use crate::actors::directory::Directory;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
-use crate::agent::report;
 use crate::config::Settings;
 use crate::controls;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::sandbox::accounts::Accounts;
@@ -64,10 +64,9 @@ pub struct Port {
     pub asks: AsksRef,
     pub supervisor: SupervisorRef,
     pub directory: Directory,
-    pub owner: u32,
+    pub owner: Principal,
     pub accounts: Accounts,
     pub language: Language,
-    pub told_chars: usize,
     pub image: Option<String>,
     pub settings: Arc<Settings>,
     pub last_result: Arc<Mutex<Option<String>>>,
@@ -85,7 +84,6 @@ impl AsksState {
             owner: self.args.owner,
             accounts: self.args.accounts.clone(),
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
-            told_chars: agent.told_chars,
             image: self.args.image.clone(),
             settings: Arc::clone(&self.args.settings),
             last_result: Arc::clone(&self.args.last_result),
@@ -98,38 +96,7 @@ impl AsksState {
     }
 }
 
-impl Port {
-    fn cell(
-        &self,
-        code: String,
-        mode: Mode,
-        expression: bool,
-        timeout: Duration,
-    ) -> PortFuture<ExecutionResult> {
-        let session = self.session.clone();
-        // The code that this runs, such as the `repr` of a variable, obeys the rules of the caller.
-        let (bound_by, rules) = match &self.caller {
-            PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
-            PortCaller::Model(None) => (None, None),
-            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
-        };
-        Box::pin(async move {
-            let request =
-                CellRequest { expression, bound_by, rules, ..CellRequest::new(code, mode, timeout) };
-            Ok((*session.run(request).await?).clone())
-        })
-    }
-}
-
 impl SessionPort for Port {
-    fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult> {
-        self.cell(code, Mode::Main, false, timeout)
-    }
-
-    fn report(&self, result: &ExecutionResult) -> String {
-        report(result, self.language, self.told_chars)
-    }
-
     fn compute(
         &self,
         expression: String,
@@ -138,7 +105,9 @@ impl SessionPort for Port {
     ) -> PortFuture<Computed> {
         let session = self.session.clone();
         Box::pin(async move {
-            session.ask(|reply_to| SessionMsg::Compute { expression, values, timeout, reply_to }).await
+            session
+                .ask(|reply_to| SessionMsg::Compute { expression, values, timeout, memory: None, reply_to })
+                .await
         })
     }
 
@@ -156,7 +125,18 @@ impl SessionPort for Port {
     }
 
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
-        self.cell(expression, Mode::Fork, true, EVALUATE)
+        let session = self.session.clone();
+        // The code that this runs, such as the `repr` of a variable, obeys the rules of the caller.
+        let (bound_by, rules) = match &self.caller {
+            PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
+            PortCaller::Model(None) => (None, None),
+            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
+        };
+        Box::pin(async move {
+            let usual = CellRequest::new(expression, Mode::Fork, EVALUATE);
+            let request = CellRequest { expression: true, bound_by, rules, ..usual };
+            Ok((*session.run(request).await?).clone())
+        })
     }
 
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
@@ -193,12 +173,12 @@ impl SessionPort for Port {
     }
 
     fn owner(&self) -> PortFuture<Owner> {
-        let (uid, accounts) = (self.owner, self.accounts.clone());
+        let (principal, accounts) = (self.owner, self.accounts.clone());
         let look = move || {
-            accounts.check(uid)?;
-            Ok(Owner { uid, gid: primary_group(uid) })
+            accounts.check(principal)?;
+            Ok(Owner { principal, gid: primary_group(principal.uid()) })
         };
-        Box::pin(async move { folders::run(uid, WorkKind::Look, None, look).await? })
+        Box::pin(async move { folders::run(principal, WorkKind::Look, None, look).await? })
     }
 
     fn language(&self) -> Language {
@@ -236,6 +216,7 @@ impl Port {
             request,
             nested: true,
             job: None,
+            memory: None,
             reply_to,
         })
         .await?;
@@ -257,7 +238,7 @@ impl Port {
         });
         let above = outer.above.clone();
         let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), reply_to };
+        let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), memory: None, reply_to };
         let begun = ask(&asks, start).await?;
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let since = Instant::now();

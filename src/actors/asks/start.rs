@@ -10,7 +10,7 @@ use super::messages::{AsksMsg, AsksRef};
 use super::spec::{self, Outer};
 use super::state::LastPrograms;
 use super::state::Remains;
-use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Clock, Current, Waiting};
+use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, Waiting};
 use crate::actors::calls::Reply;
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
@@ -200,10 +200,9 @@ impl AsksState {
         let Some(waiting) = self.waiting.pop_front() else { return };
         let tools = (self.args.tools)();
         let machine = self.machine(&waiting.spec, &tools, self.history.clone());
-        let clock = Clock::running(Duration::ZERO);
         // The values are set only at the ask's turn: the ask before it has its own values.
         self.seed(waiting.spec.context.clone(), true);
-        self.current = Some(Current::new(waiting, machine, clock, tools));
+        self.current = Some(Current::new(waiting, machine, Duration::ZERO, tools));
         self.take(myself, Input::Begin);
     }
 
@@ -264,7 +263,7 @@ impl AsksState {
             (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             used += machine.usage();
             let steps = machine.steps_in_all().saturating_add(steps);
-            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.took()));
+            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.work_time()));
             self.asks.insert(ask, view);
             let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
             let strayed =
@@ -296,12 +295,10 @@ impl AsksState {
                 self.finish(myself, ask, end);
                 continue;
             }
-            let asked_at = self.approvals.of_ask(ask).map(|approval| approval.asked_at.as_str()).min();
-            let clock = Clock::running(recalled.spent(asked_at));
             let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
             let begun = Waiting { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
-            let current = Current::new(begun, machine, clock, Arc::clone(&tools));
+            let current = Current::new(begun, machine, recalled.work_time(), Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         self.go_on(myself);

@@ -20,10 +20,12 @@ use crate::protocol::chat::ChatRequest;
 use crate::protocol::chat::Message;
 use crate::protocol::chat::Usage;
 use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota;
 use crate::sandbox::accounts::Accounts;
 use crate::session::approvals::Approvals;
+use crate::session::ask_clock::AskClock;
 use crate::session::restore::{Recalled, RecalledAsks};
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
@@ -48,7 +50,7 @@ pub struct AsksArgs {
     pub directory: Directory,
     pub id: SessionId,
     pub name: SessionName,
-    pub owner: u32,
+    pub owner: Principal,
     /// Says whether the owner's user id is still the owner's account.
     pub accounts: Accounts,
     pub quotas: quota::Ledger,
@@ -113,7 +115,9 @@ pub(super) struct Current {
     /// The running calls by their id; dropping one stops it.
     pub(super) tasks: HashMap<String, Task>,
     pub(super) model: Option<Task>,
-    pub(super) clock: Clock,
+    /// By the time since `taken_up`.
+    pub(super) clock: AskClock,
+    pub(super) taken_up: Instant,
     pub(super) tools: Arc<Registry>,
     pub(super) budget: Arc<SharedBudget>,
     /// The reservation for the running request.
@@ -134,7 +138,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    pub fn new(waiting: Waiting, machine: Machine, clock: Clock, tools: Arc<Registry>) -> Self {
+    pub fn new(waiting: Waiting, machine: Machine, worked: Duration, tools: Arc<Registry>) -> Self {
         let Waiting { ask, spec, above, schema_memory } = waiting;
         // A request that was running when the daemon ended is sent again, and counts as the same step.
         let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
@@ -151,7 +155,8 @@ impl Current {
             machine,
             tasks: HashMap::new(),
             model: None,
-            clock,
+            clock: AskClock::after(worked),
+            taken_up: Instant::now(),
             tools,
             budget,
             reserved: None,
@@ -197,27 +202,6 @@ impl Drop for Task {
     }
 }
 
-/// The wall time of an ask, without the time that it waited for a person.
-pub(super) struct Clock {
-    pub(super) spent: Duration,
-    pub(super) since: Option<Instant>,
-}
-
-impl Clock {
-    pub fn running(spent: Duration) -> Self {
-        Self { spent, since: Some(Instant::now()) }
-    }
-
-    pub fn spent(&self) -> Duration {
-        self.spent + self.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    pub fn run(&mut self, on: bool) {
-        self.spent = self.spent();
-        self.since = on.then(Instant::now);
-    }
-}
-
 impl Current {
     /// Charges the conversation so far and the largest possible reply, before the model is asked.
     pub fn keep_in_memory(&mut self, pool: &Pool, request: &ChatRequest) -> Result<(), NoRoom> {
@@ -230,6 +214,11 @@ impl Current {
             charge.try_grow(wanted.saturating_sub(charge.bytes()))?;
         }
         Ok(())
+    }
+
+    /// How long the ask has worked, without waiting for people.
+    pub fn work_time(&self) -> Duration {
+        self.clock.worked(self.taken_up.elapsed())
     }
 
     /// Whether a call of the ask may still be in the session's queue.

@@ -127,10 +127,10 @@ impl AsksState {
         self.decide_overdue(myself);
         let waits = self.current.as_ref().is_some_and(|current| !self.waits_for(current).is_empty());
         let Some(current) = &mut self.current else { return };
-        current.clock.run(!waits);
+        current.clock.run(!waits, current.taken_up.elapsed());
         // An ask is activity, also while it waits for a person.
         let _ = self.args.session.cast(SessionMsg::Touch);
-        if current.clock.spent().as_secs_f64() > current.spec.limits.seconds {
+        if current.work_time().as_secs_f64() > current.spec.limits.seconds {
             self.take(myself, Input::TimeUp);
         }
     }

@@ -198,12 +198,8 @@ impl ExecutorState {
             }
             ExecutorMsg::WaitsForPerson { cell, waits: true } => state.person_asked(cell),
             ExecutorMsg::WaitsForPerson { cell, waits: false } => state.person_answered(myself, cell),
-            ExecutorMsg::Concluded { result, snapshot, frame_guard } => {
-                state.snapshot_unnoted |= state.snapshot != snapshot;
-                state.snapshot = snapshot;
-                state.concluding -= 1;
-                state.tell(SessionMsg::CellFinished(result, frame_guard));
-                state.end_if_done(myself);
+            ExecutorMsg::Concluded { finishing, snapshot, changes } => {
+                state.concluded(myself, *finishing, snapshot, changes);
             }
             ExecutorMsg::Ended { why, end } => state.ended(myself, &why, end),
         }
@@ -220,12 +216,13 @@ impl ExecutorState {
                 let frame = |request| HostFrame::Variables { request, private, imports };
                 self.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
-            Command::Compute { expression, values, timeout, reply_to } => {
+            Command::Compute { expression, values, timeout, memory, reply_to } => {
                 let memory_bytes = self.args.wanted.memory_bytes / 4;
                 let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
                 let frame =
                     |request| HostFrame::Compute { request, expression, values, timeout_ms, memory_bytes };
                 self.request(myself, Request::Compute(reply_to), frame, timeout);
+                drop(memory);
             }
             Command::Reset { reply_to } => {
                 self.cancel_running(myself);

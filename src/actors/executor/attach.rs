@@ -49,7 +49,7 @@ impl ExecutorState {
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
         for Resumed { start, ran, completed, passed, to_end, died } in known {
-            let (cell, left) = (start.cell, start.timeout.saturating_sub(ran));
+            let cell = start.cell;
             if let Some(died) = died {
                 dead.push((cell, died));
             } else if !hello.running.contains(&cell) {
@@ -58,7 +58,7 @@ impl ExecutorState {
             }
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
             self.running.insert(cell, Running::resumed(start, since, completed, to_end));
-            self.arm(myself, cell, left);
+            self.arm(myself, cell);
         }
         for (cell, Died { exit_code, after, killed }) in dead {
             if killed && let Some(running) = self.running.get_mut(&cell) {

@@ -19,6 +19,7 @@ use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
 use crate::protocol::result::{Display, ValueView};
+use crate::protocol::text::brief;
 use crate::protocol::values;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
@@ -69,7 +70,7 @@ impl ExecutorState {
                 return;
             }
         };
-        let shown: String = name.chars().filter(|c| !c.is_control()).take(TOOL_NAME_CHARS).collect();
+        let shown = brief(name, TOOL_NAME_CHARS);
         // The call is checked and charged before any of it is written.
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => Begun::Known(outcome),
@@ -374,12 +375,13 @@ impl Begun {
 mod tests {
     use super::*;
     use crate::memory::Memory;
+    use crate::protocol::principal::Principal;
     use crate::tools::Image;
 
     #[test]
     fn what_a_tool_says_is_charged_until_it_is_a_frame() {
         let memory = Memory::new(Some(1), None);
-        let pool = memory.pool(1);
+        let pool = memory.pool(Principal::ANN);
         let large = "x".repeat(1 << 20);
         let image = Image { mime: "image/png".into(), base64: large.clone() };
         for said in [
@@ -388,9 +390,9 @@ mod tests {
             ToolOutput::Parts { text: String::new(), images: vec![image] },
         ] {
             let charge = answer_in_memory(&pool, &Ok(said));
-            assert!(memory.taken(1).0 >= 1 << 20, "{:?}", memory.taken(1));
+            assert!(memory.taken(Principal::ANN).0 >= 1 << 20, "{:?}", memory.taken(Principal::ANN));
             drop(charge);
-            assert_eq!(memory.taken(1).0, 0);
+            assert_eq!(memory.taken(Principal::ANN).0, 0);
         }
         assert!(answer_in_memory(&pool, &Ok(ToolOutput::Text("small".into()))).is_none());
     }

@@ -18,7 +18,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
 use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
-use crate::sandbox::workspace::artifacts::{self};
+use crate::sandbox::workspace::artifacts::{self, Snapshot};
 use crate::session::machine::Input;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending};
 use crate::store::{AppliedFrame, Exceeded};
@@ -57,13 +57,12 @@ impl ExecutorState {
         let frame = frame_of(&start);
         self.args.recorder.begin(cell);
         let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
-        let timeout = start.timeout;
         self.bound.bind(start.ask, &start.rules, cell);
         self.count_computed();
         let mut running = Running::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
         self.running.insert(cell, running);
-        self.arm(myself, cell, timeout);
+        self.arm(myself, cell);
         match sent {
             Some(Err(SendError::TooLarge)) => {
                 let why = "The sandbox could not run the cell: its code is too large.";
@@ -77,14 +76,14 @@ impl ExecutorState {
     }
 
     /// Starts the deadline of a cell.
-    pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber, timeout: Duration) {
+    pub(super) fn arm(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(running) = self.running.get_mut(&cell) else { return };
         // A person decides on a call of this cell: its time continues after the decision.
         if running.pending_approvals > 0 {
             return;
         }
         let overdue = move || ExecutorMsg::Overdue(Overdue::Deadline(cell));
-        let deadline = myself.send_after(timeout, overdue).abort_handle();
+        let deadline = myself.send_after(running.left(), overdue).abort_handle();
         if let Some(before) = running.deadline.replace(deadline) {
             before.abort();
         }
@@ -317,6 +316,7 @@ impl ExecutorState {
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
     pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
         finishing.cpu_boost = None;
+        let finishing = Box::new(finishing);
         self.concluding += 1;
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
@@ -330,10 +330,24 @@ impl ExecutorState {
             // A guest's files must not prevent the report of the end of its cell.
             let (snapshot, changes) =
                 seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
-            let frame_guard = finishing.frame_guard.take();
-            let result = Box::new(finishing.conclude(changes));
-            let _ = executor.cast(ExecutorMsg::Concluded { result, snapshot, frame_guard });
+            let _ = executor.cast(ExecutorMsg::Concluded { finishing, snapshot, changes });
         });
+    }
+
+    /// Reports a cell whose workspace was compared.
+    pub(super) fn concluded(
+        &mut self,
+        myself: &ExecutorRef,
+        mut finishing: Finishing,
+        snapshot: Snapshot,
+        changes: Changes,
+    ) {
+        self.snapshot_unnoted |= self.snapshot != snapshot;
+        self.snapshot = snapshot;
+        self.concluding -= 1;
+        let frame_guard = finishing.frame_guard.take();
+        self.tell(SessionMsg::CellFinished(Box::new(finishing.conclude(changes)), frame_guard));
+        self.end_if_done(myself);
     }
 
     /// After a fork bomb the kernel needs a while until it can start a process again, and after a reset until

@@ -124,14 +124,13 @@ impl ExecutorState {
             let asked = running.asked.as_ref().map(|asked| asked.since);
             let until = asked.unwrap_or_else(Instant::now);
             running.since += until.saturating_duration_since(frozen_at.max(running.since));
-            let left = running.start.timeout.saturating_sub(running.since.elapsed());
             let (ended, interrupted) = (running.ended_by.is_some(), running.interrupted);
             if ended {
                 self.expect_killed(myself, cell);
                 continue;
             }
             if asked.is_none() {
-                self.arm(myself, cell, left);
+                self.arm(myself, cell);
             }
             if interrupted {
                 self.expect_interrupted(myself, cell);

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::running::Finishing;
 use crate::actors::calls::Reply;
 use crate::actors::launch::Ready;
 use crate::bridge::{Closed, FrameGuard};
@@ -15,11 +16,10 @@ use crate::protocol::frames::{KernelFrame, LiveResources, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
-use crate::protocol::result::ExecutionResult;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::DiskUsage;
-use crate::session::outcome::{CellStart, EndedBy};
+use crate::session::outcome::{CellStart, Changes, EndedBy};
 use crate::session::restore::{Died, OpenCall};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
@@ -50,6 +50,8 @@ pub enum Command {
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
+        /// The charge for the client's request, until it is a frame.
+        memory: Option<Charge>,
         reply_to: Reply<Computed>,
     },
     /// The seed or the tools have changed; `given` names the new values.
@@ -130,9 +132,9 @@ pub enum ExecutorMsg {
     },
     /// The workspace was compared; the cell is over.
     Concluded {
-        result: Box<ExecutionResult>,
+        finishing: Box<Finishing>,
         snapshot: Snapshot,
-        frame_guard: Option<FrameGuard>,
+        changes: Changes,
     },
     /// The engine reported how a sandbox ended whose bridge closed.
     Ended {

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::messages::{ExecutorMsg, ExecutorRef};
-use super::running::ApprovalWait;
-use super::running::Running;
+use super::running::{ApprovalWait, Look, Running};
 use super::state::ExecutorState;
 use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::actors::calls;
@@ -111,21 +110,26 @@ impl ExecutorState {
         if self.running.values().all(|running| running.asked.is_none()) {
             return;
         }
-        let cpu_time = self.cpu_time();
         let another_runs = self.running.values().any(|running| running.asked.is_none());
+        let look = Look {
+            at: Instant::now(),
+            cpu_time: self.cpu_time(),
+            cpus_of_others: if another_runs { self.args.wanted.cpus } else { 0.0 },
+            is_frozen: self.freezing.at.is_some(),
+        };
         for asked in self.running.values_mut().filter_map(|running| running.asked.as_mut()) {
-            asked.look(cpu_time, another_runs);
+            asked.look(look);
         }
     }
 
-    /// While a person decides on a call of a cell, only CPU time counts towards its deadline.
+    /// While a person decides on a call of a cell, only CPU time counts towards its deadline, where it can be measured.
     pub(super) fn person_asked(&mut self, cell: CellNumber) {
         self.count_computed();
         let cpu_time = self.cpu_time();
         let Some(running) = self.running.get_mut(&cell) else { return };
         running.pending_approvals += 1;
         if running.pending_approvals == 1 {
-            running.asked = Some(ApprovalWait::new(cpu_time));
+            running.asked = Some(ApprovalWait::new(Instant::now(), cpu_time));
             if let Some(deadline) = running.deadline.take() {
                 deadline.abort();
             }
@@ -145,9 +149,8 @@ impl ExecutorState {
             let waited = frozen_at.unwrap_or_else(Instant::now).saturating_duration_since(asked.since);
             running.since += waited.saturating_sub(asked.computed);
         }
-        let left = running.start.timeout.saturating_sub(running.since.elapsed());
         if running.ended_by.is_none() && frozen_at.is_none() {
-            self.arm(myself, cell, left);
+            self.arm(myself, cell);
         }
     }
 

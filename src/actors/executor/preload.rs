@@ -9,6 +9,7 @@ use crate::protocol::limits::{PRELOAD, PRELOAD_CHARS, PRELOAD_SKIPPED};
 use crate::protocol::preload::{NotImported, Preload, Preloaded};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
+use crate::protocol::text::brief;
 
 impl ExecutorState {
     pub(super) fn preload(&mut self, myself: &ExecutorRef, receipt: Receipt) {
@@ -25,11 +26,11 @@ impl ExecutorState {
         failed: Vec<NotImported>,
         skipped: Vec<NotImported>,
     ) {
-        if let Some(first) = failed.into_iter().next() {
+        if let Some(first) = failed.first() {
             let NotImported { import, error } = cut(first);
             self.preload_failed(myself, format!("`{import}` failed: {error}"));
         } else if let Some(receipt) = self.preloading.take() {
-            let skipped = skipped.into_iter().take(PRELOAD_SKIPPED).map(cut).collect();
+            let skipped = skipped.iter().take(PRELOAD_SKIPPED).map(cut).collect();
             self.tell(SessionMsg::SandboxReady { receipt, preloaded: Some(Preloaded { names, skipped }) });
         }
     }
@@ -47,9 +48,6 @@ pub(super) fn problem(message: String) -> Problem {
     )
 }
 
-/// Shortens text of the guest and removes control characters, so that it stays on one line.
-fn cut(told: NotImported) -> NotImported {
-    let short =
-        |text: String| text.chars().filter(|c| !c.is_control()).take(PRELOAD_CHARS).collect::<String>();
-    NotImported { import: short(told.import), error: short(told.error) }
+fn cut(told: &NotImported) -> NotImported {
+    NotImported { import: brief(&told.import, PRELOAD_CHARS), error: brief(&told.error, PRELOAD_CHARS) }
 }

@@ -15,6 +15,7 @@ use crate::protocol::frames::{ComputeOutcome, HostFrame, KernelFrame, LiveResour
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
+use crate::protocol::text::brief;
 use crate::session::outcome::EndedBy;
 use crate::tools::Responses;
 
@@ -128,7 +129,7 @@ impl ExecutorState {
         request: Option<u64>,
         cell: Option<CellNumber>,
     ) {
-        let message: String = message.chars().filter(|c| !c.is_control()).take(MESSAGE_CHARS).collect();
+        let message = brief(message, MESSAGE_CHARS);
         tracing::debug!(?code, message, "a kernel refused a frame");
         if let Some(number) = request {
             if self.finishing.contains_key(&number) {

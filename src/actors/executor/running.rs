@@ -81,9 +81,13 @@ impl Running {
         if self.ended_by.is_some() || !self.resumed {
             return;
         }
-        let is_late = self.since.elapsed() >= self.start.timeout;
-        let reason = self.to_end.take().or_else(|| is_late.then_some(EndedBy::Deadline));
+        let reason = self.to_end.take().or_else(|| self.left().is_zero().then_some(EndedBy::Deadline));
         self.ended_by = Some(reason.unwrap_or_else(|| EndedBy::Policy(ENDED_BEFORE.into())));
+    }
+
+    /// The time that is left to a cell that is neither frozen nor waits for a person.
+    pub fn left(&self) -> Duration {
+        self.start.timeout.saturating_sub(self.since.elapsed())
     }
 
     /// How long the cell has run, without the time in which it was frozen or only waited for a person: what is past of
@@ -109,7 +113,7 @@ impl Drop for Running {
 }
 
 /// An ended cell, with everything that its result is built from.
-pub(super) struct Finishing {
+pub struct Finishing {
     pub start: CellStart,
     pub ending: Ending,
     pub cause: Cause,
@@ -131,28 +135,46 @@ impl Finishing {
 /// Since when a person has been asked, and what the cell computed meanwhile.
 pub(super) struct ApprovalWait {
     pub since: Instant,
-    /// The CPU time that the cell may have used since.
+    /// The time that the cell may have computed since.
     pub computed: Duration,
-    /// The sandbox's CPU time when it was last looked at; none if it cannot be measured.
-    seen: Option<Duration>,
+    /// When the sandbox was last looked at, and its CPU time then; none if it could not be measured.
+    seen: (Instant, Option<Duration>),
+}
+
+/// A look at a sandbox in which a cell waits for a person.
+#[derive(Clone, Copy)]
+pub(super) struct Look {
+    pub at: Instant,
+    pub cpu_time: Option<Duration>,
+    /// The CPUs that other cells may have used since the last look; none if no other cell ran.
+    pub cpus_of_others: f64,
+    /// Whether nothing runs in the sandbox.
+    pub is_frozen: bool,
 }
 
 impl ApprovalWait {
-    pub fn new(cpu_time: Option<Duration>) -> Self {
-        Self { since: Instant::now(), computed: Duration::ZERO, seen: cpu_time }
+    pub fn new(at: Instant, cpu_time: Option<Duration>) -> Self {
+        Self { since: at, computed: Duration::ZERO, seen: (at, cpu_time) }
     }
 
-    /// Counts the CPU time that the sandbox has used since the last look. Which cell used it is not
-    /// known. While another cell ran that did not wait for a person, the time counts as that cell's, whose own deadline
-    /// bounds it.
-    pub fn look(&mut self, cpu_time: Option<Duration>, another_runs: bool) {
-        if let (Some(before), Some(now)) = (self.seen, cpu_time)
-            && !another_runs
-            && controls::holds("computing_takes_time")
-        {
-            self.computed += now.saturating_sub(before);
+    /// Counts the CPU time that the sandbox has used since the last look. Which cell used it is not known. While
+    /// another cell ran that did not wait for a person, what that cell can have used counts as its own, whose deadline
+    /// bounds it. Where the CPU time cannot be measured, all time counts: a question to a person must not be a way
+    /// around a deadline.
+    pub fn look(&mut self, look: Look) {
+        let (before, cpu_before) = std::mem::replace(&mut self.seen, (look.at, look.cpu_time));
+        if !controls::holds("computing_takes_time") {
+            return;
         }
-        self.seen = cpu_time;
+        let passed = look.at.saturating_duration_since(before);
+        self.computed += match (cpu_before, look.cpu_time) {
+            (Some(before), Some(now)) => {
+                let of_others = Duration::try_from_secs_f64(passed.as_secs_f64() * look.cpus_of_others);
+                now.saturating_sub(before).saturating_sub(of_others.unwrap_or_default())
+            }
+            _ if look.is_frozen => Duration::ZERO,
+            _ => passed,
+        };
     }
 }
 
@@ -164,15 +186,26 @@ mod tests {
 
     #[test]
     fn what_other_cells_compute_is_not_time_of_one_that_waits_for_a_person() {
-        let mut wait = ApprovalWait::new(Some(SECOND));
-        wait.look(Some(3 * SECOND), false);
+        let begun = Instant::now();
+        let mut wait = ApprovalWait::new(begun, Some(SECOND));
+        let look = |after: u32, cpu_time, cpus_of_others| Look {
+            at: begun + after * SECOND,
+            cpu_time,
+            cpus_of_others,
+            is_frozen: false,
+        };
+        wait.look(look(1, Some(3 * SECOND), 0.0));
         assert_eq!(wait.computed, 2 * SECOND);
-        wait.look(Some(60 * SECOND), true);
+        wait.look(look(11, Some(23 * SECOND), 2.0));
         assert_eq!(wait.computed, 2 * SECOND);
-        wait.look(Some(61 * SECOND), false);
-        assert_eq!(wait.computed, 3 * SECOND);
-        wait.look(None, false);
-        wait.look(Some(90 * SECOND), false);
-        assert_eq!(wait.computed, 3 * SECOND, "what could not be measured is not counted");
+        wait.look(look(21, Some(46 * SECOND), 2.0));
+        assert_eq!(wait.computed, 5 * SECOND, "what the other cell cannot have used is counted");
+        wait.look(look(22, Some(47 * SECOND), 0.0));
+        assert_eq!(wait.computed, 6 * SECOND);
+        wait.look(look(24, None, 0.0));
+        wait.look(look(27, Some(90 * SECOND), 2.0));
+        assert_eq!(wait.computed, 11 * SECOND, "where nothing can be measured, all time counts");
+        wait.look(Look { is_frozen: true, ..look(40, None, 0.0) });
+        assert_eq!(wait.computed, 11 * SECOND, "but not that of a sandbox in which nothing runs");
     }
 }

@@ -10,6 +10,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::text::quotable;
 use crate::protocol::timeout::Timeouts;
+use crate::protocol::values::is_ascii_identifier;
 use crate::sandbox::workspace::gather::Manifest;
 
 /// Checks a job and gives its time limit.
@@ -38,7 +39,7 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
     if words().any(|word| word.contains('\0')) {
         return Err(bad("an argument or a variable holds a zero byte".to_owned()));
     }
-    if let Some(name) = job.env.keys().find(|name| !is_name(name)) {
+    if let Some(name) = job.env.keys().find(|name| !is_ascii_identifier(name)) {
         return Err(bad(format!("`{}` cannot be the name of a variable", quotable(name)))
             .hint("use letters, digits and `_`, and no digit first"));
     }
@@ -64,12 +65,6 @@ fn isolated(backend: Backend) -> Result<(), Problem> {
 
 fn bad(message: String) -> Problem {
     Problem::new(Code::BadRequest, message)
-}
-
-fn is_name(name: &str) -> bool {
-    let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 fn is_pattern(pattern: &str) -> bool {

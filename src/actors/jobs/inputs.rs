@@ -11,6 +11,7 @@ use crate::controls;
 use crate::protocol::ids::InputId;
 use crate::protocol::job::JobInput;
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOB_INPUT_UNUSED, JOB_INPUTS, JOB_INPUTS_BYTES};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
@@ -31,7 +32,7 @@ struct Shared {
 }
 
 struct Input {
-    owner: u32,
+    owner: Principal,
     /// None while the input is being received, and after a restart, when no new job can use it.
     manifest: Option<Arc<Manifest>>,
     /// The size on the disk, or the largest possible one during the upload.
@@ -124,7 +125,7 @@ impl Inputs {
     }
 
     /// Removes the owner's oldest input that is only kept for possible later jobs; false if there is none.
-    fn drop_spare(&self, inputs: &mut BTreeMap<InputId, Input>, owner: u32) -> bool {
+    fn drop_spare(&self, inputs: &mut BTreeMap<InputId, Input>, owner: Principal) -> bool {
         let spare = inputs.iter().filter(|(_, input)| input.owner == owner && input.used && input.jobs == 0);
         let Some(oldest) = spare.min_by_key(|(_, input)| input.since).map(|(id, _)| *id) else {
             return false;
@@ -134,7 +135,7 @@ impl Inputs {
         true
     }
 
-    fn permit(&self, owner: u32, bytes: u64) -> Permit {
+    fn permit(&self, owner: Principal, bytes: u64) -> Permit {
         self.0.ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]))
     }
 
@@ -144,7 +145,7 @@ impl Inputs {
     }
 
     /// Reserves a place before the first byte is received.
-    pub fn reserve(&self, owner: u32) -> Result<Reserved, Problem> {
+    pub fn reserve(&self, owner: Principal) -> Result<Reserved, Problem> {
         let mut inputs = self.0.inputs.lock();
         loop {
             let own = || inputs.iter().filter(|(_, input)| input.owner == owner);
@@ -170,7 +171,7 @@ impl Inputs {
     }
 
     /// Uses an input for one more job; none if the owner has no such input.
-    pub fn take(&self, owner: u32, id: InputId) -> Option<(Arc<Manifest>, InputRef)> {
+    pub fn take(&self, owner: Principal, id: InputId) -> Option<(Arc<Manifest>, InputRef)> {
         let mut inputs = self.0.inputs.lock();
         let input = inputs.get_mut(&id).filter(|input| input.owner == owner)?;
         let manifest = input.manifest.clone()?;
@@ -181,7 +182,7 @@ impl Inputs {
 
     /// Uses the input of a job that an earlier daemon accepted.
     #[must_use]
-    pub fn take_again(&self, owner: u32, id: InputId, bytes: u64) -> InputRef {
+    pub fn take_again(&self, owner: Principal, id: InputId, bytes: u64) -> InputRef {
         let fresh = || {
             let on_disk = std::fs::metadata(self.path(id)).map_or(bytes, |file| file.len());
             let permit = self.permit(owner, on_disk);
@@ -243,33 +244,36 @@ mod tests {
         let quota = Quota { everyone: [(Kind::Journal, 100)].into_iter().collect(), ..Quota::default() };
         let ledger = Ledger::new(&quota);
         let inputs = Inputs::new(folder.path().to_owned(), ledger.clone());
-        let first = inputs.reserve(1).unwrap();
+        let first = inputs.reserve(Principal::ANN).unwrap();
         first.charge(80).unwrap();
         let first = first.finish(Manifest::default());
-        let second = inputs.reserve(1).unwrap();
+        let second = inputs.reserve(Principal::ANN).unwrap();
         assert_eq!(second.charge(30).unwrap_err().code, Code::QuotaExceeded);
-        let used = inputs.take(1, first.id).unwrap();
+        let used = inputs.take(Principal::ANN, first.id).unwrap();
         assert!(second.charge(30).is_err(), "a job needs the first");
         drop(used);
         second.charge(30).unwrap();
-        assert!(inputs.take(1, first.id).is_none());
-        assert_eq!(ledger.used(1, Kind::Journal), 30);
+        assert!(inputs.take(Principal::ANN, first.id).is_none());
+        assert_eq!(ledger.used(Principal::ANN, Kind::Journal), 30);
         drop(second);
-        assert_eq!(ledger.used(1, Kind::Journal), 0);
+        assert_eq!(ledger.used(Principal::ANN, Kind::Journal), 0);
     }
 
     #[test]
     fn an_input_is_its_owners_and_goes_when_its_upload_fails() {
         let folder = tempfile::tempdir().unwrap();
         let inputs = Inputs::new(folder.path().to_owned(), Ledger::new(&Quota::default()));
-        let broken = inputs.reserve(1).unwrap();
+        let broken = inputs.reserve(Principal::ANN).unwrap();
         std::fs::write(broken.path(), "half").unwrap();
         drop(broken);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-        let whole = inputs.reserve(1).unwrap();
+        let whole = inputs.reserve(Principal::ANN).unwrap();
         std::fs::write(whole.path(), "tar").unwrap();
         let input = whole.finish(Manifest::default());
-        assert!(inputs.take(2, input.id).is_none() && inputs.take(1, input.id).is_some());
+        assert!(
+            inputs.take(Principal::BOB, input.id).is_none()
+                && inputs.take(Principal::ANN, input.id).is_some()
+        );
         inputs.sweep();
         assert!(inputs.path(input.id).exists());
     }
@@ -279,9 +283,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inputs = Inputs::new(folder.path().to_owned(), Ledger::new(&Quota::default()));
         let most = usize::try_from(JOB_INPUTS_BYTES / JOB_INPUT_BYTES).unwrap();
-        let held: Vec<_> = (0..most).map(|_| inputs.reserve(1).unwrap()).collect();
-        assert!(inputs.reserve(1).is_err() && inputs.reserve(2).is_ok());
+        let held: Vec<_> = (0..most).map(|_| inputs.reserve(Principal::ANN).unwrap()).collect();
+        assert!(inputs.reserve(Principal::ANN).is_err() && inputs.reserve(Principal::BOB).is_ok());
         drop(held);
-        assert!(inputs.reserve(1).is_ok());
+        assert!(inputs.reserve(Principal::ANN).is_ok());
     }
 }

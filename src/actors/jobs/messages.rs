@@ -5,12 +5,14 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::inputs::Inputs;
 use crate::actors::calls::Reply;
 use crate::actors::holding::Hold;
-use crate::actors::jobs::Inputs;
 use crate::actors::supervisor::messages::SupervisorRef;
+use crate::memory::Charge;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
@@ -22,8 +24,10 @@ pub type JobsRef = ActorRef<JobsMsg>;
 pub enum JobsMsg {
     /// Answered as soon as the job is in the journal.
     Submit {
-        owner: u32,
+        owner: Principal,
         job: Box<NewJob>,
+        /// The charge for the client's request, until the job has its own.
+        memory: Charge,
         reply_to: Reply<JobView>,
     },
     /// Watch a job that waits or runs. None if it has ended already, or never existed.

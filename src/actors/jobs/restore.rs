@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::messages::JobsMsg;
+use super::state::JobsState;
+use super::{run, verdict};
+use crate::actors::amounts;
 use crate::actors::calls::call;
-use crate::actors::jobs::{JobsMsg, JobsState, MemoryPurpose, a_job, description_bytes, run, verdict};
 use crate::actors::results;
 use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::memory::MemoryPurpose;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::JobState;
@@ -29,9 +33,9 @@ impl JobsState {
             let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);
             let input = record.job.input.map(|input| self.args.inputs.take_again(owner, input, bytes));
             let (state, session, judged) = (record.view.state, record.session, record.judged.take());
-            let permit = self.args.ledger.keep(owner, &format!("job {id}"), a_job(&record.job));
+            let permit = self.args.ledger.keep(owner, &format!("job {id}"), amounts::of_job(&record.job));
             let memory = self.args.ledger.memory(owner);
-            let memory = memory.charge_anyway(MemoryPurpose::Jobs, description_bytes(&record.job));
+            let memory = memory.charge_anyway(MemoryPurpose::Jobs, amounts::description_bytes(&record.job));
             self.insert(record, (permit, memory), input);
             match (state, judged, sessions.contains_key(&id)) {
                 // The verdict stays hidden from clients until the sandbox is removed.
@@ -45,7 +49,7 @@ impl JobsState {
                     });
                 }
                 (_, Some(end), false) => self.conclude(id, *end),
-                (JobState::Running, None, true) => self.carry(id, sessions.remove(&id), None),
+                (JobState::Running, None, true) => self.start(id, sessions.remove(&id), None),
                 (JobState::Running, None, false) => {
                     let log = session.and_then(|session| self.args.journal.log(session).ok());
                     let result = log.and_then(|log| results::in_journal(&log, run::CELL));

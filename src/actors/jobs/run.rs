@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+use super::messages::{JobsMsg, JobsRef, Started};
+use super::{script, verdict};
 use crate::actors::calls::{ask, call, lost};
-use crate::actors::jobs::{JobsMsg, JobsRef, Started, script, verdict};
 use crate::actors::results;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
@@ -61,11 +62,11 @@ impl JobRun {
         tokio::select! {
             biased;
             () = life.cancelled() => {}
-            () = self.carry(room) => {}
+            () = self.run_and_judge(room) => {}
         }
     }
 
-    async fn carry(self, room: Option<Permit>) {
+    async fn run_and_judge(self, room: Option<Permit>) {
         let id = self.record.view.id;
         let outcome = tokio::select! {
             biased;
@@ -138,7 +139,15 @@ impl JobRun {
         let request = Box::new(request(job));
         let job = Some(ForJob { id: view.id, room });
         let (id, peer) = (SessionId::fresh(), view.owner);
-        let create = |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job, reply_to };
+        let create = |reply_to| SupervisorMsg::Create {
+            id,
+            peer,
+            request,
+            nested: false,
+            job,
+            memory: None,
+            reply_to,
+        };
         ask(&self.supervisor, create).await?;
         let session = session_of(&self.supervisor, view.id).await;
         session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))

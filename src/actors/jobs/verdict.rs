@@ -4,7 +4,9 @@
 //! reported by the guardian, which is the script's parent. A cell that does answer has not got that far, or
 //! the answer is forged; neither is a verdict of the script.
 
-use crate::protocol::exit_codes::{INTERRUPTED as CANCELLED, KILLED, OWN, TIMEOUT as TIMED_OUT};
+use crate::protocol::exit_codes::{
+    INTERRUPTED as CANCELLED, KILLED, OWN, TIMEOUT as TIMED_OUT, process_code,
+};
 use crate::protocol::job::{JobEnd, Verdict};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::{ExecutionResult, Reason, Status};
@@ -46,7 +48,7 @@ pub fn of_result(result: &ExecutionResult, begun: bool) -> JobEnd {
                 }
                 _ => format!("signal {} ended it", -code),
             };
-            (Verdict::Crashed, u8::try_from(128 - code).unwrap_or(KILLED), why)
+            (Verdict::Crashed, process_code(code), why)
         }
         (Status::Crashed, ..) => (Verdict::Error, OWN, format!("its sandbox was lost{}", note(result))),
         (Status::Success | Status::Failure, ..) => {

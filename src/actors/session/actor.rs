@@ -9,8 +9,9 @@ use crate::protocol::api::Interrupted;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
-use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
+use ractor::{Actor, ActorProcessingErr, ActorRuntime, SpawnErr, SupervisionEvent};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// The interval at which idleness and age are checked.
 const TICK: Duration = Duration::from_secs(1);
@@ -19,10 +20,14 @@ const COMPUTATIONS_WAITING: usize = 16;
 
 pub struct Session;
 
+/// Whether a session has begun, with the task that is its life.
+type Begun = Result<JoinHandle<()>, SpawnErr>;
+
 impl Session {
-    pub async fn spawn(args: SessionArgs) -> Result<SessionRef, SpawnErr> {
+    /// Starts a session without waiting for it. The task says whether it has begun.
+    pub fn spawn(args: SessionArgs) -> Result<(SessionRef, JoinHandle<Begun>), SpawnErr> {
         let supervisor = args.supervisor.get_cell();
-        Actor::spawn_linked(None, Self, args, supervisor).await.map(|(session, _)| session)
+        ActorRuntime::spawn_linked_instant(None, Self, args, supervisor)
     }
 }
 
@@ -99,20 +104,17 @@ impl SessionActorState {
             SessionMsg::Variables { which, patient, reply_to } => {
                 state.apply(Input::Variables { which, patient, reply_to });
             }
-            SessionMsg::Compute { expression, values, timeout, reply_to } => match state.ready() {
-                Some(_) => {
+            SessionMsg::Compute { expression, values, timeout, memory, reply_to }
+                if state.ready().is_some() =>
+            {
+                state.apply(Input::SandboxWanted);
+                state.command(Command::Compute { expression, values, timeout, memory, reply_to });
+            }
+            message @ SessionMsg::Compute { .. } => {
+                if state.defer(message, COMPUTATIONS_WAITING) {
                     state.apply(Input::SandboxWanted);
-                    state.command(Command::Compute { expression, values, timeout, reply_to });
                 }
-                None if state.deferred.len() < COMPUTATIONS_WAITING => {
-                    state.deferred.push(SessionMsg::Compute { expression, values, timeout, reply_to });
-                    state.apply(Input::SandboxWanted);
-                }
-                None => {
-                    let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
-                    let _ = reply_to.send(Err(problem.hint("try again when it is there")));
-                }
-            },
+            }
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
             SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to),
@@ -131,7 +133,7 @@ impl SessionActorState {
                 state.touch();
                 match state.handles() {
                     Some(handles) => drop(reply_to.send(Ok(handles))),
-                    None => state.waiting_for_handles.push(reply_to),
+                    None => state.wait_for_handles(reply_to),
                 }
             }
             SessionMsg::Asks { reply_to } => {
@@ -141,9 +143,9 @@ impl SessionActorState {
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
-            SessionMsg::Lend { tools, reply_to } => state.lend(tools, reply_to),
-            SessionMsg::AnswerCall { call, answer, reply_to } => {
-                let answered = state.clients.answer(&call, answer);
+            SessionMsg::Lend { tools, memory, reply_to } => state.lend(tools, memory, reply_to),
+            SessionMsg::AnswerCall { call, answer, memory, reply_to } => {
+                let answered = state.clients.answer(&call, answer, Some(memory));
                 let _ = reply_to
                     .send(answered.map_err(|error| Problem::new(Code::NoSuchCall, error.to_string())));
             }

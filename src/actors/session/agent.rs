@@ -12,6 +12,8 @@ use crate::actors::asks::port::{Port, PortCaller};
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Command;
+use crate::controls;
+use crate::memory::Charge;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::tool::ClientTool;
@@ -86,7 +88,6 @@ impl SessionActorState {
             owner: self.args.owner,
             accounts: self.args.launcher.accounts.clone(),
             language: agent.language,
-            told_chars: agent.told_chars,
             image: self.args.wanted.image.clone(),
             settings: Arc::clone(&self.args.launcher.settings),
             last_result: Arc::clone(&self.common.last_result),
@@ -121,7 +122,7 @@ impl SessionActorState {
     }
 
     /// Defers requests about the sandbox until the earlier sandbox is attached or found to be gone, because
-    /// its state is unknown until then. The owner's connections bound their number.
+    /// its state is unknown until then.
     pub(super) fn ready_for(&mut self, message: SessionMsg) -> Option<SessionMsg> {
         let about_sandbox = matches!(
             message,
@@ -131,7 +132,7 @@ impl SessionActorState {
                 | SessionMsg::Interrupt { .. }
         );
         if about_sandbox && self.machine.is_attaching() && !self.machine.is_ending() {
-            self.deferred.push(message);
+            self.defer(message, usize::MAX);
             return None;
         }
         // The start of a sandbox is written down. A cell was checked and charged when it was queued.
@@ -144,6 +145,21 @@ impl SessionActorState {
             return None;
         }
         Some(message)
+    }
+
+    /// Keeps a request until there is a sandbox, unless more than `most` wait already. A request whose client is gone
+    /// is dropped when another comes, so that the connections of clients bound the number of those that wait.
+    pub(super) fn defer(&mut self, message: SessionMsg, most: usize) -> bool {
+        self.deferred
+            .retain(|waiting| !waiting.is_forsaken() || !controls::holds("requests_keep_their_charge"));
+        let has_room = self.deferred.len() < most;
+        if has_room {
+            self.deferred.push(message);
+        } else {
+            let problem = Problem::new(Code::Busy, "the session has no sandbox yet");
+            message.refuse(problem.hint("try again when it is there"));
+        }
+        has_room
     }
 
     /// Handles the requests that waited for a sandbox.
@@ -159,20 +175,35 @@ impl SessionActorState {
         }
     }
 
-    pub(super) fn lend(&self, tools: Vec<ClientTool>, reply_to: Reply<Lease>) {
-        let pool = self.args.ledger.memory(self.args.owner);
-        let lease = self.clients.register(tools, &self.args.tools, &pool).map_err(|error| {
-            let problem = Problem::new(Code::BadRequest, error.to_string());
-            match error {
-                RegistryError::NoRoom(no_room) => no_room.into(),
-                RegistryError::Collision(_) => problem.hint(
-                    "call it otherwise; names of Belljar's own tools are taken also where these are not allowed",
-                ),
-                RegistryError::BadName(_)
-                | RegistryError::BadSchema { .. }
-                | RegistryError::Unknown { .. } => problem,
+    /// Takes the tools of a client, one client of the owner at a time. Their schemas are compiled on a blocking thread.
+    pub(super) fn lend(&self, tools: Vec<ClientTool>, memory: Charge, reply_to: Reply<Lease>) {
+        let (clients, others) = (self.clients.clone(), Arc::clone(&self.args.tools));
+        let (turn, pool) = (self.args.lend_turn.clone(), self.args.ledger.memory(self.args.owner));
+        tokio::spawn(async move {
+            let turn = turn.take().await;
+            if reply_to.is_closed() {
+                return;
+            }
+            let register = move || clients.register(tools, &others, &pool);
+            let registered = tokio::task::spawn_blocking(register).await;
+            drop((turn, memory));
+            // Without an answer the caller learns that the request was lost.
+            if let Ok(registered) = registered {
+                let _ = reply_to.send(registered.map_err(not_lent));
             }
         });
-        let _ = reply_to.send(lease);
+    }
+}
+
+fn not_lent(error: RegistryError) -> Problem {
+    let problem = Problem::new(Code::BadRequest, error.to_string());
+    match error {
+        RegistryError::NoRoom(no_room) => no_room.into(),
+        RegistryError::Collision(_) => problem.hint(
+            "call it otherwise; names of Belljar's own tools are taken also where these are not allowed",
+        ),
+        RegistryError::BadName(_) | RegistryError::BadSchema { .. } | RegistryError::Unknown { .. } => {
+            problem
+        }
     }
 }

@@ -5,18 +5,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::messages::SessionMsg;
 use super::state::SessionActorState;
+use crate::actors::amounts;
 use crate::actors::calls::Reply;
-use crate::controls;
 use crate::protocol::api::VariableList;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
-use crate::protocol::quota::Kind;
-use crate::quota::{Amounts, Permit};
+use crate::quota::Permit;
 use crate::session::machine::Input;
-
-fn a_cell() -> Amounts {
-    Amounts::of([(Kind::Cells, u64::from(controls::holds("cell_quota")))])
-}
 
 impl SessionActorState {
     /// Requests a permit for one more cell. None if the permit comes later, as a message.
@@ -24,10 +19,10 @@ impl SessionActorState {
         let (owner, name) = (self.args.owner, self.args.name.as_str());
         if self.args.nested {
             // The cell that requested this session holds a permit already and only waits.
-            self.cell_permits.spare = Some(self.args.ledger.keep(owner, name, a_cell()));
+            self.cell_permits.spare = Some(self.args.ledger.keep(owner, name, amounts::of_cell()));
             return Ok(Some(Input::MayRun));
         }
-        let mut turn = self.args.ledger.wait(owner, name, a_cell())?;
+        let mut turn = self.args.ledger.wait(owner, name, amounts::of_cell())?;
         if let Some(permit) = turn.try_take() {
             self.cell_permits.spare = Some(permit);
             return Ok(Some(Input::MayRun));
@@ -49,7 +44,7 @@ impl SessionActorState {
 
     /// Holds a permit for a cell that has been running since an earlier daemon.
     pub(super) fn keep_cell_permit(&mut self, cell: CellNumber) {
-        let permit = self.args.ledger.keep(self.args.owner, self.args.name.as_str(), a_cell());
+        let permit = self.args.ledger.keep(self.args.owner, self.args.name.as_str(), amounts::of_cell());
         self.cell_permits.held.insert(cell, permit);
     }
 }

@@ -21,8 +21,8 @@ use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
 use crate::store::AppliedFrame;
 
-/// The copies of a cell's code while it runs: in the queue, in the executor.
-const CODE_COPIES: u64 = 2;
+/// The copies of a cell's code and recorded calls: in the queue, in the executor.
+pub(super) const CELL_COPIES: u64 = 2;
 
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, myself: &OwnSession, request: CellRequest, reply_to: Reply<Ticket>) {
@@ -86,7 +86,7 @@ impl SessionActorState {
 
     /// Charges the code, which stays in memory from when it is queued until its cell has ended.
     fn code_in_memory(&self, code: &str) -> Result<Option<Arc<Charge>>, NoRoom> {
-        let bytes = (code.len() as u64).saturating_mul(CODE_COPIES);
+        let bytes = (code.len() as u64).saturating_mul(CELL_COPIES);
         if bytes <= SMALL_BYTES || !controls::holds("cell_memory_charge") {
             return Ok(None);
         }
@@ -134,7 +134,7 @@ impl SessionActorState {
             return;
         }
         self.apply(Input::CellUnwritten(ticket.cell));
-        let _ = reply_to.send(Err(self.unwritable("the cell was not run")));
+        let _ = reply_to.send(Err(self.log.unwritten("the cell was not run")));
     }
 
     pub(super) fn finished(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {

@@ -11,6 +11,7 @@ use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
@@ -27,7 +28,7 @@ pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
 
 /// Removes the managed folder of a session that never started in this daemon and so has no `Workspace`.
 /// A guest may have left a million files, so that is done on threads of the owner.
-pub(super) async fn remove_folder(launcher: &Launcher, owner: u32, id: SessionId) {
+pub(super) async fn remove_folder(launcher: &Launcher, owner: Principal, id: SessionId) {
     let path = launcher.paths.workspaces_dir().join(id.to_string());
     let removed = folders::run(owner, WorkKind::Removal, None, move || remove_tree(&path)).await;
     let removed =
@@ -77,7 +78,7 @@ impl SessionActorState {
         let noted = if written {
             Ok(())
         } else {
-            Err(self.unwritable("the session was reset, which may be forgotten"))
+            Err(self.log.unwritten("the session was reset, which may be forgotten"))
         };
         if let Some(executor) = self.ready() {
             // Sent at once, so that it precedes any cell that has waited for the reset.
@@ -133,7 +134,8 @@ impl SessionActorState {
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
         self.forgo_sandbox();
-        let unwritable = self.unwritable("the session was removed, but may come back with the next daemon");
+        let unwritable =
+            self.log.unwritten("the session was removed, but may come back with the next daemon");
         // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);

@@ -7,7 +7,6 @@ use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::panics::spawn_reporting;
-use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
 
@@ -40,10 +39,9 @@ impl SessionActorState {
             self.apply(Input::FreezeFailed(number));
         }
         let (log, late) =
-            (Arc::clone(&self.log), self.unwritable("the sandbox is frozen, which may be forgotten"));
+            (Arc::clone(&self.log), self.log.unwritten("the sandbox is frozen, which may be forgotten"));
         tokio::spawn(async move {
-            let written = tokio::time::timeout(JOURNAL_TIMEOUT, log.flushed()).await.is_ok();
-            let _ = reply_to.send(outcome.and(if written { Ok(()) } else { Err(late) }));
+            let _ = reply_to.send(outcome.and(if log.is_flushed().await { Ok(()) } else { Err(late) }));
         });
     }
 }

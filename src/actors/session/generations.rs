@@ -160,9 +160,9 @@ impl Generations {
     pub(super) async fn restore(&mut self, myself: &SessionRef) {
         match std::mem::replace(&mut self.current, Generation::Stopped) {
             Generation::Restoring(parked) => {
-                let restored = parked.inheritance.args.restored.clone();
+                // Also a panic ends the wait for this session.
+                let _restored = parked.inheritance.args.restored.clone().drop_guard();
                 self.revive(myself, *parked).await;
-                restored.cancel();
             }
             other => self.current = other,
         }

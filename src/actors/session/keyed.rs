@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
+use crate::protocol::principal::Principal;
 use crate::store::KeyTarget;
 
 /// The key of a request for a cell.
 #[derive(Clone, Debug)]
 pub struct Keyed {
-    pub owner: u32,
+    pub owner: Principal,
     pub key: String,
     pub wants: Wants,
 }

@@ -15,12 +15,14 @@ use crate::actors::executor::messages::Undoing;
 use crate::actors::holding::Hold;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
+use crate::memory::Charge;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, VariablesFilter};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
 use crate::protocol::preload::Preloaded;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
@@ -108,6 +110,8 @@ pub struct CellRequest {
     /// What the code may do with tools; without it, the settings decide.
     pub rules: Option<Arc<CellRules>>,
     pub keyed: Option<Keyed>,
+    /// The charge for the client's request, until the cell has its own.
+    pub memory: Option<Arc<Charge>>,
 }
 
 impl CellRequest {
@@ -180,7 +184,7 @@ pub enum SessionMsg {
     MayRun(Permit),
     /// An administrator acts on the session of another user.
     ActedOn {
-        admin: u32,
+        admin: Principal,
         act: String,
     },
     /// Queue a cell. Answered as soon as it is in the journal; a full queue is `busy`.
@@ -213,6 +217,8 @@ pub enum SessionMsg {
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
+        /// The charge for the client's request.
+        memory: Option<Charge>,
         reply_to: Reply<Computed>,
     },
     /// Undo the last cells of the main line; `busy` while something runs or waits. Cells that arrive
@@ -275,11 +281,13 @@ pub enum SessionMsg {
     /// A client lends its tools for as long as it holds the lease.
     Lend {
         tools: Vec<ClientTool>,
+        memory: Charge,
         reply_to: Reply<Lease>,
     },
     AnswerCall {
         call: String,
         answer: ClientAnswer,
+        memory: Charge,
         reply_to: Reply<()>,
     },
     ToolsChanged,
@@ -356,6 +364,18 @@ pub enum SessionMsg {
 }
 
 impl SessionMsg {
+    /// Whether the caller of a request that waits is gone.
+    pub(super) fn is_forsaken(&self) -> bool {
+        match self {
+            Self::Compute { reply_to, .. } => reply_to.is_closed(),
+            Self::Undo { reply_to, .. } => reply_to.is_closed(),
+            Self::Freeze { reply_to } => reply_to.is_closed(),
+            Self::Receipt { reply_to } => reply_to.is_closed(),
+            Self::Interrupt { reply_to } => reply_to.is_closed(),
+            _ => false,
+        }
+    }
+
     /// Answers the request with a problem. If the answer type has no room for a problem, the port is dropped,
     /// which also tells the caller.
     pub(super) fn refuse(self, problem: Problem) {

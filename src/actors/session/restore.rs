@@ -1,8 +1,9 @@
 //! Restores a session from the journal, after a restart of the daemon or in the next generation after a
 //! panic.
 
-use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
+use super::cells::CELL_COPIES;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
@@ -26,9 +27,6 @@ use crate::store::{EventLog, JournalError, Overdraft};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The copies of a cell's data: in the queue, in the executor.
-const COPIES: u64 = 2;
 
 /// Folds the events of a session between two numbers, without output and displays. Reading and parsing them
 /// blocks, so it runs on a blocking thread.
@@ -60,7 +58,7 @@ pub(in crate::actors) async fn recorded(
     let take = move |(recording, charge): &mut (Recording, Option<Charge>), event| {
         recording.take(event);
         let Some(charge) = charge else { return Ok(()) };
-        let more = recording.bytes().saturating_mul(COPIES).saturating_sub(charge.bytes());
+        let more = recording.bytes().saturating_mul(CELL_COPIES).saturating_sub(charge.bytes());
         if overdraft == Overdraft::Allowed {
             charge.grow_anyway(more);
             return Ok(());
@@ -70,41 +68,6 @@ pub(in crate::actors) async fn recorded(
     let between = (span.first.saturating_sub(1), span.last);
     let (recording, charge) = fold(log, between, overdraft, (Recording::of(cell), charge), take).await?;
     Ok((recording.end(), charge))
-}
-
-/// The turn in which a session reads its journal: after others of its owner, so that those of one user do not hold up
-/// those of another, and with few of other users.
-#[derive(Clone)]
-pub struct RestoreTurn {
-    of_owner: Arc<Mutex<()>>,
-    of_all: Arc<Semaphore>,
-}
-
-/// The turns of all sessions.
-pub struct RestoreTurns {
-    of_owners: HashMap<u32, Arc<Mutex<()>>>,
-    of_all: Arc<Semaphore>,
-}
-
-impl RestoreTurns {
-    pub fn new(of_all: Arc<Semaphore>) -> Self {
-        Self { of_owners: HashMap::new(), of_all }
-    }
-
-    pub fn of(&mut self, owner: u32) -> RestoreTurn {
-        let of_owner = Arc::clone(self.of_owners.entry(owner).or_default());
-        RestoreTurn { of_owner, of_all: Arc::clone(&self.of_all) }
-    }
-}
-
-impl RestoreTurn {
-    /// Waits for the turn, which ends when the value is dropped.
-    async fn take(&self) -> (OwnedMutexGuard<()>, Option<OwnedSemaphorePermit>) {
-        // A session that waits for others of its owner takes no place of other users.
-        let of_owner = Arc::clone(&self.of_owner).lock_owned().await;
-        // The semaphore is never closed.
-        (of_owner, Arc::clone(&self.of_all).acquire_owned().await.ok())
-    }
 }
 
 /// Reads the past of an earlier session and of its asks from the journal.
@@ -118,7 +81,7 @@ pub(super) async fn past(
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
     let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
         let decided = of_session.take(&event);
-        of_asks.take(event, decided);
+        of_asks.take(event, decided, of_session.approvals());
         Ok(())
     };
     let all = (0, log.newest());
@@ -137,7 +100,7 @@ pub(super) async fn past(
         let calls =
             start.replay.iter().flat_map(|calls| &calls.0).filter_map(|call| call.outcome.as_ref().ok());
         let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
-        let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(COPIES);
+        let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(CELL_COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
     }
     let asks = of_asks.end(std::mem::take(&mut past.approvals));
@@ -244,26 +207,5 @@ impl SessionActorState {
             }
         };
         spawn_reporting(leaving, move |_| drop(session.cast(SessionMsg::Left)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use futures_util::FutureExt;
-
-    #[tokio::test]
-    async fn sessions_of_one_user_take_one_place_and_of_all_users_few_are_read() {
-        let mut turns = RestoreTurns::new(Arc::new(Semaphore::new(2)));
-        let [ann, also_ann, bob, carl] = [1, 1, 2, 3].map(|owner| turns.of(owner));
-        let first = ann.take().now_or_never().unwrap();
-        let mut waiting = Box::pin(also_ann.take());
-        assert!(waiting.as_mut().now_or_never().is_none(), "one of a user at a time");
-        let second = bob.take().now_or_never().expect("the one that waits for its user takes no place");
-        assert!(carl.take().now_or_never().is_none(), "no more than the places");
-        drop(second);
-        drop(carl.take().now_or_never().unwrap());
-        drop(first);
-        waiting.now_or_never().unwrap();
     }
 }

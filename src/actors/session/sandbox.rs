@@ -6,13 +6,13 @@ use tokio::task::JoinHandle;
 use super::journalled::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg};
 use super::state::{SessionActorState, SessionArgs};
+use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::actor::Executor;
 use crate::actors::executor::messages::ExecutorMsg;
 use crate::actors::executor::state::ExecutorArgs;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::bridge::FrameGuard;
-use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
@@ -22,10 +22,10 @@ use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, Receipt};
-use crate::quota::{Amounts, Permit};
+use crate::quota::Permit;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::launch::{SandboxRequest, UserSlot};
+use crate::sandbox::launch::UserSlot;
 use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::disk;
@@ -34,18 +34,6 @@ use crate::session::machine::{Input, Phase};
 use crate::session::notices;
 use crate::session::outcome;
 use crate::store::SessionRecord;
-
-/// The most resources that a sandbox can use.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-pub fn a_sandbox(wanted: &SandboxRequest, settings: &crate::config::Sandbox) -> Amounts {
-    let charged = |holds: bool, amount: u64| if holds { amount } else { 0 };
-    Amounts::of([
-        (Kind::Memory, charged(controls::holds("memory_quota"), wanted.memory_in_all(settings))),
-        (Kind::Cpus, charged(controls::holds("cpu_quota"), (wanted.cpus * 1000.0).ceil() as u64)),
-        // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
-        (Kind::Processes, charged(controls::holds("process_quota"), wanted.pids)),
-    ])
-}
 
 /// Creates the workspace in a task, because that depends on how the engine maps users, and the engine may be
 /// slow. `began` is the receipt of the last sandbox: a session never goes on in another backend, where it would be
@@ -152,6 +140,7 @@ impl SessionArgs {
             preload: self.preload.clone(),
             ephemeral: self.ephemeral,
             restore_turn: self.restore_turn.clone(),
+            lend_turn: self.lend_turn.clone(),
             restored: self.restored.clone(),
             created: None,
             before: self.before,
@@ -214,7 +203,7 @@ impl SessionActorState {
         if let Some(permit) = self.args.permit.take() {
             return Ok(permit);
         }
-        let amounts = a_sandbox(&self.args.wanted, &self.args.launcher.settings.sandbox);
+        let amounts = amounts::of_sandbox(&self.args.wanted, &self.args.launcher.settings.sandbox);
         let (owner, name) = (self.args.owner, self.args.name.as_str());
         if attached {
             return Ok(self.args.ledger.keep(owner, name, amounts));
@@ -332,7 +321,7 @@ impl SessionActorState {
     fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Reply<SessionView>) {
         let view = SessionView { state: SessionState::Idle, ..self.view() };
         let session = myself.any_generation().clone();
-        let late = self.unwritable("the session was not made");
+        let late = self.log.unwritten("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon considers the session as never made, and removes it.
         self.append_and(ready, move |written| {

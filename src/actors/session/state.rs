@@ -1,7 +1,6 @@
 //! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
-use super::restore::RestoreTurn;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
@@ -9,9 +8,11 @@ use crate::actors::executor::messages::ExecutorRef;
 use crate::actors::holding::Holders;
 use crate::actors::llm::Models;
 use crate::actors::supervisor::messages::SupervisorRef;
+use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::preload::{Preload, Preloaded};
+use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
 use crate::quota::{Gauge, Ledger, Permit};
@@ -36,7 +37,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub struct SessionArgs {
     pub id: SessionId,
     pub name: SessionName,
-    pub owner: u32,
+    pub owner: Principal,
     pub journal: Journal,
     /// The request for the session, as the journal keeps it.
     pub request: Value,
@@ -66,7 +67,9 @@ pub struct SessionArgs {
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
     /// Held while the session reads its journal.
-    pub restore_turn: RestoreTurn,
+    pub restore_turn: UserTurn,
+    /// Held while the schemas of lent tools are compiled.
+    pub lend_turn: UserTurn,
     /// Cancelled when the session has read the journal of an earlier daemon, or has none to read.
     pub restored: CancellationToken,
     /// Answered when the first sandbox is ready, or could not be made.
@@ -113,7 +116,7 @@ pub struct SessionActorState {
     /// The control group of the sandbox, for its counters.
     pub(super) cgroup: Option<Cgroup>,
     pub(super) cell_permits: CellPermits,
-    /// Requests that arrived before the workspace was ready; the owner's connections bound their number.
+    /// Requests that arrived before the workspace was ready.
     pub(super) waiting_for_handles: Vec<Reply<Handles>>,
     /// The state that was recorded when the earlier daemon ended, until the sandbox is attached or gone.
     pub(super) restored: Option<Restored>,
@@ -153,6 +156,12 @@ pub(super) fn expiry(args: &SessionArgs) -> Expiry {
 impl SessionActorState {
     pub(super) fn touch(&mut self) {
         self.machine.touch(Instant::now());
+    }
+
+    /// Keeps a request until the workspace is ready. The connections of clients bound the number of those that wait.
+    pub(super) fn wait_for_handles(&mut self, reply_to: Reply<Handles>) {
+        self.waiting_for_handles.retain(|waiting| !waiting.is_closed());
+        self.waiting_for_handles.push(reply_to);
     }
 
     /// The executor, if its sandbox is ready for requests.

@@ -70,7 +70,7 @@ impl SessionActorState {
             }
         };
         let undone = Undone { state_of, files_changed, note: outcome::gone(gone) };
-        let late = self.unwritable("the cells were undone, which may be forgotten");
+        let late = self.log.unwritten("the cells were undone, which may be forgotten");
         let applied = self.applied(&frame_guard);
         self.append_applied_and(EventBody::Undone { state_of }, applied, move |written| {
             let _ = reply_to.send(if written { Ok(undone) } else { Err(late) });

@@ -3,16 +3,13 @@
 use super::journalled::when_written;
 use super::state::SessionActorState;
 use crate::protocol::event::EventBody;
-use crate::protocol::problem::{Code, FREE_SPACE, Problem};
+use crate::protocol::problem::{Code, Problem};
 use crate::store::{AppliedFrame, KeyTarget, Paid};
 
 impl SessionActorState {
     /// An error while the disk refuses writes: no work is begun whose outcome could not be kept.
     pub(super) fn can_write(&self) -> Result<(), Problem> {
-        self.args.journal.healthy().map_err(|trouble| {
-            Problem::new(Code::Storage, format!("the journal cannot be written: {trouble}"))
-                .hint("free some space where the daemon's home is; cells run again as soon as there is some")
-        })?;
+        self.args.journal.healthy()?;
         // Every action writes events and so needs quota; only the removal of a session can always be written.
         self.log.has_reserve().map_err(|exceeded| Problem::new(Code::QuotaExceeded, exceeded.to_string()))
     }
@@ -42,12 +39,5 @@ impl SessionActorState {
         then: impl FnOnce(bool) + Send + 'static,
     ) {
         self.log.append_then(body, applied, when_written(then));
-    }
-
-    /// The problem for an outcome that the journal does not have yet.
-    pub(super) fn unwritable(&self, outcome: &str) -> Problem {
-        let trouble = self.args.journal.healthy().err().unwrap_or_else(|| "it is slow".into());
-        Problem::new(Code::Storage, format!("{outcome}, because the journal cannot be written: {trouble}"))
-            .hint(FREE_SPACE)
     }
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionRef;
+use crate::memory::Charge;
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{JobId, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota::Permit;
 
@@ -23,12 +25,14 @@ pub enum SupervisorMsg {
     /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
     Create {
         id: SessionId,
-        peer: u32,
+        peer: Principal,
         request: Box<NewSession>,
         /// Whether a cell of the owner requested the session and waits for it.
         nested: bool,
         /// The job that the session serves. Lists of sessions leave such a session out; only its job uses it.
         job: Option<ForJob>,
+        /// The charge for the client's request, until the session has its own.
+        memory: Option<Charge>,
         reply_to: Reply<SessionView>,
     },
     /// The sessions of jobs.
@@ -43,6 +47,10 @@ pub enum SupervisorMsg {
         id: SessionId,
         problem: Problem,
         reply_to: Reply<SessionView>,
+    },
+    /// A session could not begin. Its callers know, because it dropped their requests.
+    NotBegun {
+        id: SessionId,
     },
     /// A session has ended; its name is free from now on.
     Ended {

@@ -16,7 +16,9 @@ impl Tool for Program {
     fn run(&self, _: Map<String, Value>, context: Context) -> ToolFuture {
         Box::pin(async move {
             let owner = context.port()?.owner().await;
-            Ok(ToolOutput::Text(owner.map_or_else(|problem| problem.message, |owner| owner.uid.to_string())))
+            Ok(ToolOutput::Text(
+                owner.map_or_else(|problem| problem.message, |owner| owner.principal.to_string()),
+            ))
         })
     }
 }
@@ -39,7 +41,7 @@ async fn a_session_of_an_earlier_account_does_nothing_in_the_name_of_the_present
     home.backend.plays("call", &[Step::Call("program")]);
     home.backend.plays("end", &[Step::EndSandbox]);
     let daemon = home.daemon().await;
-    let own = Service::of_this_process().uid;
+    let own = Service::of_this_process().principal();
     let folder = tempfile::tempdir().unwrap();
     let request =
         NewSession { workspace: Some(folder.path().display().to_string()), ..NewSession::default() };

@@ -20,7 +20,7 @@ impl Client {
 
     pub(super) async fn start_ask(&self, approval: ApprovalPolicy) {
         let new = NewAsk { text: "Work.".into(), approval: Some(approval), ..NewAsk::default() };
-        let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, reply_to };
+        let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
         within("an ask", ask(&self.asks().await, start)).await.unwrap();
     }
 
@@ -82,8 +82,13 @@ async fn a_person_who_was_asked_by_a_daemon_that_died_answers_the_next_one() {
     let approvals = client.approvals().await;
     let [approval] = &approvals[..] else { panic!("{approvals:?}") };
     let accept = Decision::Accept { code: None };
-    let decide =
-        |reply_to| AsksMsg::Decide { id: approval.id.clone(), decision: accept, by: OWNER, reply_to };
+    let decide = |reply_to| AsksMsg::Decide {
+        id: approval.id.clone(),
+        decision: accept,
+        by: OWNER,
+        memory: None,
+        reply_to,
+    };
     within("the decision", ask(&client.asks().await, decide)).await.unwrap();
     client.only_end().await;
     assert_eq!(client.only_result(1).await.stdout, "42");
@@ -108,7 +113,7 @@ async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
         // A session lets some asks wait, and refuses more for that reason.
         for _ in 0..8 {
             let new = NewAsk { text: "Work.".into(), schema: Some(schema.clone()), ..NewAsk::default() };
-            let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, reply_to };
+            let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
             if let Err(problem) = within("an ask", ask(&asks, start)).await {
                 break 'refused problem;
             }

@@ -1,7 +1,10 @@
 use super::*;
+use crate::actors::calls::send_now;
 use crate::actors::results::result_of;
 use crate::protocol::frames::{HostFrame, RefusedCode};
+use crate::protocol::ids::SessionName;
 use crate::protocol::problem::Code;
+use crate::protocol::quota::Kind;
 use crate::protocol::result::{Reason, Status};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,4 +133,33 @@ async fn all_who_wait_for_a_cell_get_its_result() {
     assert_eq!(later, result);
     let unknown = within("an answer", result_of(&client.session, &log, 2)).await.unwrap_err();
     assert_eq!(unknown.code, Code::NoSuchCell);
+}
+
+/// Making a session reads and writes files, for which others must not wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = Arc::new(parking_lot::Mutex::new(held));
+    for _ in 0..BLOCKING_THREADS {
+        let held = Arc::clone(&held);
+        daemon.runtime.as_ref().unwrap().spawn_blocking(move || held.lock().recv());
+    }
+    let named = NewSession { name: Some(SessionName::parse("a").unwrap()), ..NewSession::default() };
+    let (id, request) = (SessionId::fresh(), Box::new(named.clone()));
+    let first = send_now(&daemon.supervisor, |reply_to| SupervisorMsg::Create {
+        id,
+        peer: OWNER,
+        request,
+        nested: false,
+        job: None,
+        memory: None,
+        reply_to,
+    });
+    let second = daemon.makes(OWNER, named).await.err().expect("the name is taken");
+    assert_eq!(second.code, Code::SessionExists);
+    assert_eq!(daemon.ledger.used(OWNER, Kind::Sessions), 1);
+    drop(release);
+    assert_eq!(within("it is made", first).await.unwrap().unwrap().id, id);
 }

@@ -33,6 +33,7 @@ use crate::config::{Paths, load_text};
 use crate::protocol::api::{NewSession, SessionState};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionId};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
@@ -44,7 +45,9 @@ use crate::tools::{Context, Definition, Registry, Tool, ToolFuture, ToolOutput};
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-const OWNER: u32 = 4321;
+const OWNER: Principal = Principal::new(4321);
+/// What a daemon may do at once that blocks.
+const BLOCKING_THREADS: usize = 32;
 /// The model plays what `Home::model_says` wrote.
 const SETTINGS: &str = r#"
     [sandbox]
@@ -146,8 +149,9 @@ impl Home {
             directory: directory.clone(),
             restores: Arc::clone(&self.restores),
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let runtime = runtime.unwrap();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all();
+        let runtime = runtime.build().unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
         Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, supervisor }
     }
@@ -159,10 +163,17 @@ impl Daemon {
         self.makes(OWNER, NewSession::default()).await.unwrap()
     }
 
-    async fn makes(&self, peer: u32, request: NewSession) -> Result<Client, Problem> {
+    async fn makes(&self, peer: Principal, request: NewSession) -> Result<Client, Problem> {
         let (id, request) = (SessionId::fresh(), Box::new(request));
-        let create =
-            |reply_to| SupervisorMsg::Create { id, peer, request, nested: false, job: None, reply_to };
+        let create = |reply_to| SupervisorMsg::Create {
+            id,
+            peer,
+            request,
+            nested: false,
+            job: None,
+            memory: None,
+            reply_to,
+        };
         within("there is a session", ask(&self.supervisor, create)).await?;
         let session = self.directory.find(peer, &id.to_string(), false).expect("the session").session;
         Ok(Client { id, session, journal: self.journal.clone() })

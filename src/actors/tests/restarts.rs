@@ -1,3 +1,5 @@
+use futures_util::FutureExt;
+
 use super::*;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::HostFrame;
@@ -108,7 +110,10 @@ async fn a_session_that_waits_to_read_its_journal_is_listed() {
     let [session] = &listed[..] else { panic!("there is one session") };
     let view = within("it is shown", session.view()).await.unwrap();
     assert_eq!((view.id, view.state), (client.id, SessionState::Restoring));
+    // What is sent to it meanwhile would wait in its mailbox, however much that is.
+    assert!(session.answers().now_or_never().is_none(), "nothing is sent to it yet");
     drop(others);
+    within("it answers", session.answers()).await;
     daemon.client(client.id).has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
     let view = within("it is shown", session.view()).await.unwrap();
     assert_eq!(view.state, SessionState::Idle);

@@ -40,7 +40,7 @@ async fn a_decision_is_answered_when_the_journal_has_it() {
     let held = client.journal.hold_writer();
     let (sender, mut decided) = oneshot::channel();
     let (id, decision) = (approval.id.clone(), Decision::Accept { code: None });
-    asks.cast(AsksMsg::Decide { id, decision, by: OWNER, reply_to: sender.into() }).unwrap();
+    asks.cast(AsksMsg::Decide { id, decision, by: OWNER, memory: None, reply_to: sender.into() }).unwrap();
     // The decision is taken when the next message is answered.
     assert_eq!(client.approvals().await, []);
     assert!(decided.try_recv().is_err(), "it is not written yet");

@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 
 use super::next_step::hoisted;
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
-use crate::agent::arguments::CELL_TOOL;
 use crate::agent::json;
 use crate::agent::turn::Answered;
 use crate::agent::words::{Field, Words};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, Role};
+use crate::protocol::tool_names::CELL_TOOL;
 
 const RESULT: &str = "EXECUTION_RESULT: ";
 const EXECUTE: &str = "execute_code";

@@ -7,10 +7,10 @@
 use std::collections::HashSet;
 
 use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
-use crate::agent::arguments::CELL_TOOL;
 use crate::agent::history::NO_ARGUMENTS;
 use crate::agent::words::Field;
 use crate::protocol::chat::{ChatReply, Finish, ToolCall};
+use crate::protocol::tool_names::CELL_TOOL;
 
 const DEPENDENCIES: &str = "pip-dependencies-to-install";
 const CODE: &str = "execution-code";

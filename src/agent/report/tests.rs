@@ -117,7 +117,7 @@ fn success_in_english() {
         ### Files changed in the workspace:
         ```
         plot.png (new, 2048 bytes)
-        old\n## heading (removed)
+        old\u{a}## heading (removed)
         ```
         ### Not shown:
         120 bytes from the middle of the output. Print less, or write to a file.
@@ -150,7 +150,7 @@ fn success_in_chinese() {
         ### 工作区中变化的文件：
         ```
         plot.png (新建, 2048 字节)
-        old\n## heading (已删除)
+        old\u{a}## heading (已删除)
         ```
         ### 未显示的内容：
         输出中间的 120 字节。请减少输出，或写入文件。

@@ -135,13 +135,6 @@ fn tamed(text: &str) -> String {
         .collect()
 }
 
-/// Escapes control characters, so that a name chosen by the guest stays on one line.
-pub(super) fn escaped(name: &str) -> String {
-    name.chars()
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect::<Vec<_>>() } else { vec![c] })
-        .collect()
-}
-
 pub(super) fn number_lines(source: &str) -> String {
     let count = source.lines().count();
     let width = count.to_string().len();

@@ -119,6 +119,8 @@ fn other_names_of_tools_and_parameters_are_understood() {
         assert_eq!(shown(&effects), [wanted]);
         ran(&mut machine, id, "");
     }
+    let effects = reply(&mut asking(false, &[]), calls("", &[("c", "GetSecretTool", "{}")]));
+    assert_eq!(shown(&effects), ["tool c get_secret"]);
 }
 
 #[test]

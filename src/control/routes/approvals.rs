@@ -2,17 +2,18 @@
 
 use axum::Json;
 use axum::extract::State;
+use futures_util::future::join_all;
 
-use super::{App, ListQuery};
+use super::requests::ListQuery;
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::{ask, call_part, call_promptly};
-use crate::actors::directory::Listed;
-use crate::actors::session::messages::SessionMsg;
+use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::{ApiResult, Refused};
 use crate::protocol::api::Done;
-use crate::protocol::ask::{ApprovalList, Decision};
+use crate::protocol::ask::{Approval, ApprovalList, Decision};
 use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::{Code, Problem};
 
@@ -21,22 +22,25 @@ pub async fn list(
     peer: Peer,
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<ApprovalList>> {
-    let mut approvals = Vec::new();
-    for Listed { session, .. } in app.directory.list(query.owner(&app, &peer)?) {
-        // A session that ends meanwhile has no approvals any more.
-        let Ok(Ok(asks)) = call_promptly(&session, |reply_to| SessionMsg::Asks { reply_to }).await else {
-            continue;
-        };
-        if let Ok(pending) = call_promptly(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await {
-            if pending.iter().any(|approval| approval.owner != peer.uid) {
-                // The administrator sees another user's code, which the session records.
-                let _ = session.cast(SessionMsg::ActedOn { admin: peer.uid, act: peer.act.clone() });
-            }
-            approvals.extend(pending);
+    // All at once, because one of them may answer late.
+    let pending = app.directory.list(query.owner(&app, &peer)?).into_iter().map(async |listed| {
+        // A session that ends meanwhile has no approvals any more; of one that reads its journal none are known yet.
+        let pending =
+            listed.answer(pending(&listed.session)).await.ok().and_then(Result::ok).unwrap_or_default();
+        if pending.iter().any(|approval| approval.owner != peer.principal) {
+            // The administrator sees another user's code, which the session records.
+            let _ = listed.session.cast(SessionMsg::ActedOn { admin: peer.principal, act: peer.act.clone() });
         }
-    }
+        pending
+    });
+    let mut approvals = join_all(pending).await.concat();
     approvals.sort_by(|a, b| a.asked_at.cmp(&b.asked_at));
     Ok(Json(ApprovalList { approvals }))
+}
+
+async fn pending(session: &SessionRef) -> Result<Vec<Approval>, Problem> {
+    let asks = call_promptly(session, |reply_to| SessionMsg::Asks { reply_to }).await??;
+    call_promptly(&asks, |reply_to| AsksMsg::Approvals { reply_to }).await
 }
 
 /// The approval's id begins with the id of its session.
@@ -44,7 +48,7 @@ pub async fn decide(
     State(app): State<App>,
     peer: Peer,
     Path(id): Path<String>,
-    JsonBody(decision, _charge): JsonBody<Decision>,
+    JsonBody(decision, memory): JsonBody<Decision>,
 ) -> ApiResult<Json<Done>> {
     let none = || {
         Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
@@ -58,12 +62,10 @@ pub async fn decide(
         _ => none(),
     })?;
     let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
-    let decide = |reply_to| AsksMsg::Decide { id, decision, by: peer.uid, reply_to };
+    let memory = Some(memory);
+    let decide = |reply_to| AsksMsg::Decide { id, decision, by: peer.principal, memory, reply_to };
     // The answer comes when the journal has the decision.
     let decided = tokio::time::timeout(JOURNAL_TIMEOUT, call_part(&session, &asks, None, decide)).await;
-    decided.map_err(|_| {
-        Problem::new(Code::Storage, "the decision was taken, and cannot be written into the journal yet")
-            .hint("free some space where the daemon's home is")
-    })???;
+    decided.map_err(|_| app.journal.unwritten("the decision was taken, which may be forgotten"))???;
     Ok(Json(Done {}))
 }

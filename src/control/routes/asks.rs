@@ -7,12 +7,13 @@ use axum::response::{IntoResponse, Response};
 use ractor::RpcReplyPort;
 use std::time::Duration;
 
-use super::{AnswerQuery, App, SessionRequest};
+use super::requests::{AnswerQuery, SessionRequest};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::asks::port::ended;
 use crate::actors::asks::spec::default_model;
 use crate::actors::calls::{PROMPT, ask, call_part, lives};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::problems::{ApiResult, Refused};
 use crate::control::sse::Until;
@@ -64,14 +65,15 @@ async fn answer(
 pub async fn start(
     request: SessionRequest,
     Query(query): Query<AnswerQuery>,
-    JsonBody(new, _charge): JsonBody<NewAsk>,
+    JsonBody(new, memory): JsonBody<NewAsk>,
 ) -> ApiResult<Response> {
     if query.wait && query.stream {
         return Err(Problem::new(Code::BadRequest, "`wait` and `stream` exclude each other").into());
     }
     let session = request.session().await?;
-    let new = Box::new(new);
-    let view = of_asks(&session, None, |reply_to| AsksMsg::Start { new, outer: None, reply_to }).await??;
+    let (new, memory) = (Box::new(new), Some(memory));
+    let start = |reply_to| AsksMsg::Start { new, outer: None, memory, reply_to };
+    let view = of_asks(&session, None, start).await??;
     answer(&request, &session, &query, (StatusCode::ACCEPTED, view)).await
 }
 

@@ -5,16 +5,19 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use std::sync::Arc;
 
-use super::{AnswerQuery, App, SessionRequest, WaitQuery, sessions};
+use super::requests::{AnswerQuery, SessionRequest, WaitQuery};
+use super::sessions;
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::results;
 use crate::actors::session::keyed::{Keyed, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::Until;
+use crate::controls;
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::{Code, Problem};
@@ -40,7 +43,7 @@ pub async fn run(
     request: SessionRequest,
     Query(query): Query<AnswerQuery>,
     idempotency: Option<Extension<Key>>,
-    JsonBody(body, charge): JsonBody<RunCell>,
+    JsonBody(body, memory): JsonBody<RunCell>,
 ) -> ApiResult<Response> {
     let session = request.session().await?;
     let SessionRequest { app, peer, .. } = request;
@@ -51,11 +54,10 @@ pub async fn run(
         AnswerQuery { wait: true, .. } => Wants::Result,
         AnswerQuery { .. } => Wants::Number,
     };
-    let keyed = key.map(|key| Keyed { owner: peer.uid, key, wants });
-    let request = CellRequest { keyed, ..CellRequest::new(body.code, body.mode, timeout) };
+    let keyed = key.map(|key| Keyed { owner: peer.principal, key, wants });
+    let memory = Some(Arc::new(memory));
+    let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-    // From here on the session owns the code and has its own charge for it.
-    drop(charge);
     if query.stream {
         return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
     }
@@ -113,12 +115,13 @@ async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
     Ok(CellView { cell, state: CellState::Done, events_after, result: Some(result) })
 }
 
-pub async fn eval(request: SessionRequest, JsonBody(body, _charge): JsonBody<Eval>) -> ApiResult<Response> {
+pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval>) -> ApiResult<Response> {
     let session = request.session().await?;
     let timeout = request.app.settings.cells.timeouts().checked(body.timeout_s)?;
     let Eval { expression, values, isolated, .. } = body;
     if isolated {
-        let message = |reply_to| SessionMsg::Compute { expression, values, timeout, reply_to };
+        let memory = controls::setting("requests_keep_their_charge", memory);
+        let message = |reply_to| SessionMsg::Compute { expression, values, timeout, memory, reply_to };
         return Ok(Json(ask(&session, message).await?).into_response());
     }
     if !values.is_empty() {
@@ -126,7 +129,9 @@ pub async fn eval(request: SessionRequest, JsonBody(body, _charge): JsonBody<Eva
             .hint("seed the session, or set `isolated`")
             .into());
     }
-    let request = CellRequest { expression: true, ..CellRequest::new(expression, Mode::Fork, timeout) };
+    let memory = Some(Arc::new(memory));
+    let request =
+        CellRequest { expression: true, memory, ..CellRequest::new(expression, Mode::Fork, timeout) };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use std::convert::Infallible;
 
-use super::SessionRequest;
+use super::requests::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path, keep_with};
 use crate::control::problems::ApiResult;
@@ -20,11 +20,11 @@ use crate::protocol::tool::{ClientAnswer, NewClientTools};
 /// Answers with a stream of calls, each an event `tool_call` with a `ClientCall`.
 pub async fn lend(
     request: SessionRequest,
-    JsonBody(new, _charge): JsonBody<NewClientTools>,
+    JsonBody(new, memory): JsonBody<NewClientTools>,
 ) -> ApiResult<Response> {
-    let lease = request.ask(|reply_to| SessionMsg::Lend { tools: new.tools, reply_to }).await?;
+    let lease = request.ask(|reply_to| SessionMsg::Lend { tools: new.tools, memory, reply_to }).await?;
     let SessionRequest { app, peer, .. } = request;
-    let (shutdown, pool) = (app.shutdown, app.ledger.memory(peer.uid));
+    let (shutdown, pool) = (app.shutdown, app.ledger.memory(peer.principal));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
     let calls = stream::unfold((lease, ready), move |(mut lease, ready)| {
         let (shutdown, pool) = (shutdown.clone(), pool.clone());
@@ -54,7 +54,7 @@ pub async fn lend(
 pub async fn answer(
     request: SessionRequest,
     Path((_, call)): Path<(String, String)>,
-    JsonBody(answer, _charge): JsonBody<ClientAnswer>,
+    JsonBody(answer, memory): JsonBody<ClientAnswer>,
 ) -> ApiResult<Json<Done>> {
-    request.act(|reply_to| SessionMsg::AnswerCall { call, answer, reply_to }).await
+    request.act(|reply_to| SessionMsg::AnswerCall { call, answer, memory, reply_to }).await
 }

@@ -8,7 +8,7 @@ use futures_util::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
 
-use super::SessionRequest;
+use super::requests::SessionRequest;
 use crate::actors::calls::ask;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::Query;

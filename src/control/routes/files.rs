@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
-use super::SessionRequest;
+use super::requests::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, in_time, upload_slot};
 use crate::control::problems::ApiResult;
@@ -168,7 +168,7 @@ pub async fn put(
     let found = target.handles().await;
     let SessionRequest { app, peer, .. } = target;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
-    let slot = upload_slot(&app, peer.uid)?;
+    let slot = upload_slot(&app, peer.principal)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let (session, handles) = match found {
         Ok(found) => found,

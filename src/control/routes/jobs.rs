@@ -11,8 +11,9 @@ use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::events::{EventsQuery, last_event_id};
 use super::files::pass_over;
-use super::{App, ListQuery, WaitQuery};
+use super::requests::{ListQuery, WaitQuery};
 use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_slot};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
@@ -33,8 +34,8 @@ const LIST_COPIES: u64 = 3;
 
 /// Receives the input files of a job. The answer comes after the whole stream is on disk and checked.
 pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> ApiResult<Json<JobInput>> {
-    let slot = upload_slot(&app, peer.uid)?;
-    let reserved = app.inputs.reserve(peer.uid);
+    let slot = upload_slot(&app, peer.principal)?;
+    let reserved = app.inputs.reserve(peer.principal);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let kept = tokio::task::spawn_blocking(move || {
         let _slot = slot;
@@ -73,16 +74,17 @@ fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> 
 pub async fn submit(
     State(app): State<App>,
     peer: Peer,
-    JsonBody(job, _charge): JsonBody<NewJob>,
+    JsonBody(job, memory): JsonBody<NewJob>,
 ) -> ApiResult<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
-    let view = app.jobs.call(|reply_to| JobsMsg::Submit { owner: peer.uid, job, reply_to }).await?;
+    let view =
+        app.jobs.call(|reply_to| JobsMsg::Submit { owner: peer.principal, job, memory, reply_to }).await?;
     Ok((StatusCode::ACCEPTED, Json(view?)))
 }
 
 pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> ApiResult<Response> {
     let owner = query.owner(&app, &peer)?;
-    let mut memory = app.ledger.memory(peer.uid).open(MemoryPurpose::Answers);
+    let mut memory = app.ledger.memory(peer.principal).open(MemoryPurpose::Answers);
     // Each record is charged before it is read, and so is the answer that all of them become.
     let jobs = app.journal.job_views(owner, JOBS_LISTED, |bytes| {
         memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Problem::from)
@@ -188,7 +190,7 @@ pub async fn events(
             () = async { while state.changed().await.is_ok() {} } => ends.cancel(),
         }
     });
-    let pool = app.ledger.memory(peer.uid);
+    let pool = app.ledger.memory(peer.principal);
     Ok(sse::respond(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
@@ -207,12 +209,10 @@ async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
     let found = app.journal.job(id)?;
-    let may = |record: &JobRecord| {
-        record.view.owner == peer.uid || peer.admin || !controls::holds("jobs_have_an_owner")
-    };
+    let may = |record: &JobRecord| peer.reaches(record.view.owner) || !controls::holds("jobs_have_an_owner");
     let record = found.filter(may).ok_or_else(unknown)?;
-    if record.view.owner != peer.uid {
-        app.journal.note_act(id, peer.uid, &peer.act).await?;
+    if record.view.owner != peer.principal {
+        app.journal.note_act(id, peer.principal, &peer.act).await?;
     }
     Ok(record)
 }

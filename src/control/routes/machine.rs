@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use tokio::sync::mpsc;
 
-use super::App;
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
@@ -22,11 +22,10 @@ use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 
 pub async fn health(State(app): State<App>, peer: Peer) -> ApiResult<Json<Health>> {
-    let seen = (!peer.admin).then_some(peer.uid);
+    let seen = (!peer.admin).then_some(peer.principal);
     let sessions = app.directory.list(seen).len();
     let mut problems = app.launcher.troubles().await;
-    let journal = app.journal.healthy().err();
-    problems.extend(journal.map(|trouble| format!("the journal cannot be written: {trouble}")));
+    problems.extend(app.journal.healthy().err().map(|trouble| trouble.to_string()));
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
     Ok(Json(Health { status, problems, sessions }))
 }
@@ -52,7 +51,7 @@ pub async fn shut_down(
     peer: Peer,
     JsonBody(body, _charge): JsonBody<Shutdown>,
 ) -> ApiResult<Json<Done>> {
-    if !peer.admin && peer.uid != app.launcher.service.uid {
+    if !peer.admin && peer.principal != app.launcher.service.principal() {
         return Err(Problem::new(
             Code::Forbidden,
             "only the daemon's own user, root and administrators may stop it",
@@ -76,22 +75,22 @@ pub async fn quota(
     peer: Peer,
     Query(query): Query<QuotaQuery>,
 ) -> ApiResult<Json<QuotaView>> {
-    let uid = match query.user {
-        None => peer.uid,
+    let owner = match query.user {
+        None => peer.principal,
         Some(user) => {
             let none = || Problem::new(Code::BadRequest, "there is no such user");
-            let uid = app.identities.named(&user, &peer).await;
-            if uid != Some(peer.uid) {
+            let named = app.identities.named(&user, &peer).await;
+            if named != Some(peer.principal) {
                 peer.require_admin(&app.settings.admin.group, "see what others have")?;
             }
-            uid.ok_or_else(none)?
+            named.ok_or_else(none)?
         }
     };
-    let who = app.identities.of(uid).await?;
-    if uid != peer.uid {
-        app.ledger.set_limits(uid, app.settings.quota.of(uid, who.name.as_deref(), &who.groups));
+    let who = app.identities.of(owner).await?;
+    if owner != peer.principal {
+        app.ledger.set_limits(owner, app.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
-    Ok(Json(QuotaView { uid, user: who.name.clone(), quotas: app.ledger.usage(uid) }))
+    Ok(Json(QuotaView { uid: owner, user: who.name.clone(), quotas: app.ledger.usage(owner) }))
 }
 
 /// Progress lines that wait for the client; a slow client misses some.

@@ -6,11 +6,12 @@ use axum::{Extension, Json};
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::{App, ListQuery, SessionRequest};
+use super::requests::{ListQuery, SessionRequest};
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::replay;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
 use crate::control::idempotency::{Key, NewTarget};
 use crate::control::peer::Peer;
@@ -27,9 +28,9 @@ pub const PATH: &str = "/v1/sessions";
 
 pub async fn create(
     State(app): State<App>,
-    Peer { uid, .. }: Peer,
+    Peer { principal, .. }: Peer,
     idempotency: Option<Extension<Key>>,
-    JsonBody(request, _charge): JsonBody<NewSession>,
+    JsonBody(request, memory): JsonBody<NewSession>,
 ) -> ApiResult<(StatusCode, Json<SessionView>)> {
     let (id, request) = (SessionId::fresh(), Box::new(request));
     let key = idempotency.map(|Extension(Key(key))| key);
@@ -37,13 +38,21 @@ pub async fn create(
         // Recorded before the session exists, so that a repeated request finds the session even if the daemon dies
         // meanwhile.
         let target = json!(NewTarget { new_session: id });
-        app.journal.aim(uid, key, Some(&target)).await?;
+        app.journal.aim(principal, key, Some(&target)).await?;
     }
-    let message =
-        |reply_to| SupervisorMsg::Create { id, peer: uid, request, nested: false, job: None, reply_to };
+    let memory = Some(memory);
+    let message = |reply_to| SupervisorMsg::Create {
+        id,
+        peer: principal,
+        request,
+        nested: false,
+        job: None,
+        memory,
+        reply_to,
+    };
     let made = ask(&app.supervisor, message).await;
     if let (Err(_), Some(key)) = (&made, &key)
-        && let Err(error) = app.journal.aim_at_nothing(uid, key, id).await
+        && let Err(error) = app.journal.aim_at_nothing(principal, key, id).await
     {
         tracing::warn!(%error, "a key is kept for a session that was not made");
     }

@@ -25,7 +25,7 @@ impl EventBody {
     }
 
     /// The ask that the event names.
-    fn ask(&self) -> Option<AskNumber> {
+    pub fn ask(&self) -> Option<AskNumber> {
         match self {
             Self::AskStarted { ask, .. }
             | Self::ModelAsked { ask, .. }
@@ -112,6 +112,7 @@ mod tests {
     use crate::protocol::ask::{Approval, Decision, Subject};
     use crate::protocol::event::{CellOrigin, ToolOutcome};
     use crate::protocol::ids::{SessionId, SessionName};
+    use crate::protocol::principal::Principal;
     use crate::protocol::result::{Mode, Stream};
     use serde_json::{Map, Value};
 
@@ -143,7 +144,7 @@ mod tests {
                 id: id.into(),
                 session: SessionId::fresh(),
                 session_name: SessionName::parse("lab").unwrap(),
-                owner: 0,
+                owner: Principal::ROOT,
                 ask,
                 call: None,
                 cell,

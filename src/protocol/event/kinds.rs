@@ -10,6 +10,7 @@ use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::preload::Preloaded;
+use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
 
@@ -156,7 +157,7 @@ pub enum EventBody {
     SessionRemoved,
     /// An administrator did something with the session; who, and what request it was.
     AdminActed {
-        admin: u32,
+        admin: Principal,
         act: String,
     },
 
@@ -229,7 +230,7 @@ pub enum EventBody {
         id: String,
         decision: Decision,
         /// User id; none if no person decided: the time for it is over, or the call does not wait any more.
-        by: Option<u32>,
+        by: Option<Principal>,
     },
     PlanChanged {
         ask: Option<AskNumber>,

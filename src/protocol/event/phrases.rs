@@ -7,7 +7,7 @@ use crate::protocol::ask::{Approval, AskEnd, AskOutcome, Decision, Subject};
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
-use crate::protocol::text::{clipped, one_line, visible};
+use crate::protocol::text::{brief, one_line, visible};
 
 /// Characters of a tool's arguments that are shown, so that a call fits on one line.
 const ARGUMENTS_CHARS: usize = 200;
@@ -15,7 +15,7 @@ const ARGUMENTS_CHARS: usize = 200;
 /// `name(a=1, b="x")`, on one line and cut if need be.
 pub fn call(name: &str, arguments: &Map<String, Value>) -> String {
     let given: Vec<String> = arguments.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    format!("{}({})", one_line(name), clipped(&one_line(&visible(&given.join(", "))), ARGUMENTS_CHARS))
+    format!("{}({})", one_line(name), brief(&visible(&given.join(", ")), ARGUMENTS_CHARS))
 }
 
 /// `code: import os …` or `tool: name(…)`

@@ -6,7 +6,7 @@ use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
 use crate::protocol::result::{ExecutionResult, Status};
-use crate::protocol::text::{clipped, one_line};
+use crate::protocol::text::{brief, one_line};
 
 /// Characters of a text of a model, a tool or a person that a sentence quotes. The event holds the whole text.
 const QUOTE_CHARS: usize = 160;
@@ -153,7 +153,7 @@ impl EventBody {
 }
 
 fn quote(text: &str) -> String {
-    clipped(&one_line(text), QUOTE_CHARS)
+    brief(text, QUOTE_CHARS)
 }
 
 fn finished(result: &ExecutionResult) -> String {

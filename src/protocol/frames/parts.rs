@@ -61,6 +61,8 @@ pub struct KernelLimits {
     pub names: u64,
     /// Checkpoints in the ring; 0 switches them off.
     pub checkpoints: u64,
+    /// Checkpoints are made when the session rests, and not after every cell of a quick succession.
+    pub checkpoints_at_rest: bool,
     /// Memory that all checkpoints together may hold on top of the session's own.
     pub checkpoint_bytes: u64,
     /// The session's own memory.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::controls;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::accounts::Accounts;
 use crate::sandbox::spec::Choice;
@@ -38,6 +39,10 @@ impl Service {
         let uid = rustix::process::geteuid().as_raw();
         Self { system: uid == 0, uid, gid: rustix::process::getegid().as_raw() }
     }
+
+    pub fn principal(self) -> Principal {
+        Principal::new(self.uid)
+    }
 }
 
 #[derive(Debug)]
@@ -57,7 +62,7 @@ pub struct Workspace {
     /// In a caller's folder, the list that says whether the caller's id is still the caller's account.
     accounts: Option<Accounts>,
     /// The user whose threads work in the folder.
-    pays: u32,
+    pays: Principal,
     /// How full the folder is while files are uploaded.
     filling: Arc<Filling>,
 }
@@ -125,8 +130,8 @@ impl Workspace {
 
     /// Counts the threads that work in the folder for this user.
     #[must_use]
-    pub fn paid_by(mut self, uid: u32) -> Self {
-        self.pays = uid;
+    pub fn paid_by(mut self, owner: Principal) -> Self {
+        self.pays = owner;
         self
     }
 
@@ -172,7 +177,7 @@ impl Workspace {
             choice,
             ids,
             accounts: None,
-            pays: service.uid,
+            pays: service.principal(),
             filling: Arc::default(),
         })
     }
@@ -184,7 +189,7 @@ impl Workspace {
         service: Service,
         mapping: UserMapping,
         choice: Choice,
-        peer: u32,
+        peer: Principal,
         private: &[PathBuf],
         accounts: &Accounts,
     ) -> Result<Self, Problem> {
@@ -199,7 +204,7 @@ impl Workspace {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
         // The path is opened with the peer's rights, because root can open more.
-        let eyes = (service.system && peer != 0).then(|| Ids::of_user(peer));
+        let eyes = (service.system && !peer.is_root()).then(|| Ids::of_user(peer.uid()));
         let opened = acting_as(eyes.as_ref(), || {
             let path = std::fs::canonicalize(path)?;
             let root = open_folder(&path)?;
@@ -209,7 +214,7 @@ impl Workspace {
             Some(_) => not_yours(),
             None => bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"),
         })?;
-        if peer != 0 && found.st_uid != peer && controls::holds("workspace_is_the_callers") {
+        if !peer.is_root() && found.st_uid != peer.uid() && controls::holds("workspace_is_the_callers") {
             return Err(not_yours());
         }
         local::check(&root, &path)?;
@@ -412,7 +417,15 @@ mod tests {
         }
         let choice = Choice { backend: crate::protocol::receipt::Backend::Docker, why: String::new() };
         let accounts = Accounts::load(home.path().join("accounts.json"));
-        let made = Workspace::of_caller(&path, service, UserMapping::Same, choice, DAEMON, &[], &accounts);
+        let made = Workspace::of_caller(
+            &path,
+            service,
+            UserMapping::Same,
+            choice,
+            Principal::new(DAEMON),
+            &[],
+            &accounts,
+        );
         let mut workspace = made.unwrap();
         let now = workspace.user;
         assert_eq!((now.uid, now.gid), (DAEMON, DAEMON));
@@ -442,10 +455,10 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let open = |accounts: &Accounts| {
             let choice = Choice { backend: Backend::Process, why: String::new() };
-            Workspace::of_caller(&folder, own, UserMapping::Same, choice, own.uid, &[], accounts)
+            Workspace::of_caller(&folder, own, UserMapping::Same, choice, own.principal(), &[], accounts)
         };
-        open(&Accounts::of_ann(home.path(), own.uid, "ann")).unwrap();
-        let refused = open(&Accounts::of_ann(home.path(), own.uid, "bob")).unwrap_err();
+        open(&Accounts::of_ann(home.path(), own.principal(), "ann")).unwrap();
+        let refused = open(&Accounts::of_ann(home.path(), own.principal(), "bob")).unwrap_err();
         assert!(refused.message.contains("`bob`"), "{refused:?}");
     }
 }

@@ -6,13 +6,11 @@
 //! fails with `EDQUOT` (`ENOSPC` on xfs), and files that are deleted but still open count, too. A guest cannot move its
 //! files into another project, because the system-call filter's list of `ioctl`s lacks the one for that.
 
-mod sys;
-
 use sha2::{Digest, Sha256};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use sys::{FolderAttributes, Quota};
+use crate::project_quotas::{self, FolderAttributes, Quota, are_enforced};
 
 /// The daemon's projects have numbers from here on, far from those that administrators choose.
 const FIRST: u32 = 0x4000_0000;
@@ -22,19 +20,14 @@ const TRIES: u32 = 8;
 /// The unit of the kernel's limits.
 const BLOCK: u64 = 1024;
 
-/// Whether the file system enforces the limits of projects.
-fn is_enforced(folder: BorrowedFd<'_>) -> bool {
-    sys::enforces_projects(folder).unwrap_or(false)
-}
-
 /// Puts a folder into a project of its own with these limits. Returns whether the kernel enforces them. A folder that
 /// has content and is not in such a project is left alone: its files could not be moved into the project any more, and
 /// would not count.
 pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> rustix::io::Result<bool> {
-    if !is_enforced(folder) {
+    if !are_enforced(folder) {
         return Ok(false);
     }
-    let mut attributes = sys::attributes(folder)?;
+    let mut attributes = project_quotas::attributes(folder)?;
     let project = match own(&attributes) {
         Some(project) => project,
         None if !is_empty(folder)? => return Ok(false),
@@ -44,19 +37,23 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
         },
     };
     // The limit is set before the folder joins the project, so that no file is ever without a limit.
-    sys::limit(folder, project, Quota { blocks: bytes.div_ceil(BLOCK), entries, ..Quota::default() })?;
+    project_quotas::limit(
+        folder,
+        project,
+        Quota { blocks: bytes.div_ceil(BLOCK), entries, ..Quota::default() },
+    )?;
     if own(&attributes).is_none() {
         attributes.join(project);
-        sys::set_attributes(folder, &attributes)?;
+        project_quotas::set_attributes(folder, &attributes)?;
     }
     Ok(true)
 }
 
 /// Removes the limits of a folder that is deleted and only still open.
 pub fn release(folder: BorrowedFd<'_>) {
-    let project = sys::attributes(folder).ok().as_ref().and_then(own);
+    let project = project_quotas::attributes(folder).ok().as_ref().and_then(own);
     if let Some(project) = project
-        && let Err(error) = sys::limit(folder, project, Quota::default())
+        && let Err(error) = project_quotas::limit(folder, project, Quota::default())
     {
         tracing::debug!(%error, project, "the limits of a project stay");
     }
@@ -80,7 +77,7 @@ fn free(folder: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<Option<u32>> 
     let first = first_number(path);
     for nth in 0..TRIES {
         let project = FIRST + (first + nth) % COUNT;
-        if sys::quota(folder, project)? == Quota::default() {
+        if project_quotas::quota(folder, project)? == Quota::default() {
             return Ok(Some(project));
         }
     }
@@ -111,7 +108,7 @@ mod tests {
     fn without_project_quotas_a_folder_is_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let opened = std::fs::File::open(folder.path()).unwrap();
-        if !is_enforced(opened.as_fd()) {
+        if !are_enforced(opened.as_fd()) {
             assert_eq!(hold(opened.as_fd(), folder.path(), 1 << 20, 10), Ok(false));
             std::fs::write(folder.path().join("x"), vec![0; 2 << 20]).unwrap();
         }

@@ -53,6 +53,14 @@ pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
             ),
             "give its owner the right to read it (`chmod u+rx FOLDER`), or use another folder",
         ),
+        Err(Found::Mount(path)) => refused(
+            format!(
+                "another file system is mounted in the folder `{}` of the workspace, which code in the sandbox would reach, and in \
+                 which nothing is looked at or counted",
+                shown(&Path::new(".").join(path))
+            ),
+            "unmount it, or use a folder without mounts in it",
+        ),
         Err(Found::TooMany) => refused(
             format!(
                 "the workspace has more than {ENTRIES_LOOKED_AT} files, too many to look for programs with a \
@@ -70,6 +78,8 @@ enum Found {
     Capable(PathBuf),
     /// A folder that the guest could open, and the daemon with its rights cannot see into.
     Unread(PathBuf),
+    /// A folder in which another file system is mounted. Binds of workspaces are recursive, so the guest sees into it.
+    Mount(PathBuf),
     TooMany,
 }
 
@@ -79,6 +89,7 @@ fn find(root: &Root<'_>, most: usize) -> Result<(), Found> {
         Met::Entry(entry) if may_be_replaced(&entry.stat, root.uid) && has_capabilities(&entry) => {
             Err(Found::Capable(entry.path()))
         }
+        Met::Unread { folder, error: Errno::XDEV } => Err(Found::Mount(folder.to_owned())),
         Met::Unread { folder, error } if !is_out_of_reach(root, folder, error) => {
             Err(Found::Unread(folder.to_owned()))
         }
@@ -114,8 +125,8 @@ fn has_capabilities(entry: &Entry<'_>) -> bool {
 fn is_out_of_reach(root: &Root<'_>, folder: &Path, error: Errno) -> bool {
     match error {
         Errno::ACCESS | Errno::PERM => !is_guests(root, folder),
-        // The entry is gone meanwhile, was replaced, or is on another file system.
-        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => true,
+        // The entry is gone meanwhile, or was replaced.
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => true,
         _ => false,
     }
 }
@@ -192,6 +203,27 @@ mod tests {
             assert_eq!(of(ANOTHER, 0o700), Ok(()));
         }
         std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// Only root may mount, so others leave this test out.
+    #[test]
+    fn a_folder_with_a_mount_in_it_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let point = folder.path().join("deep/point");
+        std::fs::create_dir_all(&point).unwrap();
+        let run = |program: &str, arguments: &[&str]| {
+            let status = std::process::Command::new(program).args(arguments).arg(&point).status().unwrap();
+            assert!(status.success(), "{program}");
+        };
+        let found = || find(&Root::of_daemon(File::open(folder.path()).unwrap().as_fd()), 10);
+        assert_eq!(found(), Ok(()));
+        run("mount", &["-t", "tmpfs", "none"]);
+        let refused = found();
+        run("umount", &[]);
+        assert_eq!(refused, Err(Found::Mount("deep".into())));
     }
 
     /// `cap_net_raw+ep`, as the kernel stores it. Only root may set it, so others leave this test out.

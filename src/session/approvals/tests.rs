@@ -33,7 +33,7 @@ fn wanted(approvals: &Approvals, question: Question) -> EventBody {
         id: format!("s.{}", approvals.wanted + 1),
         session: SessionId::fresh(),
         session_name: SessionName::parse("s").unwrap(),
-        owner: 1,
+        owner: Principal::ANN,
         ask,
         call: Some(question.call),
         cell,
@@ -47,7 +47,7 @@ fn wanted(approvals: &Approvals, question: Question) -> EventBody {
 }
 
 fn decided(id: &str, decision: Decision) -> EventBody {
-    EventBody::ApprovalDecided { id: id.into(), decision, by: Some(1) }
+    EventBody::ApprovalDecided { id: id.into(), decision, by: Some(Principal::ANN) }
 }
 
 fn ask_finished(ask: AskNumber) -> EventBody {
@@ -96,9 +96,9 @@ fn op() -> impl Strategy<Value = Op> {
 
 impl World {
     fn record(&mut self, event: EventBody) {
-        let decided = self.book.take(&event, &clock::now());
+        let decided = self.book.take(&event);
         if let EventBody::ApprovalDecided { id, .. } = &event {
-            assert_eq!(decided.map(|decided| decided.approval.id).as_ref(), Some(id));
+            assert_eq!(decided.map(|approval| approval.id).as_ref(), Some(id));
             *self.decisions.entry(id.clone()).or_default() += 1;
         }
         self.journal.push(event);
@@ -169,7 +169,7 @@ impl World {
             Op::Restart => {
                 let mut again = Approvals::default();
                 for event in &self.journal {
-                    let _ = again.take(event, &clock::now());
+                    let _ = again.take(event);
                 }
                 assert_eq!(again.wanted, self.book.wanted);
                 assert!(again.iter().eq(self.book.iter()), "other approvals wait");
@@ -207,7 +207,7 @@ proptest! {
 
 fn book(events: impl IntoIterator<Item = EventBody>) -> Approvals {
     let mut book = Approvals::default();
-    events.into_iter().for_each(|event| drop(book.take(&event, &clock::now())));
+    events.into_iter().for_each(|event| drop(book.take(&event)));
     book
 }
 
@@ -230,7 +230,7 @@ fn approvals_of_calls_that_have_ended_are_withdrawn() {
         let mut book = book([wanted(&Approvals::default(), of_code(4, 7)), answered]);
         assert_eq!(book.withdrawals().len(), void);
         for event in book.withdrawals() {
-            let _ = book.take(&event, &clock::now());
+            let _ = book.take(&event);
         }
         assert_eq!(book.decision(&of_code(4, 7)), None, "nobody decided");
     }

@@ -405,7 +405,7 @@ impl World {
             Op::ReplayEnded(false),
             Op::Thaw,
         ];
-        for _ in 0..self.cells.len() * 2 + self.views.len() + 4 {
+        for _ in 0..self.cells.len() * 2 + self.views.len() + self.undoing + self.resetting + 4 {
             if !self.takes {
                 self.dies(true);
             }

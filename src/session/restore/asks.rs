@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::agent::Input;
-use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, PlanVersion};
+use crate::protocol::ask::{
+    Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, PlanVersion,
+};
 use crate::protocol::chat::Usage;
 use crate::protocol::clock;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::session::approvals::{Approvals, Decided};
+use crate::session::approvals::Approvals;
+use crate::session::ask_clock::AskClock;
 
 /// The code of a tool failure that stands for a cell that was not run.
 pub const CELL_REFUSED: &str = "cell_refused";
@@ -28,12 +31,10 @@ pub struct Recalled {
     pub cells: HashMap<String, CellNumber>,
     /// Tool calls that were begun, with or without an answer.
     pub called: BTreeSet<String>,
-    /// RFC 3339: when the ask was started.
-    pub began_at: String,
-    /// RFC 3339: when the ask ended.
-    pub ended_at: Option<String>,
-    /// How long the ask waited for people, up to the last decision.
-    pub waited: Duration,
+    /// By the times of the events.
+    clock: AskClock,
+    /// Whether asks within the ask wait for people.
+    waits_within: bool,
     /// Whether the model was asked, that is, the ask did not end while it was still queued.
     pub worked: bool,
     /// The newest step in which the model was asked.
@@ -70,18 +71,8 @@ impl Recalled {
     }
 
     /// The ask's own time, without waiting for people, until its end or until now.
-    pub fn took(&self) -> Duration {
-        match &self.ended_at {
-            Some(at) => clock::between(&self.began_at, at).saturating_sub(self.waited),
-            None => self.spent(None),
-        }
-    }
-
-    /// The ask's own time until now; `since` is when the oldest question without a decision was put to a
-    /// person.
-    pub fn spent(&self, since: Option<&str>) -> Duration {
-        let waits = since.map_or(Duration::ZERO, clock::since);
-        clock::since(&self.began_at).saturating_sub(self.waited + waits)
+    pub fn work_time(&self) -> Duration {
+        self.clock.worked(clock::wall_since_epoch())
     }
 }
 
@@ -131,9 +122,23 @@ impl AsksFold {
         RecalledAsks { approvals, ..self.memory }
     }
 
-    /// Takes an event, and the approval that it decides on.
-    pub fn take(&mut self, event: Event, decided: Option<Decided>) {
+    /// Takes an event, the approval that it decides on, and those that wait after it.
+    pub fn take(&mut self, event: Event, decided: Option<Approval>, approvals: &Approvals) {
         let Event { seq, at, body } = event;
+        let ask = match &body {
+            EventBody::ApprovalWanted { approval } => approval.ask,
+            EventBody::ApprovalDecided { .. } => decided.as_ref().and_then(|approval| approval.ask),
+            body => body.ask(),
+        };
+        self.note(seq, body, decided);
+        let recalled = ask.and_then(|ask| self.memory.asks.get_mut(&ask));
+        if let Some((recalled, at)) = recalled.zip(clock::since_epoch(&at)) {
+            let waits = recalled.waits_within || approvals.of_ask(recalled.ask).next().is_some();
+            recalled.clock.run(recalled.worked && recalled.end.is_none() && !waits, at);
+        }
+    }
+
+    fn note(&mut self, seq: Seq, body: EventBody, decided: Option<Approval>) {
         match body {
             EventBody::AskStarted { ask, spec } => {
                 let recalled = Recalled {
@@ -144,9 +149,8 @@ impl AsksFold {
                     end: None,
                     cells: HashMap::new(),
                     called: BTreeSet::new(),
-                    began_at: at,
-                    ended_at: None,
-                    waited: Duration::ZERO,
+                    clock: AskClock::default(),
+                    waits_within: false,
                     worked: false,
                     asked: 0,
                 };
@@ -154,7 +158,8 @@ impl AsksFold {
             }
             EventBody::ModelAsked { ask, step } => {
                 if let Some(recalled) = self.memory.asks.get_mut(&ask) {
-                    recalled.worked = true;
+                    // A model is not asked while its own calls wait, so what they asked for ended with an earlier daemon.
+                    (recalled.worked, recalled.waits_within) = (true, false);
                     recalled.asked = recalled.asked.max(step);
                 }
             }
@@ -198,22 +203,24 @@ impl AsksFold {
                 self.input(ask, input);
             }
             EventBody::ApprovalDecided { decision, .. } => {
-                let Some(Decided { approval, waited }) = decided else { return };
-                if let Some(recalled) = approval.ask.and_then(|ask| self.memory.asks.get_mut(&ask)) {
-                    recalled.waited += waited;
-                }
+                let Some(approval) = decided else { return };
                 // The machine does not take part in calls within a cell.
                 if let (Some(ask), Some(call), None) = (approval.ask, approval.call, approval.cell) {
                     self.input(ask, Input::Decided { id: call, decision });
                 }
             }
+            EventBody::AskWaitsWithin { ask, approvals } => {
+                if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+                    recalled.waits_within = !approvals.is_empty();
+                }
+            }
             EventBody::PlanChanged { plan, .. } => self.memory.plans.push(*plan),
-            EventBody::AskFinished { ask, end } => self.ended(ask, *end, at),
+            EventBody::AskFinished { ask, end } => self.ended(ask, *end),
             _ => {}
         }
     }
 
-    fn ended(&mut self, ask: AskNumber, end: AskEnd, at: String) {
+    fn ended(&mut self, ask: AskNumber, end: AskEnd) {
         // These ends come from outside the machine and have no input event of their own, so the input is made
         // here.
         match end.outcome {
@@ -228,7 +235,7 @@ impl AsksFold {
             _ => {}
         }
         if let Some(recalled) = self.memory.asks.get_mut(&ask) {
-            (recalled.end, recalled.ended_at) = (Some(end), Some(at));
+            recalled.end = Some(end);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
-use crate::session::approvals::{Decided, code_call};
+use crate::session::approvals::{Approvals, code_call};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::replay::{RecordedCalls, RecordedCell};
@@ -152,10 +152,16 @@ impl Fold {
         restored
     }
 
+    /// The approvals that wait after the events so far.
+    #[must_use]
+    pub fn approvals(&self) -> &Approvals {
+        &self.restored.approvals
+    }
+
     /// Takes an event. Gives the approval that the event decides on.
-    pub fn take(&mut self, event: &Event) -> Option<Decided> {
+    pub fn take(&mut self, event: &Event) -> Option<Approval> {
         let restored = &mut self.restored;
-        let decided = restored.approvals.take(&event.body, &event.at);
+        let decided = restored.approvals.take(&event.body);
         // Attaching to the sandbox is an action of a daemon, not an activity of the session.
         if !matches!(event.body, EventBody::SandboxAttached) {
             restored.active_at = Some(event.at.clone());
@@ -187,8 +193,8 @@ impl Fold {
             // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
-            EventBody::ToolCalled { call, cell, name, arguments, .. } => {
-                self.called(*call, *cell, name, arguments);
+            EventBody::ToolCalled { call, cell, name, arguments, refused_bytes } => {
+                self.called(*call, *cell, name, Some(arguments).filter(|_| refused_bytes.is_none()));
                 self.reaches(*cell, event.seq);
             }
             EventBody::ToolBegun { call, .. } => self.waits_no_more(*call),
@@ -219,7 +225,7 @@ impl Fold {
             EventBody::ApprovalWanted { approval } => self.asked(approval),
             EventBody::ApprovalDecided { .. } => {
                 // The time that a person took does not count as the cell's.
-                let call = decided.as_ref().and_then(|decided| code_call(&decided.approval));
+                let call = decided.as_ref().and_then(code_call);
                 if let Some(open) = call.and_then(|(cell, _)| self.open.get_mut(&cell)) {
                     open.resume(&event.at);
                 }
@@ -277,20 +283,28 @@ impl Fold {
         }
     }
 
-    fn called(&mut self, call: u64, cell: Option<CellNumber>, name: &str, arguments: &Map<String, Value>) {
+    /// `arguments` are none for a call that was refused.
+    fn called(
+        &mut self,
+        call: u64,
+        cell: Option<CellNumber>,
+        name: &str,
+        arguments: Option<&Map<String, Value>>,
+    ) {
         let open = cell.and_then(|cell| self.open.get_mut(&cell));
         // The policy of an ask is in the journal; that of the configuration may have changed. Calls of a
         // replay are answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
-        // No person is asked about a call that is too large to be reviewed.
-        let waits =
-            is_made && self.restored.sandbox_rules.an_ask_names(name) && rules::is_reviewable(arguments);
+        // No person is asked about a call that was refused, or is too large to be reviewed.
+        let reviewable = arguments.filter(|arguments| rules::is_reviewable(arguments));
+        let reviewed =
+            reviewable.filter(|_| is_made && self.restored.sandbox_rules.an_ask_names(name)).cloned();
         let position = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
         });
-        let (name, arguments) = (name.to_owned(), if waits { arguments.clone() } else { Map::new() });
-        self.calls.insert(call, Call { cell, name, arguments, position, waits });
+        let (waits, arguments) = (reviewed.is_some(), reviewed.unwrap_or_default());
+        self.calls.insert(call, Call { cell, name: name.to_owned(), arguments, position, waits });
     }
 
     fn asked(&mut self, approval: &Approval) {

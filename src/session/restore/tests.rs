@@ -367,8 +367,8 @@ fn a_cell_that_begins_again_has_nothing_of_its_earlier_run() {
     }
 }
 
-#[test]
-fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
+/// A running cell of an ask that wants a person to allow the tool `danger`.
+fn cell_of_ask() -> (Vec<EventBody>, CellRules) {
     let spec = serde_json::json!({
         "text": "", "model": "m", "dialect": "tool_calls", "language": "en", "approval": {"tools": ["danger"]},
         "tools": ["danger"], "schema": null, "context": {}, "restricted": false, "fresh": false, "depth": 0,
@@ -380,8 +380,28 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     if let EventBody::CellQueued { origin, .. } = &mut of_ask {
         *origin = Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into() });
     }
-    let mut bodies =
-        vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1), kept(1)];
+    (vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1)], rules)
+}
+
+/// The journal has only the size of what a refused call brought, so a person would be asked about something else.
+#[test]
+fn no_person_is_asked_about_a_call_that_was_refused_before() {
+    let danger = |call, refused_bytes| {
+        let (cell, arguments) = (Some(1), serde_json::Map::new());
+        EventBody::ToolCalled { cell, call, name: "danger".into(), arguments, refused_bytes }
+    };
+    let bodies = [&cell_of_ask().0[..], &[danger(1, None), danger(2, Some(70))]].concat();
+    let open = past(&bodies).open_calls;
+    assert_eq!(
+        open.iter().map(|open| (open.call, open.waits.is_some())).collect::<Vec<_>>(),
+        [(1, true), (2, false)]
+    );
+}
+
+#[test]
+fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
+    let (mut bodies, rules) = cell_of_ask();
+    bodies.push(kept(1));
     let bound = |bodies: &[EventBody]| past(bodies).sandbox_rules.combined(None);
     assert_eq!(bound(&bodies), rules);
     // Neither the request for a reset, nor later cells, nor an undo proves that the reset is done.

@@ -4,6 +4,7 @@ use super::{Bill, EventLog, HEAD_BYTES, LogState};
 use crate::controls;
 use crate::memory::Pool;
 use crate::protocol::event::EventBody;
+use crate::protocol::principal::Principal;
 use crate::store::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -34,7 +35,7 @@ impl Drop for Paid {
 
 impl EventLog {
     /// Charges the log to its owner from now on, including the bytes already on the disk.
-    pub fn charge_to(&self, owner: u32, account: Arc<dyn Account>, memory: Pool) {
+    pub fn charge_to(&self, owner: Principal, account: Arc<dyn Account>, memory: Pool) {
         let _ = self.state.lane.set(self.core.lane(owner));
         let _ = self.state.memory.set(memory);
         let mut bill = self.state.bill.lock();

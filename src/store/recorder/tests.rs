@@ -1,6 +1,7 @@
 use super::*;
 use crate::protocol::event::Event;
 use crate::protocol::ids::SessionId;
+use crate::protocol::principal::Principal;
 use crate::store::Journal;
 
 fn recorder(folder: &std::path::Path, spill_bytes: u64) -> (Arc<EventLog>, Recorder) {
@@ -26,17 +27,21 @@ fn what_there_is_no_memory_for_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (log, recorder) = recorder(folder.path(), 1000);
     let memory = crate::memory::Memory::new(Some(300_000), None);
-    log.charge_to(1, Arc::new(crate::store::account::Free), memory.pool(1));
+    log.charge_to(Principal::ANN, Arc::new(crate::store::account::Free), memory.pool(Principal::ANN));
     recorder.begin(1);
     for _ in 0..2 {
         let html = Value::String("z".repeat(200_000));
         recorder.display(1, Map::from_iter([("text/html".to_owned(), html)]), 0);
         events(&log);
     }
-    assert!((200_000..300_000).contains(&memory.taken(1).0), "{:?}", memory.taken(1));
+    assert!(
+        (200_000..300_000).contains(&memory.taken(Principal::ANN).0),
+        "{:?}",
+        memory.taken(Principal::ANN)
+    );
     let record = recorder.finish(1);
     assert_eq!((record.displays.len(), record.displays_dropped), (1, 1));
-    assert_eq!(memory.taken(1).0, 0);
+    assert_eq!(memory.taken(Principal::ANN).0, 0);
 }
 
 #[test]

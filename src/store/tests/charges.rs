@@ -44,7 +44,7 @@ async fn what_is_charged_is_what_the_next_start_finds() {
     let journal = Journal::open(folder.path()).unwrap();
     let (session, account) = (SessionId::fresh(), Arc::new(Limited { used: 0.into(), limit: 1 << 30 }));
     let log = journal.log(session).unwrap();
-    log.charge_to(1, account.clone(), no_bound());
+    log.charge_to(Principal::ANN, account.clone(), no_bound());
     log.append(EventBody::Reset);
     // The first is stored in a row, the second in a blob file.
     for bytes in [10_000, 1 << 20] {
@@ -61,10 +61,10 @@ async fn what_is_charged_is_what_the_next_start_finds() {
     drop(journal);
     let journal = Journal::open(folder.path()).unwrap();
     let again = Arc::new(Limited { used: 0.into(), limit: 1 << 30 });
-    journal.log(session).unwrap().charge_to(1, again.clone(), no_bound());
+    journal.log(session).unwrap().charge_to(Principal::ANN, again.clone(), no_bound());
     assert_eq!(again.used.load(Ordering::Relaxed), charged);
     // A session whose log is opened again is charged once.
-    journal.log(session).unwrap().charge_to(1, again.clone(), no_bound());
+    journal.log(session).unwrap().charge_to(Principal::ANN, again.clone(), no_bound());
     assert_eq!(again.used.load(Ordering::Relaxed), charged);
 }
 
@@ -74,7 +74,7 @@ async fn beyond_the_quota_ends_are_written_and_large_values_are_not() {
     let journal = Journal::open(folder.path()).unwrap();
     let account = Arc::new(Limited { used: 0.into(), limit: 100_000 });
     let log = journal.log(SessionId::fresh()).unwrap();
-    log.charge_to(1, account.clone(), no_bound());
+    log.charge_to(Principal::ANN, account.clone(), no_bound());
     let mut exceeded = log.watch_exceeded();
     assert!(log.pay_for(&answer(200_000)).is_err());
     for _ in 0..50 {
@@ -122,7 +122,7 @@ async fn nothing_of_a_log_stays_in_memory_for_what_was_paid_before() {
     let journal = Journal::open(folder.path()).unwrap();
     let (session, account) = (SessionId::fresh(), Arc::new(Limited { used: 0.into(), limit: 1 << 20 }));
     let log = journal.log(session).unwrap();
-    log.charge_to(1, account.clone(), no_bound());
+    log.charge_to(Principal::ANN, account.clone(), no_bound());
     let paid = log.pay_for(&answer(1_000)).unwrap();
     let charged = account.used.load(Ordering::Relaxed);
     log.append_keyed_then(answer(1_000), paid, None, || {});

@@ -3,9 +3,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
+use rusqlite::Connection;
+
 use super::*;
 use crate::protocol::frames::OutputFrame;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Stream;
+use crate::store::blobs::Blobs;
+use crate::store::writer::{OnRefusal, WriteError};
 use crate::store::{JournalError, OutputCaps, Recorder, Spill};
 
 /// A small file system of its own, which only root can mount.
@@ -87,12 +92,12 @@ async fn a_full_disk_stops_the_journal_and_space_lets_it_go_on() {
     assert_eq!(bodies(&log).len() as u64, visible, "what was committed can still be read");
     let refused = journal.create_session(&record("b")).await;
     assert!(matches!(refused, Err(JournalError::Refused(_))), "{refused:?}");
-    let claimed = journal.claim(1, "key", "hash").await;
+    let claimed = journal.claim(Principal::ANN, "key", "hash").await;
     assert!(matches!(claimed, Err(JournalError::Refused(_))), "{claimed:?}");
 
     disk.empty();
     tokio::time::timeout(PATIENCE, log.flushed()).await.unwrap();
-    assert_eq!(journal.healthy(), Ok(()));
+    journal.healthy().unwrap();
     journal.create_session(&record("b")).await.unwrap();
     let found = bodies(&log);
     assert_eq!((found.len() as u64, found.last()), (appended + 1, Some(&large)));
@@ -151,4 +156,20 @@ async fn output_that_finds_no_room_is_counted_and_later_output_is_kept() {
         (texts, record.dropped_bytes),
         (vec!["before ".into(), "output_cut".into(), "after".into()], 60_000)
     );
+}
+
+#[tokio::test]
+async fn a_writer_that_died_is_not_taken_for_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let dies = |_: &Connection, _: &Blobs| -> Result<(), WriteError> { panic!("as often as it is tried") };
+    let failed = journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, dies).await;
+    assert!(matches!(failed, Err(JournalError::Failed)), "{failed:?}");
+    log.append(created("a"));
+    assert!(!log.is_flushed().await);
+    for problem in [Problem::from(journal.healthy().unwrap_err()), log.unwritten("it was not done")] {
+        assert_eq!(problem.code, Code::ShuttingDown);
+        assert!(problem.message.contains("died") && !problem.hint.unwrap().contains("space"));
+    }
 }

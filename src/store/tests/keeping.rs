@@ -11,7 +11,7 @@ async fn sessions_live_until_they_are_removed_and_their_names_are_free_again() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let (first, second) = (record("a"), record("a"));
-    let other = SessionRecord { owner: 7, ..record("a") };
+    let other = SessionRecord { owner: Principal::new(7), ..record("a") };
     journal.create_session(&first).await.unwrap();
     assert!(matches!(journal.create_session(&second).await, Err(JournalError::NameTaken)));
     journal.create_session(&other).await.unwrap();
@@ -68,49 +68,53 @@ async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
         let journal = journal.clone();
         async move { journal.claim_at(owner, "key", hash, at).await.unwrap() }
     };
-    assert_eq!(claim(1, "h1", now).await, Claim::New);
-    assert_eq!(claim(1, "h1", now).await, Claim::Known { target: None, answer: None });
-    assert_eq!(claim(1, "h2", now).await, Claim::Conflict);
-    assert_eq!(claim(2, "h2", now).await, Claim::New);
-    journal.aim(1, "key", Some(&json!({ "cell": 4 }))).await.unwrap();
-    journal.answer(1, "key", 202, &json!({ "ok": true }), None).await.unwrap();
-    journal.release(2, "key").await.unwrap();
+    assert_eq!(claim(Principal::ANN, "h1", now).await, Claim::New);
+    assert_eq!(claim(Principal::ANN, "h1", now).await, Claim::Known { target: None, answer: None });
+    assert_eq!(claim(Principal::ANN, "h2", now).await, Claim::Conflict);
+    assert_eq!(claim(Principal::BOB, "h2", now).await, Claim::New);
+    journal.aim(Principal::ANN, "key", Some(&json!({ "cell": 4 }))).await.unwrap();
+    journal.answer(Principal::ANN, "key", 202, &json!({ "ok": true }), None).await.unwrap();
+    journal.release(Principal::BOB, "key").await.unwrap();
     journal.close();
 
     let journal = Journal::open(folder.path()).unwrap();
     let answer = Some(Answered { status: 202, body: json!({ "ok": true }) });
     let known = Claim::Known { target: Some(json!({ "cell": 4 })), answer };
-    assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known);
-    journal.release(1, "key").await.unwrap();
-    assert_eq!(journal.claim(1, "key", "h1").await.unwrap(), known, "an answered key is not given back");
-    assert_eq!(journal.claim(2, "key", "h3").await.unwrap(), Claim::New);
+    assert_eq!(journal.claim(Principal::ANN, "key", "h1").await.unwrap(), known);
+    journal.release(Principal::ANN, "key").await.unwrap();
+    assert_eq!(
+        journal.claim(Principal::ANN, "key", "h1").await.unwrap(),
+        known,
+        "an answered key is not given back"
+    );
+    assert_eq!(journal.claim(Principal::BOB, "key", "h3").await.unwrap(), Claim::New);
     // A key with a target is released only after the target is cleared.
-    journal.aim(2, "key", Some(&json!({ "cell": 5 }))).await.unwrap();
-    journal.release(2, "key").await.unwrap();
-    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::Conflict);
-    journal.aim(2, "key", None).await.unwrap();
-    journal.release(2, "key").await.unwrap();
-    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
+    journal.aim(Principal::BOB, "key", Some(&json!({ "cell": 5 }))).await.unwrap();
+    journal.release(Principal::BOB, "key").await.unwrap();
+    assert_eq!(journal.claim(Principal::BOB, "key", "h4").await.unwrap(), Claim::Conflict);
+    journal.aim(Principal::BOB, "key", None).await.unwrap();
+    journal.release(Principal::BOB, "key").await.unwrap();
+    assert_eq!(journal.claim(Principal::BOB, "key", "h4").await.unwrap(), Claim::New);
     // The key keeps leading to a session for as long as the session exists, even after its creation was reported as
     // failed.
     let session = record("late");
     journal.create_session(&session).await.unwrap();
     let target = json!({ "new_session": session.id });
-    journal.aim(2, "key", Some(&target)).await.unwrap();
-    journal.aim_at_nothing(2, "key", session.id).await.unwrap();
+    journal.aim(Principal::BOB, "key", Some(&target)).await.unwrap();
+    journal.aim_at_nothing(Principal::BOB, "key", session.id).await.unwrap();
     let known = Claim::Known { target: Some(target), answer: None };
-    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), known);
+    assert_eq!(journal.claim(Principal::BOB, "key", "h4").await.unwrap(), known);
     assert!(journal.is_living(session.id).unwrap());
     journal.remove_session(session.id).await.unwrap();
     assert!(!journal.is_living(session.id).unwrap());
-    journal.aim_at_nothing(2, "key", session.id).await.unwrap();
-    journal.release(2, "key").await.unwrap();
-    assert_eq!(journal.claim(2, "key", "h4").await.unwrap(), Claim::New);
+    journal.aim_at_nothing(Principal::BOB, "key", session.id).await.unwrap();
+    journal.release(Principal::BOB, "key").await.unwrap();
+    assert_eq!(journal.claim(Principal::BOB, "key", "h4").await.unwrap(), Claim::New);
     let later = now + KEY_LIFE;
-    assert_eq!(journal.claim_at(1, "key", "h9", later).await.unwrap(), Claim::New);
+    assert_eq!(journal.claim_at(Principal::ANN, "key", "h9", later).await.unwrap(), Claim::New);
     assert_eq!(journal.tidy(later + 2 * SECOND, KEEP_REMOVED).await.unwrap().keys, 1);
     assert_eq!(
-        journal.claim_at(1, "key", "h9", later).await.unwrap(),
+        journal.claim_at(Principal::ANN, "key", "h9", later).await.unwrap(),
         Claim::Known { target: None, answer: None }
     );
 }
@@ -122,7 +126,7 @@ async fn of_many_who_claim_a_key_at_once_one_gets_it() {
     let claims: Vec<_> = (0..600)
         .map(|_| {
             let journal = journal.clone();
-            tokio::spawn(async move { journal.claim(1, "key", "hash").await.unwrap() })
+            tokio::spawn(async move { journal.claim(Principal::ANN, "key", "hash").await.unwrap() })
         })
         .collect();
     let mut new = 0;
@@ -139,7 +143,7 @@ async fn of_listed_jobs_each_takes_room_before_it_is_read() {
     use crate::store::JobRecord;
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
-    for owner in [1, 2, 1, 1] {
+    for owner in [1, 2, 1, 1].map(Principal::new) {
         let view = JobView {
             id: JobId::fresh(),
             name: "a".into(),
@@ -166,7 +170,7 @@ async fn of_listed_jobs_each_takes_room_before_it_is_read() {
             Ok::<(), JournalError>(())
         })
     };
-    assert_eq!(listed(Some(1), 10, u64::MAX).unwrap().len(), 3);
+    assert_eq!(listed(Some(Principal::ANN), 10, u64::MAX).unwrap().len(), 3);
     assert_eq!(listed(None, 10, u64::MAX).unwrap().len(), 4);
     assert_eq!(listed(None, 2, 30_000).unwrap().len(), 2);
     assert!(listed(None, 10, 30_000).is_err(), "without room nothing more is read");
@@ -182,7 +186,7 @@ fn cost(tokens: u64) -> EventBody {
 fn spent_today(journal: &Journal) -> Vec<(u32, u64)> {
     let mut sums = std::collections::BTreeMap::new();
     for spent in journal.tokens_of_day(&crate::protocol::clock::now()).unwrap() {
-        *sums.entry(spent.owner).or_insert(0) += spent.tokens;
+        *sums.entry(spent.owner.uid()).or_insert(0) += spent.tokens;
     }
     sums.into_iter().collect()
 }
@@ -193,7 +197,7 @@ async fn tokens_of_the_day_stay_spent_when_their_session_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let [first, second, living] = ["first", "second", "living"].map(record);
-    let other = SessionRecord { owner: 7, ..record("other") };
+    let other = SessionRecord { owner: Principal::new(7), ..record("other") };
     for (session, tokens) in [(&first, 100), (&second, 20), (&living, 3), (&other, 5)] {
         journal.create_session(session).await.unwrap();
         let log = journal.log(session.id).unwrap();

@@ -27,7 +27,7 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
         log.charge_to(owner, Arc::new(Generous), no_bound());
         log
     };
-    let (flood, same_user, other_user) = (log(1), log(1), log(2));
+    let (flood, same_user, other_user) = (log(Principal::ANN), log(Principal::ANN), log(Principal::BOB));
     // The writer is held, as by a slow disk.
     let go = journal.hold_writer();
     let large = || EventBody::SandboxGone { reason: "x".repeat(1 << 20) };

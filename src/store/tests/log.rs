@@ -145,7 +145,7 @@ async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
 
 #[tokio::test]
 async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
-    const USER: u32 = 7;
+    const USER: Principal = Principal::new(7);
     const LARGE: usize = 6 * 1024 * 1024;
     let (folder, session) = (tempfile::tempdir().unwrap(), SessionId::fresh());
     {

@@ -25,13 +25,14 @@ use super::writer::Durability;
 use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
+use crate::protocol::principal::Principal;
 
 /// Longer than any test here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A share of the memory without a limit.
 fn no_bound() -> crate::memory::Pool {
-    crate::memory::Memory::default().pool(1)
+    crate::memory::Memory::default().pool(Principal::ANN)
 }
 
 fn created(name: &str) -> EventBody {
@@ -51,7 +52,7 @@ fn append(log: &EventLog, events: u64) {
 fn record(name: &str) -> SessionRecord {
     SessionRecord {
         id: SessionId::fresh(),
-        owner: 1000,
+        owner: Principal::new(1000),
         name: SessionName::parse(name).unwrap(),
         created_at: "2026-01-01T00:00:00.000Z".into(),
         request: serde_json::json!({ "cpus": 2.0 }),

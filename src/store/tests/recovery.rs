@@ -203,10 +203,10 @@ async fn what_a_cell_had_shown_before_is_charged_until_it_ends() {
     drop(old);
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = crate::memory::Memory::default();
-    log.charge_to(1, Arc::new(crate::store::account::Free), memory.pool(1));
+    log.charge_to(Principal::ANN, Arc::new(crate::store::account::Free), memory.pool(Principal::ANN));
     let spill = Spill::open(log.spill_folder(), SPILL).unwrap();
     let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
-    assert!(memory.taken(1).0 >= 1_000, "{:?}", memory.taken(1));
+    assert!(memory.taken(Principal::ANN).0 >= 1_000, "{:?}", memory.taken(Principal::ANN));
     assert_eq!(recorder.finish(1).displays.len(), 1);
-    assert_eq!(memory.taken(1).0, 0);
+    assert_eq!(memory.taken(Principal::ANN).0, 0);
 }

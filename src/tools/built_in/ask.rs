@@ -5,9 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::read;
-use crate::schema::parameters_of;
+use crate::schema::{check, parameters_of};
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
-use crate::tools::foreign;
 use crate::tools::port::{NestedAsk, as_failure};
 
 /// The most characters of a prompt.
@@ -55,8 +54,7 @@ impl Tool for Ask {
             let Arguments { prompt, schema, context: values } = read(arguments)?;
             let schema = schema.map(Value::Object);
             if let Some(schema) = &schema {
-                foreign::check(schema)
-                    .map_err(|problem| failure("bad_arguments", format!("`schema`: {problem}")))?;
+                check(schema).map_err(|problem| failure("bad_arguments", format!("`schema`: {problem}")))?;
             }
             let ask = NestedAsk { prompt, schema, context: values.unwrap_or_default() };
             let answer = context.port()?.ask(ask, context.on_waiting()).await.map_err(as_failure)?;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 use super::read;
+use crate::protocol::tool_names::COMPUTE_TOOL;
 use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
@@ -49,7 +50,7 @@ impl Tool for ComputeWithPython {
                 "required": ["result", "error"],
                 "additionalProperties": false,
             })),
-            ..Definition::new("compute_with_python", DESCRIPTION, parameters_of::<Arguments>())
+            ..Definition::new(COMPUTE_TOOL, DESCRIPTION, parameters_of::<Arguments>())
         }
     }
 

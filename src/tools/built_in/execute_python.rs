@@ -2,14 +2,11 @@
 //! system uses.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::time::Duration;
 
-use super::read;
+use crate::protocol::tool_names::{CELL_TOOL, SHORT_CELL_TOOL};
 use crate::schema::parameters_of;
-use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
-use crate::tools::port::as_failure;
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, failure};
 
 const DEFAULT_TIMEOUT_S: u64 = 30;
 /// The longest time that a model may request; the session may allow less.
@@ -21,31 +18,31 @@ pub struct ExecutePython {
 }
 
 impl ExecutePython {
-    pub const EXECUTE_PYTHON_CODE: Self = Self { name: "execute_python_code", on_request: false };
-    pub const EXEC_CODE: Self = Self { name: "exec_code", on_request: true };
+    pub const EXECUTE_PYTHON_CODE: Self = Self { name: CELL_TOOL, on_request: false };
+    pub const EXEC_CODE: Self = Self { name: SHORT_CELL_TOOL, on_request: true };
 
     fn parameters(&self) -> Value {
         if self.on_request { parameters_of::<ShortArguments>() } else { parameters_of::<Arguments>() }
     }
 }
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// Only for its schema.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[expect(dead_code, reason = "a call becomes a cell before it is read")]
 struct Arguments {
     /// The Python code of the cell. It has to be complete and valid.
     #[schemars(extend("examples" = ["print('Hello, World!')"]))]
-    #[serde(alias = "code")]
     python_code_snippet: String,
     /// Seconds the code may run. After that it is ended, and the answer says so.
-    #[serde(default = "default_timeout")]
-    #[schemars(range(min = 1, max = MAX_TIMEOUT_S))]
+    #[schemars(default = "default_timeout", range(min = 1, max = MAX_TIMEOUT_S))]
     timeout: u64,
 }
 
 /// Only for its schema.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
-#[expect(dead_code, reason = "both are read as `Arguments`")]
+#[expect(dead_code, reason = "a call becomes a cell before it is read")]
 struct ShortArguments {
     /// The Python code to run. It has to be complete and valid.
     #[schemars(extend("examples" = ["print('Hello, World!')"]))]
@@ -79,13 +76,8 @@ impl Tool for ExecutePython {
         }
     }
 
-    fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
-        Box::pin(async move {
-            let arguments: Arguments = read(arguments)?;
-            let port = context.port()?;
-            let timeout = Duration::from_secs(arguments.timeout.min(MAX_TIMEOUT_S));
-            let result = port.run_cell(arguments.python_code_snippet, timeout).await.map_err(as_failure)?;
-            Ok(ToolOutput::Text(port.report(&result)))
-        })
+    /// A model's call becomes a cell, and code's call is run by the kernel: neither gets here.
+    fn run(&self, _: Map<String, Value>, _: Context) -> ToolFuture {
+        Box::pin(std::future::ready(Err(failure("unavailable", "code runs as a cell, not through a call"))))
     }
 }

@@ -8,6 +8,7 @@ use super::read;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::problem::Code;
+use crate::protocol::tool_names::FILE_TOOL;
 use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::port::{FileRead, as_failure};
@@ -47,9 +48,8 @@ impl Tool for FileReader {
             description_zh: Some(
                 "读取工作目录中的文本文件并返回内容。过大的文件只返回大小和行数。路径相对于工作目录，不能离开工作目录。".into(),
             ),
-            aliases: &["file_read"],
             ..Definition::new(
-                "file_reader",
+                FILE_TOOL,
                 "Reads a text file of the workspace and returns its contents; of a file that is too large, its size \
                  and number of lines. Paths are relative to the workspace and cannot leave it.",
                 parameters_of::<Arguments>(),

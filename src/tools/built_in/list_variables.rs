@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use std::fmt::Write;
 
 use crate::protocol::api::VariableList;
+use crate::protocol::text::visible_line;
 use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
@@ -45,7 +46,7 @@ fn as_text(listed: &VariableList) -> String {
     let mut text = String::new();
     for variable in &listed.variables {
         let shape = variable.shape.as_ref().map(|shape| format!(" {shape}")).unwrap_or_default();
-        let preview = visible(&variable.preview);
+        let preview = visible_line(&variable.preview);
         let _ = writeln!(text, "{}: {}{shape} = {preview}", variable.name, variable.type_name);
     }
     let hidden = listed.total.saturating_sub(listed.variables.len() as u64);
@@ -57,16 +58,4 @@ fn as_text(listed: &VariableList) -> String {
     }
     text.truncate(text.trim_end().len());
     text
-}
-
-fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter.is_control() {
-            let _ = write!(shown, "\\x{:02x}", u32::from(letter));
-        } else {
-            shown.push(letter);
-        }
-    }
-    shown
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::read;
+use crate::protocol::tool_names::PLAN_TOOL;
 use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::plan::{PlanTree, plan_report};
@@ -31,8 +32,7 @@ impl Tool for PlanTodo {
     fn definition(&self) -> Definition {
         Definition {
             description_zh: Some(DESCRIPTION_ZH.into()),
-            aliases: &["update_recursive_plan_tree"],
-            ..Definition::new("recursive_plan_tree_todo", DESCRIPTION, parameters_of::<Arguments>())
+            ..Definition::new(PLAN_TOOL, DESCRIPTION, parameters_of::<Arguments>())
         }
     }
 

@@ -10,10 +10,11 @@ use super::port::MemoryPort;
 use super::{call, text_of};
 use crate::config::CommandTool;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::tools::{Owner, Registry, ToolOutput};
 
-const NOBODY: Owner = Owner { uid: 65_534, gid: 65_534 };
+const NOBODY: Owner = Owner { principal: Principal::new(65_534), gid: 65_534 };
 
 fn tool(argv: &[&str]) -> CommandTool {
     CommandTool {

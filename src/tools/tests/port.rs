@@ -1,4 +1,4 @@
-//! A session in memory: cells that echo, expressions that are looked up, files in a map.
+//! A session in memory: expressions that are looked up, files in a map.
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
@@ -16,8 +17,6 @@ pub struct MemoryPort {
     pub owner: Result<Owner, Problem>,
     pub files: BTreeMap<String, Vec<u8>>,
     pub variables: BTreeMap<String, String>,
-    /// Cells that were run, with their time limits.
-    pub cells: Mutex<Vec<(String, Duration)>>,
     pub last_result: Mutex<Option<String>>,
     pub plan: Mutex<PlanHistory>,
     pub asks: Mutex<Vec<NestedAsk>>,
@@ -28,12 +27,11 @@ impl Default for MemoryPort {
         Self {
             language: Language::English,
             owner: Ok(Owner {
-                uid: rustix::process::getuid().as_raw(),
+                principal: Principal::new(rustix::process::getuid().as_raw()),
                 gid: rustix::process::getgid().as_raw(),
             }),
             files: BTreeMap::new(),
             variables: BTreeMap::new(),
-            cells: Mutex::default(),
             last_result: Mutex::default(),
             plan: Mutex::default(),
             asks: Mutex::default(),
@@ -62,15 +60,6 @@ pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
 }
 
 impl SessionPort for MemoryPort {
-    fn run_cell(&self, code: String, timeout: Duration) -> PortFuture<ExecutionResult> {
-        self.cells.lock().push((code.clone(), timeout));
-        ready(Ok(result(&code, Ok("42"))))
-    }
-
-    fn report(&self, result: &ExecutionResult) -> String {
-        format!("ran: {}", result.code)
-    }
-
     /// Knows `last_result`, `list(given)` and `1/0`, which fails; every other expression is its own value.
     fn compute(
         &self,

@@ -398,15 +398,38 @@ pub fn questions_are_answered_while_a_cell_runs() {
 
 #[test]
 pub fn without_checkpoints_a_crash_loses_the_state_and_says_so() {
-    let Some(daemon) = session_with("[sandbox]\ncheckpoints = 0\n", json!({"seed": {"a": 1}})) else {
-        return;
-    };
-    let result = daemon.run(S, "x = 1");
-    assert_eq!((text(&result, "/state/kind"), &result["state"]["unprotected"]), ("kept", &json!(true)));
-    let result = daemon.run(S, "import os; y = 2; os._exit(1)");
-    assert_ended(&result, "crashed", "exit_call", 1);
-    assert_eq!(text(&result, "/state/kind"), "lost");
-    assert_eq!(value(&daemon, "(a, 'x' in globals(), 'y' in globals())"), "(1, False, False)");
-    let refused = post(&daemon, "undo", &json!({})).expect_status(409);
-    assert_eq!(text(&refused, "code"), "out_of_reach");
+    let of_session = json!({"seed": {"a": 1}, "checkpointing": "off"});
+    for (config, request) in [("[sandbox]\ncheckpoints = 0\n", json!({"seed": {"a": 1}})), ("", of_session)] {
+        let Some(daemon) = session_with(config, request) else { return };
+        let result = daemon.run(S, "x = 1");
+        assert_eq!((text(&result, "/state/kind"), &result["state"]["unprotected"]), ("kept", &json!(true)));
+        let result = daemon.run(S, "import os; y = 2; os._exit(1)");
+        assert_ended(&result, "crashed", "exit_call", 1);
+        assert_eq!(text(&result, "/state/kind"), "lost");
+        assert_eq!(value(&daemon, "(a, 'x' in globals(), 'y' in globals())"), "(1, False, False)");
+        let refused = post(&daemon, "undo", &json!({})).expect_status(409);
+        assert_eq!(text(&refused, "code"), "out_of_reach");
+    }
+}
+
+/// How many cells a death costs is up to the machine; that the result says so is not.
+#[test]
+pub fn a_session_that_is_saved_at_rest_is_as_its_result_says() {
+    let Some(daemon) = session_with("[sandbox]\ncheckpointing = \"idle\"\n", json!({})) else { return };
+    let mut cell = 0;
+    for _ in 0..5 {
+        for _ in 0..10 {
+            cell += 1;
+            let result = daemon.run(S, &format!("x = int({cell})"));
+            assert_eq!(result["state"]["unprotected"], json!(null));
+            assert_eq!(number(&result, "/cell"), cell);
+        }
+        let lost = daemon.run(S, "import os; os._exit(1)");
+        assert_eq!((text(&lost, "status"), text(&lost, "/state/kind")), ("crashed", "restored"));
+        let restored = number(&lost, "/state/restored_to");
+        assert!(restored <= cell, "{lost:#}");
+        cell += 2;
+        let seen = value(&daemon, &format!("seen = globals().get('x', 0); x = int({cell}); seen"));
+        assert_eq!(seen, restored.to_string());
+    }
 }

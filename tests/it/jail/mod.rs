@@ -74,7 +74,8 @@ both! {
         undo_gives_the_variables_of_some_cells_ago,
         an_undo_says_what_does_not_come_back,
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
-        without_checkpoints_a_crash_loses_the_state_and_says_so;
+        without_checkpoints_a_crash_loses_the_state_and_says_so,
+        a_session_that_is_saved_at_rest_is_as_its_result_says;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
         bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,

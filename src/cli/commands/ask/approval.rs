@@ -106,6 +106,7 @@ pub(in crate::cli) mod tests {
     use super::*;
     use crate::cli::render::block::render;
     use crate::protocol::ids::{SessionId, SessionName};
+    use crate::protocol::principal::Principal;
     use serde_json::{Value, json};
 
     pub fn approval(id: &str, subject: Subject) -> Approval {
@@ -113,7 +114,7 @@ pub(in crate::cli) mod tests {
             id: id.into(),
             session: SessionId::fresh(),
             session_name: SessionName::parse("lab").unwrap(),
-            owner: 61_001,
+            owner: Principal::new(61_001),
             ask: Some(1),
             call: Some("call_1".into()),
             cell: None,

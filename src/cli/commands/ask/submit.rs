@@ -205,14 +205,14 @@ fn model_line(model: &ModelView) -> String {
 }
 
 fn approval(text: &str) -> Result<ApprovalPolicy, String> {
-    match (text, text.strip_prefix("tools:")) {
-        ("auto", _) => Ok(ApprovalPolicy::Auto),
-        ("ask", _) => Ok(ApprovalPolicy::Ask),
-        (_, Some(names)) if names.split(',').all(|name| !name.trim().is_empty()) => {
-            Ok(ApprovalPolicy::Tools(names.split(',').map(|name| name.trim().to_owned()).collect()))
-        }
-        _ => Err("it has to be `auto`, `ask` or `tools:NAME,NAME`".to_owned()),
-    }
+    let tools = || {
+        let names = text.strip_prefix("tools:")?.split(',').map(|name| name.trim().to_owned());
+        let names: Vec<String> = names.collect();
+        names.iter().all(|name| !name.is_empty()).then_some(ApprovalPolicy::Tools(names))
+    };
+    ApprovalPolicy::named(text)
+        .or_else(tools)
+        .ok_or_else(|| "it has to be `auto`, `ask` or `tools:NAME,NAME`".to_owned())
 }
 
 fn parameters(given: &[String]) -> Result<Map<String, Value>, Failure> {

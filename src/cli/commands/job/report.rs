@@ -130,6 +130,7 @@ pub(in crate::cli) mod tests {
     use super::*;
     use crate::protocol::ids::JobId;
     use crate::protocol::job::{JobEnd, JobState};
+    use crate::protocol::principal::Principal;
 
     pub fn outcome(name: &str, verdict: Verdict, exit_code: u8, stdout: &str) -> Outcome {
         let end = JobEnd {
@@ -143,7 +144,7 @@ pub(in crate::cli) mod tests {
         let view = JobView {
             id: JobId(uuid::Uuid::nil()),
             name: name.into(),
-            owner: 1000,
+            owner: Principal::new(1000),
             state: JobState::Ended,
             script: name.into(),
             args: Vec::new(),

@@ -10,6 +10,7 @@ use crate::cli::render::screen::Screen;
 use crate::protocol::api::{SessionList, SessionView, VariableList};
 use crate::protocol::event::phrases::as_before;
 use crate::protocol::frames::Variable;
+use crate::protocol::principal::Principal;
 use crate::protocol::text::clipped;
 
 /// List your sessions.
@@ -50,9 +51,9 @@ fn session_table(sessions: &[SessionView], of_all: bool) -> Table {
 }
 
 /// The name of a user, or the number if this host has no name for it.
-pub(in crate::cli) fn owner(uid: u32) -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    user.map_or_else(|| uid.to_string(), |user| user.name)
+pub(in crate::cli) fn owner(user: Principal) -> String {
+    let account = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(user.uid())).ok().flatten();
+    account.map_or_else(|| user.to_string(), |account| account.name)
 }
 
 pub(in crate::cli) fn state(session: &SessionView) -> String {
@@ -161,7 +162,7 @@ mod ps_tests {
         let session = |name: &str, state, queued, image: Option<&str>| SessionView {
             id: SessionId::fresh(),
             name: SessionName::parse(name).unwrap(),
-            owner: 1000,
+            owner: Principal::new(1000),
             state,
             backend: Backend::Docker,
             image: image.map(|reference| ImageFact { reference: reference.into(), id: "sha256:0".into() }),

@@ -85,6 +85,7 @@ impl Jails {
             cpus: settings.cpus,
             pids: settings.pids,
             checkpoints: settings.checkpoints,
+            checkpoints_at_rest: false,
         };
         let spec = SandboxSpec {
             sandbox,
@@ -251,6 +252,7 @@ mod tests {
             cpus: sandbox.cpus,
             pids: sandbox.pids,
             checkpoints: sandbox.checkpoints,
+            checkpoints_at_rest: false,
         };
         python("base", "old");
         let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();

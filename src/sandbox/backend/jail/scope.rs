@@ -1,32 +1,24 @@
 //! A control group for the jail of an ordinary user: a transient scope of the user's own systemd, where there is one.
 //! Only systemd may move a process out of the user's login session.
 
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::config::has_user_manager;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::spec::Limits;
 
 const BUSCTL: &str = "busctl";
-/// The manager's socket in the user's runtime folder; it exists while the user's manager runs.
-const MANAGER_SOCKET: &str = "systemd/private";
 /// Time for the manager to accept a request; it then has `LOOKS` times `LOOK_EVERY` to fulfil it.
 const CALL: Duration = Duration::from_secs(2);
 const LOOKS: usize = 50;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Whether this user has a manager.
-fn has_manager() -> bool {
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .is_some_and(|runtime| Path::new(&runtime).join(MANAGER_SOCKET).exists())
-}
-
 /// Puts a process into a scope of its own. `None` if the scope cannot have all the limits: then they are enforced as
 /// without one.
 pub async fn make(name: &str, pid: i32, limits: &Limits) -> Option<Group> {
-    if !has_manager() {
+    if !has_user_manager() {
         return None;
     }
     // Older managers refuse the unknown policy, but do not end the rest of a scope anyway.

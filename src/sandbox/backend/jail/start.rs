@@ -22,6 +22,7 @@ use crate::sandbox::backend::jail::limits::{self, Beside};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
+use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
     BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, GuestUser, SandboxSpec, compile_command, environment,
@@ -132,7 +133,7 @@ impl Built {
         let write = |path: &Path, text: String| {
             std::fs::write(path, text)
                 .and_then(|()| crate::sandbox::kernel::files::open_to_all(path))
-                .map_err(|error| storage(path, &error))
+                .map_err(|error| storage_problem(path, &error))
         };
         let GuestUser { host_uid, host_gid, .. } = spec.user;
         write(&passwd, format!("guest:x:{host_uid}:{host_gid}:guest:/tmp:/bin/sh\n"))?;
@@ -168,7 +169,8 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let built = Built::prepare(tools, spec, folder)?;
     let line = arguments::session(spec, &built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
-    let status_fd = std::fs::File::create(&status_file).map_err(|error| storage(&status_file, &error))?;
+    let status_fd =
+        std::fs::File::create(&status_file).map_err(|error| storage_problem(&status_file, &error))?;
     let (waits, mut goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
     // A pipe that is closed would let bubblewrap go on as well.
     started.goes = Some(goes.try_clone().map_err(|error| internal(&error.to_string()))?);
@@ -428,10 +430,6 @@ fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Proble
 
 fn search_path() -> std::ffi::OsString {
     std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into())
-}
-
-fn storage(path: &Path, error: &std::io::Error) -> Problem {
-    Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", path.display()))
 }
 
 fn took_too_long(limit: Duration) -> Problem {

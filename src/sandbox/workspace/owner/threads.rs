@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::controls;
 use crate::fair_queue::FairQueue;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::owner::{CurrentIds, acting_as};
 
@@ -53,7 +54,7 @@ impl WorkKind {
 }
 
 /// The user who is charged for the thread, and the kind of work.
-type Key = (u32, WorkKind);
+type Key = (Principal, WorkKind);
 type Work = Box<dyn FnOnce() + Send>;
 
 struct Pool {
@@ -80,7 +81,7 @@ static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
 
 /// Does `work` on such a thread, charged to the user `pays`, with the rights of `ids` or the daemon's own.
 pub async fn run<T: Send + 'static>(
-    pays: u32,
+    pays: Principal,
     lane: WorkKind,
     ids: Option<Arc<CurrentIds>>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -216,7 +217,7 @@ mod tests {
         let mut outcomes = Vec::new();
         for _ in 0..50 {
             let (release, held) = (Arc::clone(&release), Arc::clone(&held));
-            outcomes.push(tokio::spawn(run(1, WorkKind::Look, None, move || {
+            outcomes.push(tokio::spawn(run(Principal::ANN, WorkKind::Look, None, move || {
                 held.fetch_add(1, Ordering::SeqCst);
                 hang(&release);
             })));
@@ -224,8 +225,8 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(held.load(Ordering::SeqCst), WorkKind::Look.threads());
         // Other users, and other kinds of work of the same user, go on.
-        assert_eq!(run(2, WorkKind::Look, None, || 7).await.unwrap(), 7);
-        assert_eq!(run(1, WorkKind::Transfer, None, || 8).await.unwrap(), 8);
+        assert_eq!(run(Principal::BOB, WorkKind::Look, None, || 7).await.unwrap(), 7);
+        assert_eq!(run(Principal::ANN, WorkKind::Transfer, None, || 8).await.unwrap(), 8);
         release.store(true, Ordering::SeqCst);
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
@@ -238,14 +239,14 @@ mod tests {
     async fn a_user_who_has_none_gets_a_thread_whoever_waits_before() {
         let pool = Arc::new(Pool::default());
         let release = Arc::new(AtomicBool::new(false));
-        for user in 0..u32::try_from(THREADS).unwrap() {
+        for user in (0..u32::try_from(THREADS).unwrap()).map(Principal::new) {
             for _ in 0..3 {
                 let release = Arc::clone(&release);
                 pool.submit((user, WorkKind::Look), Box::new(move || hang(&release))).unwrap();
             }
         }
         let (done, outcome) = oneshot::channel();
-        pool.submit((9_999, WorkKind::Look), Box::new(move || done.send(7).unwrap())).unwrap();
+        pool.submit((Principal::new(9999), WorkKind::Look), Box::new(move || done.send(7).unwrap())).unwrap();
         assert_eq!(tokio::time::timeout(Duration::from_secs(20), outcome).await.unwrap().unwrap(), 7);
         release.store(true, Ordering::SeqCst);
     }
@@ -256,18 +257,22 @@ mod tests {
         let mut outcomes = Vec::new();
         for _ in 0..WorkKind::Removal.threads() {
             let release = Arc::clone(&release);
-            outcomes.push(tokio::spawn(run(3, WorkKind::Removal, None, move || hang(&release))));
+            outcomes
+                .push(tokio::spawn(run(Principal::new(3), WorkKind::Removal, None, move || hang(&release))));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
         for _ in 0..WAITING {
-            POOL.submit((3, WorkKind::Removal), Box::new(|| {})).unwrap();
+            POOL.submit((Principal::new(3), WorkKind::Removal), Box::new(|| {})).unwrap();
         }
-        assert_eq!(run(3, WorkKind::Removal, None, || ()).await.unwrap_err().code, Code::TooMany);
+        assert_eq!(
+            run(Principal::new(3), WorkKind::Removal, None, || ()).await.unwrap_err().code,
+            Code::TooMany
+        );
         release.store(true, Ordering::SeqCst);
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
         }
-        assert!(run(4, WorkKind::Look, None, || panic!("for the test")).await.is_err());
-        assert_eq!(run(4, WorkKind::Look, None, || 5).await.unwrap(), 5);
+        assert!(run(Principal::new(4), WorkKind::Look, None, || panic!("for the test")).await.is_err());
+        assert_eq!(run(Principal::new(4), WorkKind::Look, None, || 5).await.unwrap(), 5);
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::protocol::ask::{Approval, Decision};
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, Dialect, Language, Subject};
 use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::principal::Principal;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::session::restore::Fold;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ fn wanted(id: &str, second: u64) -> EventBody {
         id: id.into(),
         session: SessionId::fresh(),
         session_name: SessionName::parse("s").unwrap(),
-        owner: 1,
+        owner: Principal::ANN,
         ask: Some(1),
         call: Some(id.into()),
         cell: None,
@@ -52,7 +53,11 @@ fn wanted(id: &str, second: u64) -> EventBody {
 }
 
 fn decided(id: &str) -> EventBody {
-    EventBody::ApprovalDecided { id: id.into(), decision: Decision::Accept { code: None }, by: Some(1) }
+    EventBody::ApprovalDecided {
+        id: id.into(),
+        decision: Decision::Accept { code: None },
+        by: Some(Principal::ANN),
+    }
 }
 
 fn memory(events: impl IntoIterator<Item = (u64, EventBody)>) -> RecalledAsks {
@@ -60,31 +65,42 @@ fn memory(events: impl IntoIterator<Item = (u64, EventBody)>) -> RecalledAsks {
     for (second, body) in events {
         let event = Event { seq: second, at: at(second), body };
         let decided = session.take(&event);
-        asks.take(event, decided);
+        asks.take(event, decided, session.approvals());
     }
     asks.end(session.end(&BTreeMap::new()).approvals)
 }
 
+/// How long the ask has worked by the last of the events.
+fn worked(events: impl IntoIterator<Item = (u64, EventBody)>) -> Duration {
+    let cancelled = AskEnd {
+        outcome: AskOutcome::Cancelled,
+        answer: None,
+        value: None,
+        message: None,
+        steps: 1,
+        usage: Usage::default(),
+    };
+    let events =
+        events.into_iter().chain([(20, EventBody::AskFinished { ask: 1, end: Box::new(cancelled) })]);
+    memory(events).asks[&1].work_time()
+}
+
 #[test]
-fn waiting_for_people_is_counted_once() {
-    let one_by_one = memory([
-        (1, started()),
-        (2, wanted("a", 2)),
-        (5, decided("a")),
-        (7, wanted("b", 7)),
-        (8, decided("b")),
-    ]);
-    assert_eq!(one_by_one.asks[&1].waited, Duration::from_secs(4));
+fn waiting_for_people_is_no_work_and_neither_is_the_queue() {
+    let begun = || [(1, started()), (5, EventBody::ModelAsked { ask: 1, step: 1 })];
+    assert_eq!(worked(begun()), Duration::from_secs(15));
+    assert_eq!(worked([(1, started())]), Duration::ZERO);
+    let one_by_one = [(6, wanted("a", 6)), (8, decided("a")), (10, wanted("b", 10)), (13, decided("b"))];
+    assert_eq!(worked(begun().into_iter().chain(one_by_one)), Duration::from_secs(10));
     for order in [["a", "b"], ["b", "a"]] {
-        let together = memory([
-            (1, started()),
-            (2, wanted("a", 2)),
-            (4, wanted("b", 4)),
-            (6, decided(order[0])),
-            (9, decided(order[1])),
-        ]);
-        assert_eq!(together.asks[&1].waited, Duration::from_secs(7), "{order:?}");
+        let together =
+            [(6, wanted("a", 6)), (8, wanted("b", 8)), (10, decided(order[0])), (13, decided(order[1]))];
+        assert_eq!(worked(begun().into_iter().chain(together)), Duration::from_secs(8), "{order:?}");
     }
+    let EventBody::ApprovalWanted { approval } = wanted("inner", 6) else { panic!() };
+    let within = |approvals| EventBody::AskWaitsWithin { ask: 1, approvals };
+    let nested = [(6, within(vec![*approval])), (16, within(Vec::new()))];
+    assert_eq!(worked(begun().into_iter().chain(nested)), Duration::from_secs(5));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::protocol::chat::{Message, ModelFailure, Role, ToolCall};
 use crate::protocol::event::{CellOrigin, Counters};
 use crate::protocol::exit_codes::tests::result;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::principal::Principal;
 use crate::protocol::result::{Artifact, Change, ExceptionView, Mode, Reason, Status, Stream, ValueView};
 
 fn live(dialect: Dialect) -> LiveView {
@@ -253,7 +254,7 @@ fn code_that_was_approved_is_not_shown_twice() {
     let decided = |id: &str, code: Option<&str>| EventBody::ApprovalDecided {
         id: id.into(),
         decision: Decision::Accept { code: code.map(Into::into) },
-        by: Some(1000),
+        by: Some(Principal::new(1000)),
     };
     let shown = text(
         &mut live(Dialect::ToolCalls),

@@ -1,6 +1,7 @@
 //! Collects the facts. Nothing here fails: a fact that cannot be determined is missing from the result.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,6 +16,7 @@ use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
+use crate::project_quotas;
 
 /// Time for a program to print its version.
 const PROGRAM: Duration = Duration::from_secs(5);
@@ -105,14 +107,14 @@ async fn jail_trouble() -> Option<String> {
 }
 
 fn cgroups() -> Cgroups {
-    let for_jails = rustix::process::geteuid().is_root() || has_manager();
+    let for_jails = config::is_system() || config::has_user_manager();
     if let Some(controllers) = line("/sys/fs/cgroup/cgroup.controllers") {
         let controllers = controllers.split_whitespace().map(ToOwned::to_owned).collect();
         return Cgroups { version: Some(2), controllers, for_jails };
     }
     let controllers = line("/proc/cgroups").map(|table| mounted(&table)).unwrap_or_default();
     // A user's systemd cannot delegate control groups of version 1.
-    let for_jails = for_jails && rustix::process::geteuid().is_root();
+    let for_jails = for_jails && config::is_system();
     Cgroups { version: (!controllers.is_empty()).then_some(1), controllers, for_jails }
 }
 
@@ -151,30 +153,10 @@ fn home(path: &Path) -> Home {
         files: (found.f_files > 0).then_some(found.f_favail),
     });
     // Only root may set project quotas.
-    let project_quotas = rustix::process::geteuid().is_root() && has_project_quotas(&there);
+    let project_quotas = config::is_system()
+        && fs::File::open(&there).is_ok_and(|folder| project_quotas::are_enforced(folder.as_fd()));
     let writable = access(&there, Access::WRITE_OK).is_ok();
     Home { path: path.to_owned(), mode, writable, free, project_quotas }
-}
-
-/// Whether the file system is mounted with project quotas that the kernel enforces.
-fn has_project_quotas(path: &Path) -> bool {
-    let Ok(path) = path.canonicalize() else { return false };
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let row = |line: &str| {
-        let (mount, system) = line.split_once(" - ")?;
-        let target = mount.split(' ').nth(4)?.to_owned();
-        let options = system.split(' ').nth(2)?;
-        let held = options.split(',').any(|option| matches!(option, "prjquota" | "pquota"));
-        path.starts_with(&target).then_some((target.len(), held))
-    };
-    // Of two mounts at the same place, the later one counts.
-    table.lines().filter_map(row).max_by_key(|(length, _)| *length).is_some_and(|(_, held)| held)
-}
-
-/// Whether the user's systemd can create control groups.
-fn has_manager() -> bool {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR");
-    runtime.is_some_and(|runtime| Path::new(&runtime).join("systemd/private").exists())
 }
 
 /// The path itself, or the nearest folder above it that exists.

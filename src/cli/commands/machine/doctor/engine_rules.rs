@@ -5,7 +5,6 @@ use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::render::human::size;
 use crate::config::{Pull, Sandbox};
-use crate::protocol::receipt::{Backend, Isolation};
 
 /// The oldest version of the engine's API that Belljar is tested with.
 const API: (u32, u32) = (1, 41);
@@ -58,10 +57,7 @@ fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
 
 /// Whether sessions get jails if there is no engine, because the configuration requires no more.
 fn jails_serve(facts: &Facts) -> bool {
-    let allowed = facts.config.settings.as_ref().is_ok_and(|settings| {
-        let sandbox = &settings.sandbox;
-        sandbox.backend != Backend::Docker && sandbox.minimum_isolation <= Isolation::Jail
-    });
+    let allowed = facts.config.settings.as_ref().is_ok_and(|settings| !settings.sandbox.needs_engine());
     allowed && facts.bubblewrap.is_some() && facts.jail_trouble.is_none()
 }
 

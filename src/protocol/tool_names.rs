@@ -1,7 +1,20 @@
-//! The names of tools.
+//! The names of tools: those of Belljar's own that other parts know, by which names models and code call them, and
+//! which names are possible.
 
-use crate::protocol::limits::TOOL_NAME_CHARS;
-use crate::protocol::values;
+use std::collections::BTreeMap;
+
+use super::limits::TOOL_NAME_CHARS;
+use super::values;
+
+pub const CELL_TOOL: &str = "execute_python_code";
+/// The tool for cells with the name and the parameter that another source system uses.
+pub const SHORT_CELL_TOOL: &str = "exec_code";
+pub const COMPUTE_TOOL: &str = "compute_with_python";
+pub const PLAN_TOOL: &str = "recursive_plan_tree_todo";
+pub const FILE_TOOL: &str = "file_reader";
+
+/// Names that models know from other systems, and the tools that they mean.
+const ALIASES: [(&str, &str); 2] = [("update_recursive_plan_tree", PLAN_TOOL), ("file_read", FILE_TOOL)];
 
 /// Names under which code accesses its tools and their errors.
 const RESERVED: [&str; 3] = ["tools", "aio", "ToolError"];
@@ -33,11 +46,29 @@ pub fn tool_name(type_name: &str) -> String {
     name
 }
 
+/// The name of a tool and its aliases.
+pub fn names(name: &str) -> impl Iterator<Item = &str> {
+    let aliases = ALIASES.iter().filter(move |(_, meant)| *meant == name);
+    std::iter::once(name).chain(aliases.map(|(alias, _)| *alias))
+}
+
+/// Finds a tool by its name, by the name of its type, or by an alias.
+pub fn find<'t, T>(tools: &'t BTreeMap<String, T>, name: &str) -> Option<&'t T> {
+    let plain = tool_name(name);
+    let meant = ALIASES.iter().find(|(alias, _)| *alias == plain).map(|(_, meant)| *meant);
+    [Some(name), Some(&plain), meant].into_iter().flatten().find_map(|name| tools.get(name))
+}
+
+/// Whether a call of the tool is a cell.
+#[must_use]
+pub fn is_cell_tool(name: &str) -> bool {
+    matches!(name, CELL_TOOL | SHORT_CELL_TOOL)
+}
+
 /// Whether providers and Python accept the name.
 pub fn is_tool_name(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters.next().is_some_and(|first| first.is_ascii_alphabetic())
-        && letters.all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    values::is_ascii_identifier(name)
+        && !name.starts_with('_')
         && name.len() <= TOOL_NAME_CHARS
         && !values::is_keyword(name)
         && !RESERVED.contains(&name)
@@ -68,6 +99,16 @@ mod tests {
         ] {
             assert_eq!(tool_name(type_name), expected, "{type_name}");
         }
+    }
+
+    #[test]
+    fn a_tool_is_found_by_all_of_its_names() {
+        let tools = BTreeMap::from([(FILE_TOOL.to_owned(), 1), ("mine".to_owned(), 2)]);
+        for name in ["file_reader", "file_read", "FileReaderTool", "FileReadTool"] {
+            assert_eq!(find(&tools, name), Some(&1), "{name}");
+        }
+        assert_eq!((find(&tools, "mine"), find(&tools, PLAN_TOOL)), (Some(&2), None));
+        assert_eq!(names(FILE_TOOL).collect::<Vec<_>>(), ["file_reader", "file_read"]);
     }
 
     #[test]

@@ -115,10 +115,10 @@ struct State {
     rest: [u64; 19],
 }
 
-pub fn enforces_projects(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+/// Whether the folder's file system enforces the limits of projects.
+pub fn are_enforced(folder: BorrowedFd<'_>) -> bool {
     let mut state = State { version: STATE_VERSION, ..State::default() };
-    call(folder, GET_STATE, 0, &mut state)?;
-    Ok(state.flags & PROJECTS_ENFORCED != 0)
+    call(folder, GET_STATE, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0
 }
 
 /// `T` must be the structure that the command expects.

@@ -1,0 +1,161 @@
+"""Checkpoints that run no code until the guardian wants something of them.
+
+One system call makes the copy, as a child of the guardian, and the copy waits at once. So it changes next to none of
+the pages that it shares with the original, and what a copy of a process has to do is done only if it is used. That is
+possible where the copy holds nothing that has to be replaced before the original goes on, and where all that `fork` of
+the C library does beside the system call is known. Elsewhere `copies.py` makes the copy.
+"""
+
+import ctypes
+import posix  # not `os`, whose functions user code may replace
+import posixpath
+import select
+import sys
+
+from . import copies, process
+from .limits import SETTLED_MS
+
+_SIGCHLD = 17
+_CLONE_PARENT = 0x8000
+_CLONE_CHILD_CLEARTID = 0x200000
+_CLONE_CHILD_SETTID = 0x1000000
+_FLAGS = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | _SIGCHLD
+_PR_GET_TID_ADDRESS = 40
+_THREAD_BYTES = 8192  # within so many, the C library's record of a thread holds the number of the thread
+# By architecture: the number of `clone`, and the place of the address of that number among its arguments.
+_CALLS = {"x86_64": (56, 3), "aarch64": (220, 4)}
+_LINKS_OF_ONE_THREAD = 3
+
+# They hold the interpreter's lock, so that no other thread runs on in between.
+_python = ctypes.pythonapi
+_libc = ctypes.PyDLL(None)
+_KERNEL = posixpath.dirname(__file__) + "/"
+_STDLIB = posixpath.dirname(posixpath.__file__) + "/"
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_getframe = sys._getframe
+
+
+class _AtFork:
+    """Knows whether anybody but the standard library wants to be called at forks: they expect to be called at once."""
+
+    def __init__(self):
+        self.is_used = False
+        self._register = posix.register_at_fork
+
+    def install(self):
+        def register_at_fork(**functions):
+            name = _getframe(1).f_code.co_filename
+            ours = name.startswith((_KERNEL, _STDLIB, "<frozen ")) and not any(each in name for each in _INSTALLED)
+            self.is_used = self.is_used or not ours
+            return self._register(**functions)
+
+        register_at_fork.__doc__ = self._register.__doc__
+        posix.register_at_fork = sys.modules["os"].register_at_fork = register_at_fork
+
+
+class Clones:
+    """Makes such checkpoints of this process. `kept` are the kernel's own descriptors."""
+
+    def __init__(self, kept):
+        self._kept = {str(descriptor) for descriptor in kept}
+        self._at_fork = _AtFork()
+        self._at_fork.install()
+        self._clone = _find_clone()
+        self._unsettled = None  # reads the end as soon as the newest copy does not need this process any more
+
+    def can_make(self, given, allowed):
+        """Whether the process has no other thread, and no descriptors but the kernel's, those `given` and `allowed`."""
+        if self._clone is None or self._at_fork.is_used:
+            return False
+        if posix.stat("/proc/self/task").st_nlink != _LINKS_OF_ONE_THREAD:
+            return False
+        others = set(posix.listdir("/proc/self/fd")).difference(self._kept, map(str, given), map(str, allowed))
+        return len(others) == 1  # of the listing itself
+
+    def make(self, control, score, own_score, arrive):
+        """The pid of the copy, or None if there is none. In the copy 0, when the guardian has sent something.
+
+        The copy listens on the descriptor `control`, and calls `arrive()` before this process runs code of the session
+        again. The scores are for the out-of-memory killer.
+        """
+        self.settle()
+        waits = select.poll()
+        waits.register(control, select.POLLIN)
+        scores = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY | posix.O_CLOEXEC)
+        settled, arrives = posix.pipe()
+        pid = -1
+        _python.PyOS_BeforeFork()
+        try:
+            # Inherited: the copy itself could do both only when others have seen it.
+            posix.write(scores, score)
+            process.set_dumpable(False)  # control: checkpoints_are_not_dumpable
+            pid = self._clone()
+            if pid == 0:
+                _wait(waits, arrives, (scores, settled), arrive)
+                return 0
+        finally:
+            if pid:
+                process.set_dumpable(True)
+                posix.write(scores, own_score)
+                _python.PyOS_AfterFork_Parent()
+        for descriptor in (scores, arrives):
+            posix.close(descriptor)
+        self._unsettled = settled
+        if pid < 0:
+            self.settle()
+            return None
+        return pid
+
+    def settle(self):
+        """Before code of the session runs: wait until a `killpg` of this process cannot reach the newest copy."""
+        settled, self._unsettled = self._unsettled, None
+        if settled is not None:
+            waits = select.poll()
+            waits.register(settled, select.POLLIN)
+            waits.poll(SETTLED_MS)
+            posix.close(settled)
+
+    def thaw(self):
+        """In a copy that is used after all: do what `fork` would have done in it."""
+        self._unsettled = None
+        state = copies.random_state()
+        copies.silently(_python.PyOS_AfterFork_Child)
+        copies.restore_random(state)
+
+
+def _wait(waits, arrives, unwanted, arrive):
+    try:
+        posix.setsid()
+        arrive()
+        for descriptor in unwanted:
+            posix.close(descriptor)
+        posix.close(arrives)
+        waits.poll()
+    except BaseException:
+        posix._exit(1)
+
+
+def _find_clone():
+    """The system call as a function, if all that it needs is known here; else None.
+
+    The C library keeps the number of each thread in memory, and the copy's has another one: the host's kernel writes it
+    there. It tells where that is.
+    """
+    call = _CALLS.get(posix.uname().machine)
+    if call is None or ctypes.sizeof(ctypes.c_void_p) != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return None
+    place = ctypes.c_void_p()
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) or not place.value:
+        return None
+    _libc.pthread_self.restype = ctypes.c_void_p
+    thread = _libc.pthread_self()
+    if not thread <= place.value < thread + _THREAD_BYTES:
+        return None  # not as glibc does it
+    if ctypes.c_int.from_address(place.value).value != posix.getpid():
+        return None
+    number, at = call
+    arguments = [ctypes.c_long(each) for each in (number, _FLAGS, 0, 0, 0, 0)]
+    arguments[1 + at] = place
+    syscall = _libc.syscall
+    syscall.restype = ctypes.c_long
+    return lambda: syscall(*arguments)

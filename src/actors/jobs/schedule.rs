@@ -1,0 +1,112 @@
+//! Which waiting jobs start, and when.
+
+use std::sync::Arc;
+
+use super::messages::Started;
+use super::restore::artifacts_of;
+use super::run::{self, JobRun};
+use super::state::JobsState;
+use super::verdict;
+use crate::actors::amounts;
+use crate::actors::calls::Reply;
+use crate::actors::session::messages::SessionRef;
+use crate::actors::supervisor::admission::sandbox_request;
+use crate::controls;
+use crate::panics::spawn_reporting;
+use crate::protocol::clock;
+use crate::protocol::ids::JobId;
+use crate::protocol::job::JobState;
+use crate::protocol::principal::Principal;
+use crate::protocol::problem::{Code, Problem};
+use crate::quota::Permit;
+
+/// Quotas bound how many jobs a user has; this bound is for users without a quota.
+pub(super) const WAITING_PER_USER: usize = 100_000;
+
+impl JobsState {
+    pub(super) fn enqueue(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        if entry.cancel.is_cancelled() {
+            return self.conclude(id, verdict::cancelled(" before it ran"));
+        }
+        entry.place = self.queue.push(entry.record.view.owner, id).ok();
+        if entry.place.is_none() {
+            let message = format!("{WAITING_PER_USER} jobs of yours wait already");
+            self.conclude(id, verdict::of_problem(&Problem::new(Code::TooMany, message)));
+        }
+    }
+
+    /// Starts waiting jobs while there are free slots and their users have room for a sandbox. A job whose
+    /// user has no room waits without a slot, so that it does not block others. A user with no running job
+    /// may get a slot beyond the configured ones, up to as many again, because another user's jobs may occupy
+    /// all of them for hours.
+    pub(super) fn pump(&mut self) {
+        let slots = self.args.launcher.settings.jobs.slots;
+        let most = if controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
+        while self.running < most && !self.args.shutdown.is_cancelled() {
+            let mut room = None;
+            let are_taken = self.running >= slots;
+            let Self { args, jobs, queue, .. } = self;
+            let runs = |owner: Principal| {
+                let views = jobs.values().map(|entry| &entry.record.view);
+                views.filter(|view| view.owner == owner).any(|view| view.state == JobState::Running)
+            };
+            let popped = queue.pop_where(|owner, id| {
+                let Some(entry) = jobs.get(id) else { return true };
+                if are_taken && runs(owner) {
+                    return false;
+                }
+                let sandbox = &args.launcher.settings.sandbox;
+                let amounts = amounts::of_sandbox(
+                    &sandbox_request(sandbox, &run::request(&entry.record.job), true),
+                    sandbox,
+                );
+                room = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
+                room.is_some() || !args.ledger.could_grant(owner, &amounts)
+            });
+            let Some((_, id)) = popped else { return };
+            self.start(id, None, room);
+        }
+    }
+
+    pub(super) fn start(&mut self, id: JobId, resume: Option<SessionRef>, room: Option<Permit>) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.record.view.state = JobState::Running;
+        self.running += 1;
+        let input = entry.record.job.input.map(|input| self.args.inputs.path(input)).unwrap_or_default();
+        let run = JobRun {
+            jobs: self.myself.clone(),
+            supervisor: self.args.supervisor.clone(),
+            launcher: Arc::clone(&self.args.launcher),
+            ledger: self.args.ledger.clone(),
+            record: entry.record.clone(),
+            input,
+            artifacts: artifacts_of(&self.args.launcher, id),
+            cancel: entry.cancel.clone(),
+            life: self.life.clone(),
+            shutdown: self.args.shutdown.clone(),
+            resume,
+        };
+        let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
+        spawn_reporting(run.go(room), move |done| {
+            if done.is_none() {
+                tokio::spawn(run::given_up(jobs, supervisor, id));
+            }
+        });
+    }
+
+    pub(super) fn started(&mut self, id: JobId, started: Started, reply_to: Reply<()>) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        let view = &mut entry.record.view;
+        view.started_at.get_or_insert_with(clock::now);
+        view.receipt = started.receipt;
+        entry.record.session = Some(started.session);
+        let (record, state) = (entry.record.clone(), entry.state.clone());
+        let journal = self.args.journal.clone();
+        tokio::spawn(async move {
+            let noted = journal.put_job(&record).await.map_err(Problem::from);
+            state.send_replace(JobState::Running);
+            let _ = reply_to.send(noted);
+        });
+    }
+}

@@ -1,0 +1,99 @@
+//! The jobs that have not ended, and what is known of each.
+
+use ractor::RpcReplyPort;
+use std::collections::BTreeMap;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::inputs::InputRef;
+use super::messages::{JobsArgs, JobsMsg, JobsRef, Watched};
+use super::schedule::WAITING_PER_USER;
+use crate::actors::holding::{Hold, Holders};
+use crate::controls;
+use crate::fair_queue::{FairQueue, Place};
+use crate::memory::Charge;
+use crate::protocol::ids::JobId;
+use crate::protocol::job::JobState;
+use crate::protocol::principal::Principal;
+use crate::protocol::quota::Kind;
+use crate::quota::Permit;
+use crate::store::{JobRecord, ROW_BYTES};
+
+/// The name under which the record of an ended job counts against `quota.journal`, until the look over the journal
+/// (`daemon::journals`) has found the record and counts it itself.
+const ENDED: &str = "jobs that have ended";
+
+pub struct JobsState {
+    pub(super) args: JobsArgs,
+    /// Cancelled when this actor ends, for all tasks that work for it.
+    pub(super) life: CancellationToken,
+    pub(super) myself: JobsRef,
+    pub(super) jobs: BTreeMap<JobId, JobEntry>,
+    pub(super) queue: FairQueue<Principal, JobId>,
+    pub(super) running: usize,
+}
+
+pub(super) struct JobEntry {
+    pub(super) record: JobRecord,
+    pub(super) state: watch::Sender<JobState>,
+    pub(super) cancel: CancellationToken,
+    /// The place in the queue, while the job waits.
+    pub(super) place: Option<Place>,
+    pub(super) holders: Holders,
+    /// The clients that cancelled the job. They are answered when its end is in the journal: the next daemon would
+    /// carry on with a job whose end it does not know.
+    pub(super) cancelled_by: Vec<RpcReplyPort<bool>>,
+    /// Whether the job was cancelled because no client held it.
+    pub(super) forsaken: bool,
+    pub(super) permit: Permit,
+    /// The memory charged for the job's description, as long as this actor holds the job.
+    _memory: Charge,
+    _input: Option<InputRef>,
+}
+
+impl JobEntry {
+    /// Leaves the charge of an ended job's record in place, because the record stays on the disk.
+    pub(super) fn leave_record(self) {
+        if self.record.view.state != JobState::Ended || !controls::holds("job_record_charge") {
+            return;
+        }
+        let bytes = serde_json::to_string(&self.record).map_or(0, |text| text.len() as u64);
+        let _ = self.permit.gauge().measure(Kind::Journal, bytes.saturating_add(ROW_BYTES));
+        self.permit.leave(ENDED, Kind::Journal);
+    }
+}
+
+impl JobsState {
+    pub(super) fn new(args: JobsArgs, life: CancellationToken, myself: JobsRef) -> Self {
+        let (jobs, queue) = (BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
+        Self { args, life, myself, jobs, queue, running: 0 }
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        record: JobRecord,
+        (permit, memory): (Permit, Charge),
+        input: Option<InputRef>,
+    ) {
+        let entry = JobEntry {
+            state: watch::Sender::new(record.view.state),
+            cancel: CancellationToken::new(),
+            place: None,
+            holders: Holders::default(),
+            cancelled_by: Vec::new(),
+            forsaken: false,
+            permit,
+            _memory: memory,
+            _input: input,
+            record,
+        };
+        self.jobs.insert(entry.record.view.id, entry);
+    }
+
+    pub(super) fn watch(&mut self, id: JobId) -> Option<Watched> {
+        let entry = self.jobs.get_mut(&id)?;
+        entry.holders.add();
+        let (state, jobs) = (entry.state.subscribe(), self.myself.clone());
+        Some(Watched { state, hold: Hold::new(move || drop(jobs.cast(JobsMsg::Released(id)))) })
+    }
+}

@@ -1,0 +1,193 @@
+//! Starts the actors of sessions: of new ones, and of those that an earlier daemon left.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::Admitted;
+use super::messages::{ForJob, SupervisorMsg, SupervisorRef};
+use super::state::{Entry, SupervisorState};
+use crate::actors::amounts;
+use crate::actors::calls::Reply;
+use crate::actors::charge::seed_bytes;
+use crate::actors::directory::{Listed, Restoring};
+use crate::actors::session::actor::Session;
+use crate::actors::session::journalled::{RemovalRecord, forget};
+use crate::actors::session::state::{PriorSession, SessionArgs};
+use crate::controls;
+use crate::memory::{Charge, MemoryPurpose};
+use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::clock;
+use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::preload::Preload;
+use crate::protocol::principal::Principal;
+use crate::quota::Permit;
+use crate::sandbox::launch::SandboxRequest;
+use crate::store::{JournalError, SessionRecord};
+
+/// What a new session has, but a restored one does not.
+struct Begin {
+    reply_to: Reply<SessionView>,
+    first: Permit,
+    seed: Charge,
+    nested: bool,
+}
+
+impl SupervisorState {
+    pub(super) fn create(
+        &mut self,
+        myself: &SupervisorRef,
+        (id, peer): (SessionId, Principal),
+        request: NewSession,
+        (nested, job): (bool, Option<ForJob>),
+        reply_to: Reply<SessionView>,
+    ) {
+        let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
+        let admitted = self.admit(peer, &request, job, room);
+        let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
+            Ok(admitted) => admitted,
+            Err(problem) => {
+                let _ = reply_to.send(Err(problem));
+                return;
+            }
+        };
+        let record = SessionRecord {
+            id,
+            owner: peer,
+            name,
+            created_at: clock::now(),
+            request: serde_json::to_value(&request).unwrap_or_default(),
+            job,
+            slot: None,
+        };
+        self.spawn_session(
+            myself,
+            record,
+            request,
+            (wanted, idle),
+            permit,
+            Some(Begin { reply_to, first, seed, nested }),
+        );
+    }
+
+    /// Restores the sessions of the earlier daemon.
+    pub(super) async fn restore(&mut self, myself: &SupervisorRef) -> Result<(), JournalError> {
+        let today = clock::today();
+        for spent in self.args.journal.tokens_of_day(&clock::now())? {
+            self.args.ledger.spend(spent.owner, today, &spent.by, spent.tokens);
+        }
+        let records = self.args.journal.sessions()?;
+        // The reaper removes sandboxes that are not expected, so they are expected before a session can fail.
+        for record in records.iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
+            for sandbox in self.args.journal.sandboxes(record.id)? {
+                self.args.launcher.expect(&sandbox);
+            }
+        }
+        // Reserved first, so that no session gets the user id of a session that is restored later.
+        let slots = &self.args.launcher.slots;
+        let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();
+        for record in records {
+            if !self.args.journal.was_ready(record.id)? {
+                // The daemon ended while it made this session, so no client knows of it.
+                RemovalRecord::begin(&self.args.journal, record.id).is_written().await;
+                forget(&self.args.journal, record.id);
+                continue;
+            }
+            let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
+            // The session keeps what was allowed when it was made, even if the limits have changed since.
+            let completed = self.completed(&request, record.job);
+            let permit = self.args.ledger.keep(
+                record.owner,
+                record.name.as_str(),
+                amounts::of_session(record.job, &record.request),
+            );
+            self.spawn_session(myself, record, request, completed, permit, None);
+        }
+        Ok(())
+    }
+
+    /// Starts a session, which takes messages at once and acts on them when it has begun.
+    fn spawn_session(
+        &mut self,
+        myself: &SupervisorRef,
+        record: SessionRecord,
+        request: NewSession,
+        (wanted, idle): (SandboxRequest, Duration),
+        permit: Permit,
+        begin: Option<Begin>,
+    ) {
+        let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
+        let is_new = begin.is_some();
+        let (created, first, begun_seed, nested) = match begin {
+            Some(Begin { reply_to, first, seed, nested }) => {
+                (Some(reply_to), Some(first), Some(seed), nested)
+            }
+            // Its sandbox may run, so it is paid for before others can take its room.
+            None => (None, self.sandbox_permit(id, peer, &name, &wanted), None, false),
+        };
+        let settings = &self.args.launcher.settings;
+        let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
+        let pool = self.args.ledger.memory(peer);
+        // A restored session is charged for its seed without a check.
+        let seed =
+            begun_seed.unwrap_or_else(|| pool.charge_anyway(MemoryPurpose::Seeds, seed_bytes(&request.seed)));
+        let args = SessionArgs {
+            id,
+            name: name.clone(),
+            owner: peer,
+            journal: self.args.journal.clone(),
+            request: record.request,
+            created_at: record.created_at,
+            before: (!is_new).then_some(PriorSession { slot: record.slot }),
+            ledger: self.args.ledger.clone(),
+            gauge: permit.gauge(),
+            permit: first,
+            nested,
+            supervisor: myself.clone(),
+            directory: self.args.directory.clone(),
+            launcher: Arc::clone(&self.args.launcher),
+            tools: Arc::clone(&self.args.tools),
+            models: self.args.models.clone(),
+            wanted,
+            backend: request.backend.unwrap_or(self.args.launcher.settings.sandbox.backend),
+            workspace: request.workspace,
+            idle,
+            seed: request.seed,
+            job,
+            // The entries were checked when the session was made.
+            preload: Preload::parse(entries).unwrap_or_default(),
+            ephemeral: request.ephemeral,
+            restore_turn: self.restore_turns.of(peer),
+            lend_turn: self.lend_turns.of(peer),
+            restored: CancellationToken::new(),
+            created,
+        };
+        let restoring = (!is_new).then(|| Restoring::new(args.parked_view(), args.restored.clone()));
+        // Without a session the reply port is dropped with the arguments, so the caller learns that the call failed.
+        let Ok((session, begun)) = Session::spawn(args) else { return };
+        let supervisor = myself.clone();
+        tokio::spawn(async move {
+            if let Ok(Err(error)) = begun.await {
+                tracing::error!(%error, "a session could not begin");
+                let _ = supervisor.cast(SupervisorMsg::NotBegun { id });
+            }
+        });
+        let listed = Listed { owner: peer, name: name.clone(), job, session: session.clone(), restoring };
+        self.args.directory.add(id, listed);
+        // The name is taken and the quota is held from here on.
+        self.sessions.insert(id, Entry { owner: peer, name, job, session, permit, _seed: seed });
+    }
+
+    /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.
+    fn sandbox_permit(
+        &self,
+        id: SessionId,
+        owner: Principal,
+        name: &SessionName,
+        wanted: &SandboxRequest,
+    ) -> Option<Permit> {
+        let sandboxes = self.args.journal.sandboxes(id).unwrap_or_default();
+        let amounts = amounts::of_sandbox(wanted, &self.args.launcher.settings.sandbox);
+        (!sandboxes.is_empty()).then(|| self.args.ledger.keep(owner, name.as_str(), amounts))
+    }
+}

@@ -1,0 +1,62 @@
+//! The state that all handlers share.
+
+use axum::response::Response;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio_util::sync::CancellationToken;
+
+use super::identity::Identities;
+use super::in_work::InWork;
+use super::key_accounts::KeyAccounts;
+use super::peer::{Peer, UserSlots};
+use super::problems::ApiResult;
+use super::sse::{self, Until};
+use crate::actors::directory::Directory;
+use crate::actors::jobs::{Inputs, JobsMsg};
+use crate::actors::llm::Models;
+use crate::actors::restarted::Restarted;
+use crate::actors::supervisor::messages::SupervisorRef;
+use crate::config::Settings;
+use crate::protocol::ids::Seq;
+use crate::quota::Ledger;
+use crate::sandbox::launch::Launcher;
+use crate::store::{EventLog, Journal};
+use crate::tools::Registry;
+
+#[derive(Clone)]
+pub struct App {
+    pub supervisor: SupervisorRef,
+    pub directory: Directory,
+    pub jobs: Restarted<JobsMsg>,
+    pub inputs: Inputs,
+    pub launcher: Arc<Launcher>,
+    pub settings: Arc<Settings>,
+    pub shutdown: CancellationToken,
+    /// Cancelled when a client asks the daemon to stop.
+    pub stop: CancellationToken,
+    /// Whether the daemon also removes all sandboxes when it ends.
+    pub remove_all: Arc<AtomicBool>,
+    pub journal: Journal,
+    pub in_work: InWork,
+    pub key_accounts: KeyAccounts,
+    pub uploads: UserSlots,
+    pub models: Models,
+    /// The tools of every session.
+    pub tools: Arc<Registry>,
+    pub ledger: Ledger,
+    pub identities: Identities,
+}
+
+impl App {
+    /// Streams events of a session to the caller.
+    pub(super) fn stream(
+        &self,
+        peer: &Peer,
+        log: Arc<EventLog>,
+        after: Seq,
+        until: Until,
+    ) -> ApiResult<Response> {
+        let (shutdown, pool) = (self.shutdown.clone(), self.ledger.memory(peer.principal));
+        Ok(sse::respond(log, after, until, shutdown, pool, None)?)
+    }
+}

@@ -1,0 +1,61 @@
+"""What a cell costs, counted in what does not depend on the machine: processes that are made, and writes."""
+
+import unittest
+
+from harness import Kernel, KernelTest
+from test_checkpoints import CheckpointTest
+from test_processes import UNSHARE, _can_unshare
+
+# The number of the last process or thread that was made in this pid namespace. Reading it is a cell that may do anything.
+LAST_PID = "int(open('/proc/sys/kernel/ns_last_pid').read())"
+CELLS = 10
+# The system calls by which this process has written something.
+WRITES = "int(open('/proc/self/io').read().split('syscw: ')[1].split()[0])"
+LINES = 1000
+
+
+@unittest.skipUnless(_can_unshare(), "needs a pid namespace")
+class Processes(CheckpointTest):
+    def setUp(self):
+        self.kernel = Kernel(prefix=UNSHARE)
+        self.addCleanup(self.kernel.close)
+        self.kernel.start()
+
+    def made_by(self, code):
+        """How many processes are made for so many of these cells, and for the one that looked before."""
+        before = int(self.value(LAST_PID))
+        for _ in range(CELLS):
+            self.run_ok(code)
+        return int(self.value(LAST_PID)) - before
+
+    def test_a_harmless_cell_makes_none(self):
+        self.assertEqual(self.made_by("1 + 1"), 1)
+        self.assertEqual(self.made_by("x = 2; x"), 1)
+
+    def test_a_cell_that_may_change_anything_makes_one(self):
+        self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
+
+    def test_so_it_does_when_a_loop_was_used(self):
+        self.run_ok("import asyncio; await asyncio.sleep(0)")
+        self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
+
+    def test_where_more_is_to_be_done_it_makes_two(self):
+        self.run_ok("import os; os.register_at_fork(before=lambda: None)")
+        self.assertEqual(self.made_by("x = int(1)"), 2 * (CELLS + 1))
+        self.kernel.send(type="reset", request=1)
+        self.kernel.expect("reset_done")
+        self.run_ok("r = open('/etc/passwd')")
+        self.assertEqual(self.made_by("x = int(1)"), 2 * (CELLS + 1))
+        self.run_ok("r.close()")
+        self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
+        self.run_ok("import threading; e = threading.Event(); t = threading.Thread(target=e.wait); t.start()")
+        self.assertEqual(self.made_by("x = int(1)"), 2 * (CELLS + 1))
+        self.run_ok("e.set(); t.join()")
+        self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
+
+
+class Writes(KernelTest):
+    def test_a_print_is_one(self):
+        for code in ("print('short', end='')", "print('a', 2, [3.0])", "print('ä', 'b', sep='\\n', file=sys.stderr)"):
+            run = self.run_ok(f"import sys\nbefore = {WRITES}\nfor _ in range({LINES}): {code}\n{WRITES} - before")
+            self.assertLessEqual(int(run.value), LINES + 8, code)  # and a few to have what was printed before read
