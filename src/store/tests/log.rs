@@ -336,6 +336,36 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
 }
 
 #[tokio::test]
+async fn what_is_appended_together_is_committed_together_and_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let outer = log.together();
+    assert_eq!(log.append(started(1)), 1);
+    let inner = log.together();
+    assert_eq!(log.append(started(2)), 2);
+    drop(inner);
+    // Whatever the writer does meanwhile, it does not have them yet.
+    journal.create_session(&record("a")).await.unwrap();
+    assert_eq!((log.newest(), log.lag()), (0, 2));
+    log.append(started(3));
+    drop(outer);
+    log.flushed().await;
+    log.append(started(4));
+    log.flushed().await;
+    assert_eq!(bodies(&log), [1, 2, 3, 4].map(started));
+    let batches = journal.core.queue.batches.lock().clone();
+    assert_eq!(batches, [(Full, 1), (Normal, 3), (Normal, 1)]);
+    // A journal that is closed meanwhile tells those who wait.
+    let held = log.together();
+    log.append(started(5));
+    journal.close();
+    drop(held);
+    log.flushed().await;
+    assert!(log.is_closed());
+}
+
+#[tokio::test]
 async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
