@@ -210,15 +210,16 @@ impl EventLog {
     }
 
     /// Like [`Self::append_then`], for an intent whose effect is outside the journal: when `on_commit` runs, the event
-    /// survives even a loss of power.
-    pub fn append_durably_then(
+    /// survives what `durability` says.
+    pub fn append_intent_then(
         &self,
+        durability: Durability,
         body: EventBody,
         paid: Option<Paid>,
         applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        let how = How { durability: Durability::Full, paid, ..How::then(on_commit) };
+        let how = How { durability, paid, ..How::then(on_commit) };
         self.push(vec![Draft::of(body, applied)], how)
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::protocol::frames::HostFrame;
+use crate::store::Durability;
 
 /// As many as may wait, and one that runs.
 const CELLS: usize = 17;
@@ -43,4 +44,21 @@ async fn a_cell_that_waited_takes_two_commits_too() {
     }
     let commits = daemon.journal.commits().len() - before;
     assert!(commits <= 2 * CELLS + SLACK, "{commits} commits");
+}
+
+/// A commit that survives a loss of power takes several times as long as one that does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_call_that_may_change_something_waits_for_the_disk() {
+    let home = Home::new();
+    home.backend.plays("look", &[Step::Call("session_info")]);
+    home.backend.plays("act", &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    for (code, full) in [("look", false), ("act", true)] {
+        let before = daemon.journal.commits().len();
+        let ticket = client.run(code).await;
+        client.result(ticket).await;
+        let commits = daemon.journal.commits().split_off(before);
+        assert_eq!(commits.contains(&Durability::Full), full, "{code}: {commits:?}");
+    }
 }

@@ -305,7 +305,7 @@ async fn frames_are_received_when_their_effect_is_committed() {
     let held = journal.hold_writer();
     log.append_applied(EventBody::Reset, applied(&one, 7));
     log.append_then(EventBody::Reset, Some(applied(&one, 5)), || {});
-    log.append_durably_then(EventBody::Reset, None, Some(applied(&two, 2)), || {});
+    log.append_intent_then(Full, EventBody::Reset, None, Some(applied(&two, 2)), || {});
     assert_eq!(log.received(&one), 0);
     drop(held);
     log.flushed().await;
@@ -324,7 +324,7 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     log.flushed().await;
     let held = journal.hold_writer();
     log.append(EventBody::Reset);
-    log.append_durably_then(EventBody::Reset, None, None, || {});
+    log.append_intent_then(Full, EventBody::Reset, None, None, || {});
     log.append(EventBody::Reset);
     drop(held);
     log.flushed().await;
