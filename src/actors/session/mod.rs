@@ -19,6 +19,7 @@ mod holding;
 pub(in crate::actors) mod journalled;
 pub mod keyed;
 pub mod messages;
+pub mod removers;
 pub(in crate::actors) mod restore;
 pub(in crate::actors) mod sandbox;
 pub mod state;

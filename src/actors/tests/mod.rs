@@ -11,6 +11,8 @@ mod cells;
 mod freezes;
 /// What a cell costs that nothing holds up, counted and not timed.
 mod hot_path;
+/// Sessions are removed while their sandboxes take their time.
+mod removals;
 /// What a guest or a client causes again and again is bounded, and what can be written without any quota left.
 mod repetitions;
 /// What the next daemon takes over from one that died.

@@ -147,7 +147,7 @@ impl FakeKernel {
         self.0.frozen.send_replace(frozen);
     }
 
-    pub(super) fn lives(&self) -> bool {
+    pub fn lives(&self) -> bool {
         !self.0.ended.is_cancelled()
     }
 
