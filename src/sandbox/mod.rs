@@ -19,4 +19,6 @@ mod listing;
 mod running;
 pub mod slots;
 pub mod spec;
+pub mod subordinate;
+pub mod user_database;
 pub mod workspace;
