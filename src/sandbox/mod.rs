@@ -16,6 +16,7 @@ mod images;
 pub mod kernel;
 pub mod launch;
 mod listing;
+mod looks;
 mod running;
 pub mod slots;
 pub mod spec;

@@ -102,6 +102,12 @@ impl Journal {
         self.core.logs.lock().get(&session).is_some_and(|state| state.strong_count() > 0)
     }
 
+    /// What each commit so far survives.
+    #[cfg(test)]
+    pub fn commits(&self) -> Vec<Durability> {
+        self.core.queue.batches.lock().iter().map(|(durability, _)| *durability).collect()
+    }
+
     /// Keeps the writer busy until the sender is dropped.
     #[cfg(test)]
     pub fn hold_writer(&self) -> std::sync::mpsc::Sender<()> {
