@@ -20,4 +20,6 @@ mod looks;
 mod running;
 pub mod slots;
 pub mod spec;
+pub mod subordinate;
+pub mod user_database;
 pub mod workspace;

@@ -31,7 +31,7 @@ pub struct Journal {
 pub(super) struct Core {
     pub queue: Arc<Queue>,
     folder: PathBuf,
-    blobs: Blobs,
+    pub(super) blobs: Blobs,
     /// Queries are short, so one connection serves all readers.
     reader: Mutex<Connection>,
     /// For the few queries that are long, so that no reader waits for them.
