@@ -139,9 +139,13 @@ impl SessionActorState {
         // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
+        let ready_ahead = self.ready_ahead.take();
         let removers = Arc::clone(self.removers.get_or_insert_default());
         removers.lock().extend(reply_to);
         let last = async move {
+            if let Some(ready) = ready_ahead {
+                ready.sandbox.undo().await;
+            }
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }

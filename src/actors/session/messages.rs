@@ -13,6 +13,7 @@ use crate::actors::calls;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Undoing;
 use crate::actors::holding::Hold;
+use crate::actors::launch::Place;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
@@ -30,7 +31,6 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
-use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
@@ -306,7 +306,7 @@ pub enum SessionMsg {
     /// A hold was dropped.
     Released,
 
-    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    Placed(Box<Result<Place, Problem>>),
     SandboxReady {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
@@ -421,7 +421,7 @@ impl SessionMsg {
             | Self::FilesChanged
             | Self::Remove { reply_to: None }
             | Self::Released
-            | Self::WorkspaceReady(_)
+            | Self::Placed(_)
             | Self::SandboxReady { .. }
             | Self::SandboxAttached { .. }
             | Self::Leave { .. }

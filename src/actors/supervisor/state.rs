@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::turns::UserTurns;
 use crate::memory::Charge;
@@ -31,6 +32,7 @@ const REMOVED: &str = "removed sessions";
 pub struct SupervisorArgs {
     pub journal: Journal,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub ledger: Ledger,
