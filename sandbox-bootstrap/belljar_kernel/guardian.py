@@ -118,7 +118,7 @@ class Guardian:
     def _preload(self, frame, text):
         request = int(frame["request"])
         if self._can_serve(frame):
-            self._line.preload(request, text)
+            self._line.preload(request, text, frame["bind"])
 
     def _cell(self, frame, text):
         cell, mode = int(frame["cell"]), frame["mode"]

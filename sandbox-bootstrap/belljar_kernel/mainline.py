@@ -89,15 +89,16 @@ class MainLine:
         for checkpoint in self.ring:
             checkpoint.given_later = checkpoint.given_later or bool(checkpoint.redo)
 
-    def preload(self, request, text):
+    def preload(self, request, text, bind):
         """Import modules before any checkpoint is made, so that the modules are in memory once and shared by all."""
-        self.imports = (request, text)
+        if bind:
+            self.imports = (request, text)
         self.drop_checkpoints()
-        self._send_imports(self.worker)
+        self._send_imports(self.worker, (request, text))
         self._take_checkpoint()
 
-    def _send_imports(self, worker):
-        worker.preload_request, text = self.imports
+    def _send_imports(self, worker, imports):
+        worker.preload_request, text = imports
         worker.forward(text)
 
     # Cells.
@@ -478,7 +479,7 @@ class MainLine:
             if text is not None:
                 handle.forward(text)
         if self.imports is not None:
-            self._send_imports(handle)
+            self._send_imports(handle, self.imports)
         told, self._at_worker_start = self._at_worker_start, []
         for tell in told:
             tell()

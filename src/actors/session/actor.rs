@@ -161,7 +161,7 @@ impl SessionActorState {
                 state.log.append(EventBody::AdminActed { admin, act });
             }
             SessionMsg::Remove { remover } => state.remove(myself, remover),
-            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome),
+            SessionMsg::Placed(outcome) => state.placed(*outcome),
             SessionMsg::SandboxReady { receipt, preloaded, counters } => {
                 state.counters = counters;
                 state.sandbox_ready(myself, *receipt, preloaded);

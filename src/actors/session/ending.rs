@@ -155,7 +155,11 @@ impl SessionActorState {
         let before = before.take();
         let removers = self.removers.get_or_insert_default().clone();
         self.answer_removers(removers.add(before));
+        let ready_ahead = self.ready_ahead.take();
         let last = async move {
+            if let Some(ready) = ready_ahead {
+                ready.sandbox.undo().await;
+            }
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }

@@ -14,6 +14,7 @@ use crate::actors::calls;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Undoing;
 use crate::actors::holding::Hold;
+use crate::actors::launch::Place;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
@@ -31,7 +32,6 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
-use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
@@ -307,7 +307,7 @@ pub enum SessionMsg {
     /// A hold was dropped.
     Released,
 
-    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    Placed(Box<Result<Place, Problem>>),
     SandboxReady {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
@@ -425,7 +425,7 @@ impl SessionMsg {
             | Self::ToolsChanged
             | Self::FilesChanged
             | Self::Released
-            | Self::WorkspaceReady(_)
+            | Self::Placed(_)
             | Self::SandboxReady { .. }
             | Self::SandboxAttached { .. }
             | Self::Leave { .. }

@@ -7,7 +7,9 @@ use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
 use crate::actors::holding::Holders;
+use crate::actors::launch::Ready;
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
@@ -55,6 +57,7 @@ pub struct SessionArgs {
     /// Where an ask finds the session that it creates for an inner ask.
     pub directory: Directory,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub wanted: SandboxRequest,
@@ -109,6 +112,8 @@ pub struct SessionActorState {
     pub(super) workspace: Option<Arc<Workspace>>,
     /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,
+    /// A sandbox of the pool that the session has claimed, until its executor has it.
+    pub(super) ready_ahead: Option<Box<Ready>>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,

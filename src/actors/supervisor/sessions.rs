@@ -162,6 +162,7 @@ impl SupervisorState {
             supervisor: myself.clone(),
             directory: self.args.directory.clone(),
             launcher: Arc::clone(&self.args.launcher),
+            pool: self.args.pool.clone(),
             tools: Arc::clone(&self.args.tools),
             models: self.args.models.clone(),
             wanted,

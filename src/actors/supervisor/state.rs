@@ -9,6 +9,7 @@ use super::messages::ForJob;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::turns::UserTurns;
 use crate::memory::Charge;
@@ -34,6 +35,7 @@ const REMOVED: &str = "removed sessions";
 pub struct SupervisorArgs {
     pub journal: Journal,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub ledger: Ledger,
