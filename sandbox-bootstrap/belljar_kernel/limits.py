@@ -135,7 +135,7 @@ STAND_POLL_S = 0.001
 # Most generations between the guardian and a copy.
 DEPTH = 64
 # How long to wait for killed processes before something is started that may need their places: until KILLED_ROOM of a
-# crowd are gone, but not for KILLED_FEW or fewer. On a busy host, processes take long to die.
+# crowd are gone, or until KILLED_FEW or fewer are dead. On a busy host, processes take long to die.
 KILLED_WAIT_S = 5.0
 KILLED_POLL_S = 0.02
 KILLED_ROOM = 32

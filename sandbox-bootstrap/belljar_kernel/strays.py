@@ -47,13 +47,16 @@ class Strays:
         self._killed_most = max(len(self._killed) - KILLED_ROOM, KILLED_FEW)
 
     def has_room(self):
-        """False as long as too few of a killed crowd are gone: no process is available before."""
+        """False as long as too few of a killed crowd are gone: no process is available before. A few have to be dead:
+        in a full sandbox their memory is needed, and the next worker would be killed in their place."""
         if self._condemned:
             return False
         if len(self._killed) > self._killed_most:
             self._reap()
             self._killed = [pid for pid in self._killed if process.is_there(pid)]
         if len(self._killed) > self._killed_most:
+            return False
+        if len(self._killed) <= KILLED_FEW and any(map(process.is_alive, self._killed)):
             return False
         self._killed.clear()
         return True
