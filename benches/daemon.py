@@ -98,8 +98,9 @@ class Client:
     def new(self, name, **more):
         return self.json("POST", "/v1/sessions", {"name": name, **more})
 
-    def remove(self, name):
-        self.request("DELETE", f"/v1/sessions/{name}")
+    def remove(self, name, wait=True):
+        """Waits until the sandbox is gone, which would disturb what is measured next, or until the removal is recorded."""
+        self.request("DELETE", f"/v1/sessions/{name}?wait={str(wait).lower()}")
 
     def cell(self, session, code, timeout_s=CELL_SECONDS):
         """The result of a cell."""

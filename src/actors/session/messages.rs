@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::journalled::RemovalRecord;
 use super::keyed::Keyed;
+use super::removers::{Remover, Removers};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
@@ -295,9 +296,9 @@ pub enum SessionMsg {
     /// Files of the workspace were changed from outside of the sandbox.
     FilesChanged,
     /// Remove the session: its sandbox, its workspace (if managed) and its events. Answered by the
-    /// supervisor, when the name is free again.
+    /// supervisor, when the name is free again; for who waits, when nothing is left.
     Remove {
-        reply_to: Option<Reply<()>>,
+        remover: Option<Remover>,
     },
     /// Take a hold on the session. An ephemeral session exists as long as a client has a hold.
     Hold {
@@ -362,7 +363,7 @@ pub enum SessionMsg {
     /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal; `None` if the
     /// task that took the sandbox down panicked.
     Removed {
-        reply_to: Option<Reply<()>>,
+        removers: Removers,
         noted: Option<RemovalRecord>,
     },
     Tick,
@@ -406,9 +407,13 @@ impl SessionMsg {
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
-            | Self::FreezeDone { reply_to, .. }
-            | Self::Remove { reply_to: Some(reply_to) }
-            | Self::Removed { reply_to: Some(reply_to), .. } => drop(reply_to.send(Err(problem))),
+            | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Remove { remover } => {
+                remover.into_iter().for_each(|remover| remover.refuse(problem.clone()));
+            }
+            Self::Removed { removers, .. } => {
+                removers.take().into_iter().for_each(|remover| remover.refuse(problem.clone()));
+            }
             Self::CellStatus { .. }
             | Self::Ticket { .. }
             | Self::View { .. }
@@ -419,7 +424,6 @@ impl SessionMsg {
             | Self::Touch
             | Self::ToolsChanged
             | Self::FilesChanged
-            | Self::Remove { reply_to: None }
             | Self::Released
             | Self::Placed(_)
             | Self::SandboxReady { .. }
@@ -431,7 +435,6 @@ impl SessionMsg {
             | Self::WorkerReplaced { .. }
             | Self::UndoneBefore { .. }
             | Self::CellFinished(..)
-            | Self::Removed { reply_to: None, .. }
             | Self::Tick => {}
         }
     }

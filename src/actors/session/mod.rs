@@ -20,6 +20,7 @@ pub(in crate::actors) mod journalled;
 pub mod keyed;
 pub mod messages;
 mod place;
+pub mod removers;
 pub(in crate::actors) mod restore;
 mod sandbox;
 pub mod state;

@@ -256,7 +256,7 @@ impl SessionActorState {
             let mut noted = RemovalRecord::begin(&journal, id);
             tokio::spawn(async move {
                 noted.is_written().await;
-                let _ = session.cast(SessionMsg::Remove { reply_to: None });
+                let _ = session.cast(SessionMsg::Remove { remover: None });
                 let _ = created.send(Err(late));
             });
         });

@@ -1,6 +1,7 @@
 //! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
+use super::removers::Removers;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
@@ -107,7 +108,7 @@ pub struct SessionActorState {
     /// The task that creates the workspace.
     pub(super) making: Option<JoinHandle<()>>,
     /// Set while the session is being removed: the callers that wait for that.
-    pub(super) removers: Option<Arc<Mutex<Vec<Reply<()>>>>>,
+    pub(super) removers: Option<Removers>,
     pub(super) workspace: Option<Arc<Workspace>>,
     /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,

@@ -13,6 +13,8 @@ mod freezes;
 mod hot_path;
 /// Sandboxes wait for sessions.
 mod pool;
+/// Sessions are removed while their sandboxes take their time.
+mod removals;
 /// What a guest or a client causes again and again is bounded, and what can be written without any quota left.
 mod repetitions;
 /// What the next daemon takes over from one that died.

@@ -153,7 +153,7 @@ both! {
     ephemeral: a_run_whose_client_was_killed_leaves_nothing,
         a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
-        whoever_removes_a_session_that_is_being_removed_is_told_when_it_is_gone, a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
+        whoever_waits_for_a_removal_is_told_when_the_sandbox_is_gone, a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
         a_plain_stop_leaves_the_sessions_to_the_next_daemon,
         a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
         a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,

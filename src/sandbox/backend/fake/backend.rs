@@ -41,6 +41,8 @@ struct Shared {
     failing_freezes: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// The next thaws are reported late, each when its sender is used or dropped.
     late_thaws: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// The next removals take long, each until its sender is used or dropped.
+    slow_removals: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// Set when sandboxes are isolated otherwise than when they were started.
     are_changed: AtomicBool,
 }
@@ -55,6 +57,7 @@ impl FakeBackend {
             freezes: Mutex::default(),
             failing_freezes: Mutex::default(),
             late_thaws: Mutex::default(),
+            slow_removals: Mutex::default(),
             are_changed: AtomicBool::new(false),
         }))
     }
@@ -98,6 +101,13 @@ impl FakeBackend {
     pub fn next_thaw_is_reported_late(&self) -> oneshot::Sender<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.late_thaws.lock().push_back(receiver);
+        sender
+    }
+
+    /// The next removal of a sandbox takes until the test says so.
+    pub fn next_removal_is_slow(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.slow_removals.lock().push_back(receiver);
         sender
     }
 
@@ -281,8 +291,15 @@ impl RunningSandbox for FakeSandbox {
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.kernel.end();
-        std::future::ready(Ok(())).boxed()
+        async {
+            let slow = self.backend.0.slow_removals.lock().pop_front();
+            if let Some(slow) = slow {
+                let _ = slow.await;
+            }
+            self.kernel.end();
+            Ok(())
+        }
+        .boxed()
     }
 }
 
