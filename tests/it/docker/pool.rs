@@ -116,7 +116,7 @@ pub fn what_waits_is_removed_with_all_sandboxes() {
     let Some(mut daemon) = filled(2, "") else { return };
     let containers = daemon.containers();
     assert_eq!(containers.len(), 2);
-    daemon.cli(["stop", "--remove"]).ok();
+    daemon.cli(["daemon", "stop", "--remove"]).ok();
     assert_eq!(daemon.wait(), Some(0));
     assert_nothing_left(&daemon, &containers);
 }
@@ -177,7 +177,7 @@ pub fn jobs_take_sandboxes_that_wait() {
     let daemon = Daemon::with_config("[pool]\nsize = 1\n");
     let folder = scripts(&[("hello.py", "print('hello')\n")]);
     let run = || {
-        let ran = daemon.cli(job_run(&["hello.py", "--workspace", path(&folder)])).ok();
+        let ran = daemon.cli(job_run(&[path(&folder), "--json"])).ok();
         assert!(ran.stdout.contains("hello"), "{ran:?}");
     };
     run();
@@ -186,4 +186,36 @@ pub fn jobs_take_sandboxes_that_wait() {
     run();
     assert_eq!(number(&pool(&daemon), "hits"), 1);
     daemon.assert_sound();
+}
+
+/// The actor dies at one of its first messages: at a claim, at a look, or when a sandbox was started.
+#[test]
+pub fn a_pool_that_panics_costs_nobody_a_session() {
+    if !engine() {
+        return;
+    }
+    for message in 1..=4 {
+        let at = format!("pool:{message}");
+        let environment = [("BELLJAR_PANIC_AT", at.as_str()), ("BELLJAR_PERIODS", "reaper:2")];
+        let mut daemon = Daemon::with_environment("[pool]\nsize = 1\n", &environment);
+        for name in ["a", "b", "c"] {
+            daemon.session(name, light());
+            assert_eq!(daemon.run(name, "6 * 7")["result"]["repr"], "42");
+        }
+        eventually("it has died", || daemon.stderr().contains("was to be the last one").then_some(()));
+        for name in ["a", "b", "c"] {
+            assert_eq!(daemon.run(name, "6 * 7")["result"]["repr"], "42");
+            daemon.cli(["rm", name]).ok();
+        }
+        eventually("no sandbox is left but those that wait", || {
+            let waiting = usize::try_from(number(&pool(&daemon), "waiting")).expect("a number");
+            (daemon.containers().len() == waiting).then_some(())
+        });
+        let containers = daemon.containers();
+        end(&mut daemon, "TERM");
+        daemon.set_environment(&[]);
+        daemon.restart();
+        end(&mut daemon, "TERM");
+        assert_nothing_left(&daemon, &containers);
+    }
 }

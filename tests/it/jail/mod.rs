@@ -94,7 +94,8 @@ both! {
     pool: a_claimed_sandbox_is_what_a_new_one_is,
         what_was_claimed_outlives_the_daemon_and_what_waits_does_not, what_waits_is_removed_with_all_sandboxes,
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
-        modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait;
+        modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait,
+        a_pool_that_panics_costs_nobody_a_session;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
