@@ -17,7 +17,7 @@ use crate::actors::llm::Models;
 use crate::actors::pool::{Pool, PoolArgs};
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarted::Restarted;
-use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving};
 use crate::control::identity::Identities;
@@ -228,23 +228,7 @@ async fn serve(
         // From here on sandboxes have no owner in this process, so the reaper would remove them.
         reaper.stop();
         let within = drained_by.saturating_duration_since(Instant::now());
-        let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
-        // What waits for a session is of no use to the next daemon.
-        let drained = tokio::time::timeout(REMOVAL, pool.drain());
-        let (removed, drained) = tokio::join!(supervisor.call(end, Some(REMOVAL)), drained);
-        if drained.is_err() {
-            tracing::warn!("the pool is left to the next start");
-        }
-        tracing::info!(orderly = removed.is_ok(), "sessions ended");
-        // A sandbox that is being created would otherwise run on without a daemon.
-        let patience = if remove { REMOVAL } else { LAUNCHES };
-        if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
-            tracing::warn!("a sandbox was still being made at the end");
-        }
-        if remove {
-            // This removes sandboxes that an executor could not remove.
-            launcher.reap().await;
-        }
+        release(&launcher, &supervisor, &pool, remove, within).await;
     };
     tokio::select! {
         () = orderly => {}
@@ -252,6 +236,33 @@ async fn serve(
     }
     supervisor.stop(None);
     ended
+}
+
+/// Ends all sessions; their sandboxes are left to the next daemon, or removed.
+async fn release(
+    launcher: &Launcher,
+    supervisor: &SupervisorRef,
+    pool: &Pool,
+    remove: bool,
+    within: Duration,
+) {
+    let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
+    // What waits for a session is of no use to the next daemon.
+    let drained = tokio::time::timeout(REMOVAL, pool.drain());
+    let (removed, drained) = tokio::join!(supervisor.call(end, Some(REMOVAL)), drained);
+    if drained.is_err() {
+        tracing::warn!("the pool is left to the next start");
+    }
+    tracing::info!(orderly = removed.is_ok(), "sessions ended");
+    // A sandbox that is being created would otherwise run on without a daemon.
+    let patience = if remove { REMOVAL } else { LAUNCHES };
+    if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
+        tracing::warn!("a sandbox was still being made at the end");
+    }
+    if remove {
+        // This removes sandboxes that an executor could not remove.
+        launcher.reap().await;
+    }
 }
 
 fn keep_tidy(journal: Journal) {

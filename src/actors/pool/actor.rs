@@ -38,7 +38,7 @@ impl Actor for PoolActor {
         crate::panics::panic_if_requested("pool");
         match message {
             PoolMsg::Claim { class, reply_to } => state.claim(&class, reply_to),
-            PoolMsg::Dead(sandbox) => state.dead(sandbox),
+            PoolMsg::Dead(sandbox) => state.dead(*sandbox),
             PoolMsg::Look => state.look(),
             PoolMsg::Started(outcome) => state.started(outcome),
             PoolMsg::View { reply_to } => drop(reply_to.send(state.view())),

@@ -20,7 +20,7 @@ const ASSUMED_BYTES: u64 = 64 * 1024 * 1024;
 pub struct PoolState {
     args: PoolArgs,
     myself: PoolRef,
-    shelf: Shelf<Box<WaitingSandbox>>,
+    shelf: Shelf<WaitingSandbox>,
     /// Why the last start failed, until one succeeds.
     problem: Option<String>,
 }
@@ -34,22 +34,22 @@ impl PoolState {
     }
 
     pub fn claim(&mut self, class: &Class, reply_to: RpcReplyPort<Option<Box<WaitingSandbox>>>) {
-        let given = self.shelf.claim(class, Instant::now());
+        let given = self.shelf.claim(class, Instant::now()).map(Box::new);
         if let Err(MessagingErr::SendErr(Some(unwanted))) = reply_to.send(given) {
-            discard(vec![unwanted]);
+            discard([*unwanted]);
         }
         // What was given is replaced as soon as the machine is quiet.
         self.myself.send_after(QUIET, || PoolMsg::Look);
     }
 
-    pub fn dead(&mut self, sandbox: Box<WaitingSandbox>) {
+    pub fn dead(&mut self, sandbox: WaitingSandbox) {
         self.shelf.failed(Instant::now());
-        discard(vec![sandbox]);
+        discard([sandbox]);
     }
 
     pub fn look(&mut self) {
         let now = Instant::now();
-        let mut gone = self.shelf.remove_dead(now, |sandbox| sandbox.seems_alive());
+        let mut gone = self.shelf.remove_dead(now, WaitingSandbox::seems_alive);
         gone.extend(self.shelf.remove_surplus(now, self.machine()));
         discard(gone);
         let machine = self.machine();
@@ -63,7 +63,7 @@ impl PoolState {
             if let Err(MessagingErr::SendErr(PoolMsg::Started(Ok(unwanted)))) =
                 myself.cast(PoolMsg::Started(started))
             {
-                discard(vec![unwanted]);
+                discard([*unwanted]);
             }
         });
     }
@@ -76,7 +76,7 @@ impl PoolState {
                 self.problem = Some(problem.message.clone());
             }
         }
-        discard(self.shelf.started(outcome.ok(), Instant::now()).into_iter().collect());
+        discard(self.shelf.started(outcome.ok().map(|sandbox| *sandbox), Instant::now()));
         self.look();
     }
 
@@ -112,14 +112,14 @@ impl PoolState {
     pub fn drain(&mut self, reply_to: RpcReplyPort<()>) {
         let all = self.shelf.close();
         tokio::spawn(async move {
-            join_all(all.into_iter().map(|sandbox| sandbox.discard())).await;
+            join_all(all.into_iter().map(WaitingSandbox::discard)).await;
             let _ = reply_to.send(());
         });
     }
 }
 
 /// Removes sandboxes that no session has had, in a task.
-fn discard(sandboxes: Vec<Box<WaitingSandbox>>) {
+fn discard(sandboxes: impl IntoIterator<Item = WaitingSandbox>) {
     for sandbox in sandboxes {
         tokio::spawn(sandbox.discard());
     }

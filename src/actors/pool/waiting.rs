@@ -54,13 +54,15 @@ impl WaitingSandbox {
         let text = serde_json::to_string(&frame).map_err(|error| failed(error.to_string()))?;
         let sent = self.ready.socket.send(Message::text(text)).await;
         sent.map_err(|error| failed(error.to_string()))?;
+        let is_answer =
+            |frame: &KernelFrame| matches!(frame, KernelFrame::Preloaded { request: PRELOAD_REQUEST, .. });
         let imported = async {
             loop {
                 let message = self.ready.socket.next().await;
                 let Some(Ok(message)) = message else { return Err(failed("the sandbox ended".into())) };
                 match self.take(message) {
                     Heard::Nothing => {}
-                    Heard::Frame(KernelFrame::Preloaded { request: PRELOAD_REQUEST, .. }) => return Ok(()),
+                    Heard::Frame(frame) if is_answer(&frame) => return Ok(()),
                     Heard::Frame(frame) => return Err(failed(format!("the kernel answered {frame:?}"))),
                     Heard::End => return Err(failed("the kernel broke the protocol".into())),
                 }
@@ -118,7 +120,7 @@ impl WaitingSandbox {
         self.ready.received = self.ready.received.saturating_add(1);
         match frame {
             Ok(None) => Heard::Nothing,
-            Ok(Some(frame)) => Heard::Frame(frame),
+            Ok(Some(frame)) => Heard::Frame(Box::new(frame)),
             Err(_) => Heard::End,
         }
     }
@@ -154,6 +156,6 @@ impl WaitingSandbox {
 /// What a message of a waiting kernel says.
 enum Heard {
     Nothing,
-    Frame(KernelFrame),
+    Frame(Box<KernelFrame>),
     End,
 }

@@ -409,7 +409,9 @@ impl SessionMsg {
             | Self::AnswerCall { reply_to, .. }
             | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Remove { remover } => {
-                remover.into_iter().for_each(|remover| remover.refuse(problem.clone()));
+                if let Some(remover) = remover {
+                    remover.refuse(problem.clone());
+                }
             }
             Self::Removed { removers, .. } => {
                 removers.take().into_iter().for_each(|remover| remover.refuse(problem.clone()));

@@ -58,7 +58,7 @@ async fn each_of_many_sessions_gets_a_sandbox_that_no_other_has() {
     assert_eq!((view.hits, view.misses), (SIZE as u64, 2 + SIZE as u64));
     let sandboxes: BTreeSet<String> = clients
         .iter()
-        .flat_map(|client| client.events())
+        .flat_map(Client::events)
         .filter_map(|event| match event {
             EventBody::SandboxReady { receipt, .. } => Some(receipt.sandbox.0),
             _ => None,
