@@ -16,8 +16,8 @@ use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{Workspace, disk};
 use crate::store::{Journal, SessionRecord};
 
-/// What a place is made of.
-struct Wish {
+/// What a session asks for before its place can be made.
+struct PlaceRequest {
     record: SessionRecord,
     is_new: bool,
     /// The user id of a session that was there before.
@@ -37,7 +37,7 @@ struct Wish {
 /// slow. `began` is the receipt of the last sandbox: a session never goes on in another backend, where it would be
 /// isolated otherwise and have another image.
 pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<&Receipt>) -> JoinHandle<()> {
-    let wish = Wish {
+    let request = PlaceRequest {
         record: args.record(),
         is_new: args.before.is_none(),
         // Reserved at once, so that no other session gets it meanwhile.
@@ -51,15 +51,16 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
         pool: args.pool.clone(),
     };
     let session = myself.clone();
-    spawn_reporting(make(wish), move |made| {
+    spawn_reporting(make(request), move |made| {
         let panicked =
             || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
         let _ = session.cast(SessionMsg::Placed(Box::new(made.unwrap_or_else(panicked))));
     })
 }
 
-async fn make(wish: Wish) -> Result<Place, Problem> {
-    let Wish { mut record, is_new, kept, began, backend, wanted, folder, journal, launcher, pool } = wish;
+async fn make(request: PlaceRequest) -> Result<Place, Problem> {
+    let PlaceRequest { mut record, is_new, kept, began, backend, wanted, folder, journal, launcher, pool } =
+        request;
     let goes_on = began.is_some();
     let choice = match began {
         Some(choice) => choice,
