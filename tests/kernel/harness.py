@@ -15,6 +15,8 @@ import schema
 from websocket_client import BINARY, CLOSE, PONG, TEXT, Closed, Connection
 
 KERNEL = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "sandbox-bootstrap"))
+# The guardian that is a program of its own, if it is to be used instead of the one in Python.
+GUARDIAN = os.environ.get("BELLJAR_GUARDIAN")
 # For a kernel that is ahead of the schemas.
 SKIP_SCHEMAS = os.environ.get("BELLJAR_SKIP_SCHEMAS") == "1"
 HOST_SCHEMA = None if SKIP_SCHEMAS else schema.load("host-frame.json")
@@ -107,9 +109,11 @@ class Kernel:
         self.seen_calls = []
         self.listen()
         environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
+        command = [sys.executable, "-I", "-X", "utf8", "-B", KERNEL]
+        if GUARDIAN:
+            command = [GUARDIAN, "--kernel", KERNEL, "--python", sys.executable]
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-I", "-X", "utf8", "-B", KERNEL, "--bridge", self.bridge_path]
-            + ["--workspace", self.workspace, *arguments],
+            [*prefix, *command, "--bridge", self.bridge_path, "--workspace", self.workspace, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=environment,
