@@ -30,19 +30,20 @@ fn compress(state: &mut [u32; 5], block: &[u8]) {
     for at in 16..80 {
         words[at] = (words[at - 3] ^ words[at - 8] ^ words[at - 14] ^ words[at - 16]).rotate_left(1);
     }
-    let [mut a, mut b, mut c, mut d, mut e] = *state;
+    let mut mixed = *state;
     for (at, word) in words.iter().enumerate() {
-        let (mixed, constant) = match at {
-            0..20 => ((b & c) | (!b & d), 0x5A82_7999),
-            20..40 => (b ^ c ^ d, 0x6ED9_EBA1),
-            40..60 => ((b & c) | (b & d) | (c & d), 0x8F1B_BCDC),
-            _ => (b ^ c ^ d, 0xCA62_C1D6_u32),
+        let [first, left, middle, right, last] = mixed;
+        let (chosen, constant) = match at {
+            0..20 => ((left & middle) | (!left & right), 0x5A82_7999),
+            20..40 => (left ^ middle ^ right, 0x6ED9_EBA1),
+            40..60 => ((left & middle) | (left & right) | (middle & right), 0x8F1B_BCDC),
+            _ => (left ^ middle ^ right, 0xCA62_C1D6_u32),
         };
-        let next =
-            a.rotate_left(5).wrapping_add(mixed).wrapping_add(e).wrapping_add(constant).wrapping_add(*word);
-        (a, b, c, d, e) = (next, a, b.rotate_left(30), c, d);
+        let parts = [first.rotate_left(5), chosen, last, constant, *word];
+        let next = parts.into_iter().fold(0, u32::wrapping_add);
+        mixed = [next, first, left.rotate_left(30), middle, right];
     }
-    for (whole, part) in state.iter_mut().zip([a, b, c, d, e]) {
+    for (whole, part) in state.iter_mut().zip(mixed) {
         *whole = whole.wrapping_add(part);
     }
 }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn known_digests() {
-        let hex = |data: &[u8]| sha1(data).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hex = |data: &[u8]| sha1(data).map(|byte| format!("{byte:02x}")).concat();
         assert_eq!(hex(b""), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
         assert_eq!(hex(b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert_eq!(hex(&[b'a'; 56]), "c2db330f6083854c99d4b5bfb6e8f29f201be699");

@@ -54,10 +54,10 @@ impl Guardian {
 
     /// Kills all processes that were ever started here, and waits for their end. `None` if some do not end.
     ///
-    /// The caller handles the end of the worker: its exit code, or `None` if it had ended before.
-    pub fn end_all(&mut self) -> Option<Option<i32>> {
+    /// The caller handles the end of the worker, of which this is the exit code.
+    pub fn end_all(&mut self) -> Option<i32> {
         let worker_pid = self.line.worker.and_then(|index| self.handles.get(&index)?.pid);
-        let (mut of_worker, deadline) = (None, Instant::now() + RESET);
+        let (mut of_worker, deadline) = (KILLED, Instant::now() + RESET);
         self.jobs.stop();
         self.strays.forget_condemned();
         for index in self.indexes() {
@@ -70,7 +70,7 @@ impl Guardian {
             self.processes.kill_all();
             for (pid, exit_code) in process::reap() {
                 if worker_pid == Some(pid) {
-                    of_worker = Some(exit_code);
+                    of_worker = exit_code;
                 } else {
                     self.child_ended(pid, exit_code);
                 }

@@ -157,16 +157,13 @@ impl Guardian {
         while job.receive(&mut self.scratch) && job.has_more() && left > 0 {
             left -= 1;
         }
-        let frame = match job.wanted {
-            Wanted::Names => {
-                // Nothing is there if the code was too much to parse.
-                let names: Vec<String> = serde_json::from_slice(&job.answer).unwrap_or_default();
-                json!({"type": "names", "request": job.request, "names": names})
-            }
-            _ => {
-                let outcome = describe_outcome(&job.answer, job.ending, job.timeout);
-                json!({"type": "computed", "request": job.request, "outcome": outcome})
-            }
+        let frame = if job.wanted == Wanted::Names {
+            // Nothing is there if the code was too much to parse.
+            let names: Vec<String> = serde_json::from_slice(&job.answer).unwrap_or_default();
+            json!({"type": "names", "request": job.request, "names": names})
+        } else {
+            let outcome = describe_outcome(&job.answer, job.ending, job.timeout);
+            json!({"type": "computed", "request": job.request, "outcome": outcome})
         };
         self.send(&frame);
     }

@@ -40,6 +40,13 @@ static COUNTERS: [Counters; 2] = [
     },
 ];
 
+/// Whether there is a counter of the sandbox's own; unknown until the limits are.
+enum Counter {
+    Unknown,
+    None,
+    Own(&'static Counters),
+}
+
 /// A descriptor through which a checkpoint, which hides its memory from others, shows its size.
 struct Rollup {
     descriptor: OwnedFd,
@@ -48,8 +55,7 @@ struct Rollup {
 
 /// Reads the sandbox's own counter; where there is none, sums up the shares of the runners.
 pub struct Memory {
-    /// `None` until the limits are known; `Some(None)` if there is no counter of the sandbox's own.
-    counters: Option<Option<&'static Counters>>,
+    counter: Counter,
     looked_at: Option<Instant>,
     brimful_since: Option<Instant>,
     rollups: BTreeMap<i32, Rollup>,
@@ -59,29 +65,31 @@ pub struct Memory {
     /// By device and inode, the largest extent that was seen.
     nameless_ends: BTreeMap<(String, String), u64>,
     /// Folders of the sandbox's own whose files take memory.
-    in_memory: Vec<&'static str>,
+    folders: Vec<&'static str>,
 }
 
 impl Memory {
     pub fn new(is_init: bool) -> Self {
         Self {
-            counters: None,
+            counter: Counter::Unknown,
             looked_at: None,
             brimful_since: None,
             rollups: BTreeMap::new(),
             rollups_made: 0,
             awaited: BTreeMap::new(),
             nameless_ends: BTreeMap::new(),
-            in_memory: if is_init { folders_in_memory() } else { Vec::new() }, // else they are the host's
+            folders: if is_init { folders_in_memory() } else { Vec::new() }, // else they are the host's
         }
     }
 
     /// The counter whose limit is the sandbox's; a counter with a larger limit includes other processes, too.
     fn counters(&mut self, limits: &Limits) -> Option<&'static Counters> {
-        let most = limits.memory_bytes.saturating_add(limits.checkpoint_bytes);
-        *self.counters.get_or_insert_with(|| {
-            COUNTERS.iter().find(|each| number(each.bound).is_some_and(|bound| bound <= most))
-        })
+        if matches!(self.counter, Counter::Unknown) {
+            let most = limits.memory_bytes.saturating_add(limits.checkpoint_bytes);
+            let own = COUNTERS.iter().find(|each| number(each.bound).is_some_and(|bound| bound <= most));
+            self.counter = own.map_or(Counter::None, Counter::Own);
+        }
+        if let Counter::Own(counters) = self.counter { Some(counters) } else { None }
     }
 
     /// Whether the system itself ends processes when the sandbox takes more memory than it has.
@@ -92,7 +100,7 @@ impl Memory {
     /// Whether it is time to measure again; a sum costs more than a counter.
     pub fn take_turn(&mut self, pause: std::time::Duration) -> bool {
         let now = Instant::now();
-        let has_counter = self.counters.flatten().is_some();
+        let has_counter = matches!(self.counter, Counter::Own(_));
         if !has_counter && self.looked_at.is_some_and(|looked_at| now < looked_at + pause) {
             return false;
         }
@@ -180,7 +188,7 @@ impl Memory {
 
     /// Shared memory may be mapped files or not; no page is counted twice, at the price that some are not counted.
     fn with_files(&self, own: u64, shared: u64, nameless: u64) -> u64 {
-        let files: u64 = self.in_memory.iter().map(|folder| bytes_of_files(folder)).sum();
+        let files: u64 = self.folders.iter().map(|folder| bytes_of_files(folder)).sum();
         own + shared.max(nameless + files)
     }
 

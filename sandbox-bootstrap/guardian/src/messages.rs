@@ -8,7 +8,7 @@ use crate::calls::Begun;
 use crate::controls;
 use crate::frames::Refusal;
 use crate::guardian::Guardian;
-use crate::handle::{Role, Side};
+use crate::handle::{Handle, Role, Side};
 use crate::limits::{COPY_END, NAMES_BYTES, REFUSALS_BYTES, SAID_BYTES};
 use crate::poller::Timer;
 use crate::process_table;
@@ -240,9 +240,8 @@ impl Guardian {
         let Some(index) = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok()) else {
             return false;
         };
-        let is_awaited =
-            |handle: &&crate::handle::Handle| handle.pid.is_none() && handle.parent == Some(parent);
-        if self.handles.get(&index).filter(is_awaited).is_some() {
+        let is_awaited = |handle: &Handle| handle.pid.is_none() && handle.parent == Some(parent);
+        if self.handles.get(&index).is_some_and(is_awaited) {
             self.copy_missing(index);
         }
         true

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::controls;
-use crate::endings::{KILLED, cell_lost};
+use crate::endings::cell_lost;
 use crate::frames::{self, After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
@@ -44,7 +44,7 @@ impl Guardian {
             handle.resets.push(request);
         }
         self.take_last_words(worker);
-        self.worker_ended(worker, exit_code.unwrap_or(KILLED));
+        self.worker_ended(worker, exit_code);
     }
 
     /// For how many cells back there are states, in order.
@@ -268,7 +268,7 @@ impl Guardian {
             match untold {
                 Untold::ResetDone(request) => self.send(&json!({"type": "reset_done", "request": request})),
                 Untold::End { worker, cell, exit_code } => {
-                    self.tell_end(&worker, cell, exit_code, After::Lost)
+                    self.tell_end(&worker, cell, exit_code, After::Lost);
                 }
             }
         }

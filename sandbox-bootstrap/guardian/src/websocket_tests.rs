@@ -72,7 +72,7 @@ fn what_is_refused() {
     ] {
         assert!(answer_upgrade(request().replace(good, bad).as_bytes()).is_err(), "{bad}");
     }
-    let many: String = (0..70).map(|number| format!("A{number}: b\r\n")).collect();
+    let many = (0..70).map(|number| format!("A{number}: b\r\n")).collect::<Vec<_>>().concat();
     assert!(answer_upgrade(request().replace("Host", &format!("{many}Host")).as_bytes()).is_err());
     assert!(answer_upgrade(&[b'x'; UPGRADE_BYTES]).is_err());
 }
@@ -148,6 +148,6 @@ fn bytes_without_sense_never_do_more_than_violate() {
 fn frames_to_the_client() {
     assert_eq!(encode(TEXT, &[b"hi"]), b"\x81\x02hi");
     assert_eq!(encode(BINARY, &[b"a", &[b'b'; 199]])[..4], *b"\x82\x7e\x00\xc8");
-    assert_eq!(encode(BINARY, &[&[b'b'; 70_000]])[..10], *b"\x82\x7f\0\0\0\0\0\x01\x11\x70");
+    assert_eq!(encode(BINARY, &[&vec![b'b'; 70_000]])[..10], *b"\x82\x7f\0\0\0\0\0\x01\x11\x70");
     assert_eq!(encode_close(1002, "no"), b"\x88\x04\x03\xeano");
 }
