@@ -5,11 +5,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 use super::app::App;
-use super::identity::{REMEMBERED, Who};
 use super::peer::Peer;
 use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::user_database::{REMEMBERED, Who};
 
 pub(super) struct Caller {
     app: App,

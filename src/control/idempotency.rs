@@ -72,7 +72,7 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
             }
         }
     };
-    app.key_accounts.charge(peer.principal, KEY_BYTES)?;
+    app.key_accounts.charge(peer.principal, KEY_BYTES).await?;
     let claim = app.journal.claim(peer.principal, &key, &hash).await;
     if !matches!(claim, Ok(Claim::New)) {
         app.key_accounts.refund(peer.principal, KEY_BYTES);
@@ -122,7 +122,7 @@ async fn act(
         .to_bytes();
     if parts.status.is_success() {
         let found_in_events = is_cell && bytes.len() > CELL_ANSWER_BYTES;
-        if found_in_events || app.key_accounts.charge(peer.principal, bytes.len() as u64).is_err() {
+        if found_in_events || app.key_accounts.charge(peer.principal, bytes.len() as u64).await.is_err() {
             drop(work);
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }

@@ -42,18 +42,26 @@ impl KeyAccounts {
     }
 
     /// Charges `bytes` before they are written.
-    pub fn charge(&self, owner: Principal, bytes: u64) -> Result<(), Problem> {
-        let mut accounts = self.accounts.lock();
-        let account = accounts.entry(owner).or_insert_with(|| Account {
-            permit: self.ledger.keep(owner, NAME, Amounts::default()),
-            counted: Instant::now(),
-        });
-        let gauge = account.permit.gauge();
-        if account.counted.elapsed() >= COUNTED_FOR
-            && let Ok(kept) = self.journal.kept_for_keys(Some(owner))
-        {
-            account.counted = Instant::now();
-            let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
+    pub async fn charge(&self, owner: Principal, bytes: u64) -> Result<(), Problem> {
+        let (gauge, is_due) = {
+            let mut accounts = self.accounts.lock();
+            let account = accounts.entry(owner).or_insert_with(|| Account {
+                permit: self.ledger.keep(owner, NAME, Amounts::default()),
+                counted: Instant::now(),
+            });
+            let is_due = account.counted.elapsed() >= COUNTED_FOR;
+            if is_due {
+                account.counted = Instant::now();
+            }
+            (account.permit.gauge(), is_due)
+        };
+        if is_due {
+            let journal = self.journal.clone();
+            // Many keys take long to count, and others must not wait for that.
+            let kept = tokio::task::spawn_blocking(move || journal.kept_for_keys(Some(owner))).await;
+            if let Ok(Ok(kept)) = kept {
+                let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
+            }
         }
         if controls::holds("answer_charge") {
             gauge.grow(Kind::Journal, bytes)?;

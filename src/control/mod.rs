@@ -16,7 +16,6 @@ mod problems;
 mod routes;
 mod server;
 mod sse;
-pub mod subordinate;
 mod unread;
 
 pub use app::App;

@@ -20,7 +20,6 @@ use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving};
 use crate::control::identity::Identities;
-use crate::control::subordinate;
 use crate::control::{self, App};
 use crate::controls;
 use crate::panics::spawn_restarting;
@@ -29,6 +28,7 @@ use crate::protocol::limits::DRAIN;
 use crate::protocol::principal::Principal;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::subordinate;
 use crate::sandbox::workspace::Service;
 use crate::store::{Journal, JournalError, KEEP_REMOVED};
 

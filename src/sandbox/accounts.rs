@@ -3,7 +3,6 @@
 //! account before. Nor do they act in its name: programs of the host and the caller's folders are refused to a session
 //! whose account no longer has its user id.
 
-use nix::unistd::{Uid, User};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,11 +14,10 @@ use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::folder::storage_problem;
+use crate::sandbox::user_database::{self, Users};
 
 /// The account name of each user id; `None` for an id without an account.
 type Names = BTreeMap<Principal, Option<String>>;
-/// The account name of a user id by the machine's user database.
-type LookUp = fn(Principal) -> nix::Result<Option<String>>;
 
 /// The most bytes of the list that are read.
 const LIST_BYTES: u64 = 4 * 1024 * 1024;
@@ -30,7 +28,7 @@ const LIST_BYTES: u64 = 4 * 1024 * 1024;
 pub struct Accounts {
     file: PathBuf,
     names: Arc<Mutex<Names>>,
-    look_up: LookUp,
+    users: Users,
 }
 
 impl Accounts {
@@ -44,7 +42,8 @@ impl Accounts {
             let (uid, name) = line.split_once(' ').unwrap_or((line, ""));
             Some((Principal::new(uid.parse().ok()?), (!name.is_empty()).then(|| name.to_owned())))
         };
-        Self { file, names: Arc::new(Mutex::new(text.lines().filter_map(parse).collect())), look_up }
+        let names = Arc::new(Mutex::new(text.lines().filter_map(parse).collect()));
+        Self { file, names, users: user_database::users() }
     }
 
     /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
@@ -75,17 +74,18 @@ impl Accounts {
     /// Refuses what a session does on the machine as its owner, if the owner's id is another account by now than the
     /// one that made the session. The list has the latter, because it changes only when nothing of that account is left
     /// (`control::caller`). While the user database does not answer, the last known answer holds, which is the list's.
-    /// This may take as long as the user database, so it is called on threads of the user (`workspace::owner::run`).
+    /// This may wait for the user database, so it is called on threads of the user (`workspace::owner::run`).
     pub fn check(&self, user: Principal) -> Result<(), Problem> {
         if !self.knows(user) || !controls::holds("reused_ids_stop_acting") {
             return Ok(());
         }
-        let Ok(name) = (self.look_up)(user) else { return Ok(()) };
-        let Some(before) = self.other_before(user, name.as_deref()) else { return Ok(()) };
+        let Ok(who) = self.users.get(&user.uid()) else { return Ok(()) };
+        let name = who.name.as_deref();
+        let Some(before) = self.other_before(user, name) else { return Ok(()) };
         let what = format!(
             "this session was made by {}, and user id {user} is {} by now: it does nothing in that user's name any more",
             said(before.as_deref()),
-            said(name.as_deref())
+            said(name)
         );
         Err(Problem::new(Code::Forbidden, what).hint(self.way_out(user)))
     }
@@ -108,10 +108,6 @@ fn said(account: Option<&str>) -> String {
     account.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"))
 }
 
-fn look_up(user: Principal) -> nix::Result<Option<String>> {
-    Ok(User::from_uid(Uid::from_raw(user.uid()))?.map(|account| account.name))
-}
-
 fn write(file: &Path, names: &Names) -> std::io::Result<()> {
     let draft = file.with_extension("draft");
     let text = names.iter().fold(String::new(), |text, (user, name)| {
@@ -129,7 +125,10 @@ fn write(file: &Path, names: &Names) -> std::io::Result<()> {
 impl Accounts {
     /// A list in which the id belongs to `before`, on a machine where every id is the account `ann`.
     pub(crate) fn of_ann(home: &Path, user: Principal, before: &str) -> Self {
-        let accounts = Self { look_up: |_| Ok(Some("ann".into())), ..Self::load(home.join("accounts")) };
+        let users = user_database::Lookups::new(|_| {
+            Ok(Arc::new(user_database::Who { name: Some("ann".into()), ..Default::default() }))
+        });
+        let accounts = Self { users, ..Self::load(home.join("accounts")) };
         accounts.note(user, Some(before)).unwrap();
         accounts
     }
@@ -174,9 +173,10 @@ mod tests {
         assert!(refused.message.contains("`bob`") && refused.message.contains("`ann`"), "{refused:?}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("belljar rm NAME@1000")));
         accounts.check(OTHER).unwrap();
-        let silent = Accounts { look_up: |_| Err(nix::Error::EIO), ..accounts.clone() };
+        let silent =
+            Accounts { users: user_database::Lookups::new(|_| Err(nix::Error::EIO)), ..accounts.clone() };
         silent.check(USER).unwrap();
-        let gone = Accounts { look_up: |_| Ok(None), ..accounts };
+        let gone = Accounts { users: user_database::Lookups::new(|_| Ok(Arc::default())), ..accounts };
         assert!(gone.check(USER).unwrap_err().message.contains("no account by now"));
     }
 }

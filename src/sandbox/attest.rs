@@ -2,6 +2,7 @@
 
 pub mod cgroup;
 pub(in crate::sandbox) mod checks;
+pub mod counters;
 pub mod facts;
 
 use sha2::{Digest, Sha256};

@@ -58,7 +58,11 @@ impl Launcher {
 
     /// The reasons why no sandbox can be made at all, one sentence for each backend that could serve.
     pub async fn troubles(&self) -> Vec<String> {
-        let Err(engine) = self.docker.version().await else { return Vec::new() };
+        self.looks.troubles(self.look_for_troubles()).await
+    }
+
+    async fn look_for_troubles(&self) -> Vec<String> {
+        let Err(engine) = self.docker.ping().await else { return Vec::new() };
         let jail = if self.settings.sandbox.needs_engine() {
             None
         } else {

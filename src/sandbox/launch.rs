@@ -18,6 +18,7 @@ use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::host_memory;
+use crate::sandbox::looks::Looks;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
@@ -40,6 +41,7 @@ pub struct Launcher {
     /// The accounts whose sessions and jobs are here.
     pub accounts: Accounts,
     claims: Arc<Claims>,
+    pub(super) looks: Looks,
     /// Compiled kernels by image id.
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
     /// Held while a kernel is compiled, because one user id compiles them all.
@@ -74,6 +76,7 @@ impl Launcher {
             paths,
             instance,
             claims,
+            looks: Looks::default(),
             kernels: Mutex::default(),
             compiling: tokio::sync::Mutex::default(),
         }

@@ -3,14 +3,15 @@
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::controls;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
+use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
@@ -25,6 +26,8 @@ pub struct Sandbox {
     why: String,
     folder: Folder,
     lifted: Mutex<Lifted>,
+    /// Opened when they are first needed.
+    counters: OnceLock<Arc<CounterFiles>>,
     _claim: Claim,
 }
 
@@ -51,6 +54,7 @@ impl Sandbox {
             why,
             folder,
             lifted: Mutex::default(),
+            counters: OnceLock::new(),
             _claim: claim,
         }
     }
@@ -71,6 +75,12 @@ impl Sandbox {
     /// Restores the limit on the sandbox's CPU time, also where an earlier daemon lifted it and died.
     pub(super) fn limit_cpus_again(&self) -> bool {
         self.held.limit_cpus(Some(self.spec.limits.cpus))
+    }
+
+    /// What the kernel counts in the sandbox; shared, because open files are few.
+    pub fn counters(&self) -> &Arc<CounterFiles> {
+        let open = || Arc::new(self.held.cgroup().map(CounterFiles::open).unwrap_or_default());
+        self.counters.get_or_init(open)
     }
 
     pub fn id(&self) -> &SandboxId {

@@ -1,6 +1,7 @@
 //! Large values as files named by the hash of their content, so that rows stay small.
 
 use sha2::{Digest, Sha256};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -58,17 +59,22 @@ impl Blobs {
         }
     }
 
-    /// Removes every file for which `used` is false, drafts included; returns how many.
-    pub fn sweep(&self, mut used: impl FnMut(&str) -> rusqlite::Result<bool>) -> rusqlite::Result<usize> {
+    /// The names of all files, drafts included.
+    pub fn names(&self) -> Vec<OsString> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect()
+    }
+
+    /// Removes every file of these for which `used` is false; returns how many.
+    pub fn sweep(
+        &self,
+        names: &[OsString],
+        mut used: impl FnMut(&str) -> rusqlite::Result<bool>,
+    ) -> rusqlite::Result<usize> {
         let mut removed = 0;
-        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(0) };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let kept = match name.to_str() {
-                Some(name) => used(name)?,
-                None => false,
-            };
-            if !kept && std::fs::remove_file(entry.path()).is_ok() {
+        for name in names {
+            let is_used = name.to_str().map_or(Ok(false), &mut used)?;
+            if !is_used && std::fs::remove_file(self.folder.join(name)).is_ok() {
                 removed += 1;
             }
         }

@@ -3,8 +3,9 @@
 
 mod payment;
 mod read;
+mod together;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -78,6 +79,8 @@ struct Inner {
     /// Bytes written beyond what the account allows.
     reserve_used: u64,
     received: HashMap<SandboxId, u64>,
+    /// What waits for the end of [`EventLog::together`].
+    held: Option<Vec<Group>>,
     closed: bool,
     /// The journal ended before it had written everything.
     abandoned: bool,
@@ -207,15 +210,16 @@ impl EventLog {
     }
 
     /// Like [`Self::append_then`], for an intent whose effect is outside the journal: when `on_commit` runs, the event
-    /// survives even a loss of power.
-    pub fn append_durably_then(
+    /// survives what `durability` says.
+    pub fn append_intent_then(
         &self,
+        durability: Durability,
         body: EventBody,
         paid: Option<Paid>,
         applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        let how = How { durability: Durability::Full, paid, ..How::then(on_commit) };
+        let how = How { durability, paid, ..How::then(on_commit) };
         self.push(vec![Draft::of(body, applied)], how)
     }
 
@@ -248,17 +252,21 @@ impl EventLog {
         let memory = self.in_memory(waiting_bytes(&rows) as u64);
         // Pushed while the lock is held, so that the writer gets the events in the order of their numbers.
         let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit, memory };
-        let refused = self.core.queue.push_events(group).err();
-        if refused.is_some() {
-            // An abandoned log never counts as crowded, so the bytes that it leaves in the lane do no harm to this
-            // session.
-            inner.abandoned = true;
-        }
-        drop(inner);
-        if refused.is_some() {
-            self.state.newest.send_modify(|_| {});
+        match &mut inner.held {
+            Some(held) => held.push(group),
+            None => self.send(inner, vec![group]),
         }
         newest
+    }
+
+    /// Gives events to the writer.
+    fn send(&self, mut inner: MutexGuard<'_, Inner>, groups: Vec<Group>) {
+        let Err(refused) = self.core.queue.push_events(groups) else { return };
+        // An abandoned log never counts as crowded, so the bytes that it leaves in the lane do no harm to this session.
+        inner.abandoned = true;
+        drop(inner);
+        self.state.newest.send_modify(|_| {});
+        drop(refused);
     }
 
     /// Charges waiting events to memory even beyond the limit: the request behind a large event was charged before, or
@@ -398,6 +406,7 @@ impl LogState {
             bytes: 0,
             reserve_used: 0,
             received: received.into_iter().map(|applied| (applied.sandbox, applied.received)).collect(),
+            held: None,
             closed: false,
             abandoned: false,
         };

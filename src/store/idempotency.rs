@@ -118,9 +118,9 @@ impl Journal {
         self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await.map(drop)
     }
 
-    /// Bytes that the keys of one owner, or of every owner, take on the disk.
+    /// Bytes that the keys of one owner, or of every owner, take on the disk. To be called where a thread may wait.
     pub fn kept_for_keys(&self, owner: Option<Principal>) -> Result<Vec<(Principal, u64)>, JournalError> {
-        Ok(self.core.read(|file, _| {
+        Ok(self.core.scan(|file, _| {
             // The whole table is only read if the keys of every owner are asked for.
             let (first, last) = owner.map_or((0, u32::MAX), |owner| (owner.uid(), owner.uid()));
             let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)

@@ -31,7 +31,7 @@ pub struct Journal {
 pub(super) struct Core {
     pub queue: Arc<Queue>,
     folder: PathBuf,
-    blobs: Blobs,
+    pub(super) blobs: Blobs,
     /// Queries are short, so one connection serves all readers.
     reader: Mutex<Connection>,
     /// For the few queries that are long, so that no reader waits for them.
@@ -100,6 +100,12 @@ impl Journal {
     #[cfg(test)]
     pub(super) fn holds_log(&self, session: SessionId) -> bool {
         self.core.logs.lock().get(&session).is_some_and(|state| state.strong_count() > 0)
+    }
+
+    /// What each commit so far survives.
+    #[cfg(test)]
+    pub fn commits(&self) -> Vec<Durability> {
+        self.core.queue.batches.lock().iter().map(|(durability, _)| *durability).collect()
     }
 
     /// Keeps the writer busy until the sender is dropped.

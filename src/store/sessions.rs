@@ -20,6 +20,8 @@ pub const KEEP_REMOVED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub(super) const ROWS_DELETED: i64 = 5_000;
 /// Free pages given back to the disk in one transaction.
 const PAGES_RETURNED: u32 = 1_000;
+/// Files of large values that are looked at in one transaction, for the same reason.
+const BLOBS_SWEPT: usize = 500;
 
 const BLOB_IS_USED: &str = "SELECT 1 FROM events WHERE blob = ?1 LIMIT 1";
 
@@ -194,12 +196,17 @@ impl Journal {
                 some => tidied.keys += some,
             }
         }
-        let clean = move |file: &Connection, blobs: &Blobs| {
-            let mut used = file.prepare(BLOB_IS_USED)?;
-            // This runs on the writer's thread, so that no event with a new blob is written in between.
-            Ok(blobs.sweep(|name| used.exists([name]))?)
-        };
-        tidied.blobs = self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
+        let blobs = self.core.blobs.clone();
+        let names = tokio::task::spawn_blocking(move || blobs.names()).await.unwrap_or_default();
+        for names in names.chunks(BLOBS_SWEPT) {
+            let names = names.to_vec();
+            let clean = move |file: &Connection, blobs: &Blobs| {
+                let mut used = file.prepare(BLOB_IS_USED)?;
+                // This runs on the writer's thread, so that no event with a new blob is written in between.
+                Ok(blobs.sweep(&names, |name| used.exists([name]))?)
+            };
+            tidied.blobs += self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
+        }
         self.give_pages_back().await?;
         Ok(tidied)
     }

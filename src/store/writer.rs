@@ -190,6 +190,13 @@ struct Waiting {
     ended: bool,
 }
 
+impl Waiting {
+    /// Whether no more commands are taken.
+    fn is_over(&self) -> bool {
+        self.ended || self.closing
+    }
+}
+
 /// Takes the commands for the next transaction. An event that becomes a blob file takes long, so events of other logs
 /// go before it, and then it goes alone: a log waits for at most one large event of another log. Each log keeps its
 /// order, and a request is written after all commands that came before it.
@@ -257,18 +264,24 @@ impl Queue {
         }
     }
 
-    /// Queues events without blocking. Returns the events if the journal is closed.
-    pub fn push_events(&self, group: Group) -> Result<(), Box<dyn Send>> {
-        self.push(Command::Events(group)).map_err(|command| -> Box<dyn Send> { command })
+    /// Queues events without blocking, all at once, so that they get into one transaction. Returns the events if the
+    /// journal is closed.
+    pub fn push_events(&self, groups: Vec<Group>) -> Result<(), Vec<Group>> {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_over() {
+            return Err(groups);
+        }
+        waiting.commands.extend(groups.into_iter().map(Command::Events));
+        self.work.notify_one();
+        Ok(())
     }
 
-    /// The rejected command is boxed, because rejection is rare and a command is large.
-    fn push(&self, command: Command) -> Result<(), Box<Command>> {
+    fn push_request(&self, work: Box<dyn Work>) -> Result<(), Box<dyn Work>> {
         let mut waiting = self.waiting.lock();
-        if waiting.ended || waiting.closing {
-            return Err(Box::new(command));
+        if waiting.is_over() {
+            return Err(work);
         }
-        waiting.commands.push_back(command);
+        waiting.commands.push_back(Command::Request(work));
         self.work.notify_one();
         Ok(())
     }
@@ -287,7 +300,7 @@ impl Queue {
         let _permit = self.requests.acquire().await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
         let request = Request { durability, on_refusal, work, outcome: None, reply };
-        self.push(Command::Request(Box::new(request))).map_err(|_| closed())?;
+        self.push_request(Box::new(request)).map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 

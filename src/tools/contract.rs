@@ -56,6 +56,8 @@ pub struct Definition {
     pub outside: bool,
     /// Whether the tool is a program of the host; a daemon that shuts down waits for it for a while.
     pub program: bool,
+    /// Whether a call changes nothing that outlives the daemon, so that a loss of power may take back that it was made.
+    pub read_only: bool,
 }
 
 impl Definition {
@@ -70,6 +72,7 @@ impl Definition {
             on_request: false,
             outside: false,
             program: false,
+            read_only: false,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::session::machine::Input as SessionInput;
 use crate::session::restore::CELL_REFUSED;
 use crate::session::rules::CellRules;
-use crate::store::Paid;
+use crate::store::{Durability, Paid};
 use crate::tools::Caller;
 
 /// The least time between two pieces of the model's streamed text.
@@ -353,7 +353,7 @@ impl AsksState {
             arguments: arguments.clone(),
         };
         // The event is on the disk before the tool is called, so that it survives a power failure as well.
-        self.args.log.append_durably_then(called, None, None, move || {
+        self.args.log.append_intent_then(Durability::Full, called, None, None, move || {
             let _ = committed.send(());
         });
         let work = async move {

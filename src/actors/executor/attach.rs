@@ -38,7 +38,8 @@ impl ExecutorState {
         let (hello, receipt) = (ready.hello.clone(), Box::new(ready.receipt.clone()));
         let (known, unknown): (Vec<_>, Vec<_>) =
             attach.running.into_iter().partition(|resumed| resumed.start.cell <= hello.last_cell);
-        self.tell(SessionMsg::SandboxAttached(receipt));
+        let counters = Arc::clone(ready.sandbox.counters());
+        self.tell(SessionMsg::SandboxAttached { receipt, counters });
         *self.responses.0.lock() = attach.responses;
         self.take_in(myself, ready);
         self.recall_notes(!known.is_empty());

@@ -24,7 +24,7 @@ use crate::protocol::values;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
 use crate::session::rules::{CallDecision, CallOrigin};
-use crate::store::{AppliedFrame, CellRecord};
+use crate::store::{AppliedFrame, CellRecord, Durability};
 use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 
 /// The copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow
@@ -34,7 +34,7 @@ const ARGUMENT_COPIES: u64 = 2;
 /// The known answer to a call, or the work that leads to one.
 enum Begun {
     Known(Result<ToolOutput, ToolFailure>),
-    Works { work: ToolFuture, permit: Option<Permission>, is_program: bool },
+    Works { work: ToolFuture, permit: Option<Permission>, is_program: bool, is_read_only: bool },
 }
 
 impl ExecutorState {
@@ -91,7 +91,7 @@ impl ExecutorState {
             received: frame_guard.number,
         });
         let (committed, written) = tokio::sync::oneshot::channel();
-        self.args.log.append_durably_then(called, Some(paid), applied, move || {
+        self.args.log.append_intent_then(begun.durability(), called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
         let guard = begun.spawn(myself, call, Some(written), memory, self.args.memory.clone());
@@ -144,6 +144,7 @@ impl ExecutorState {
         let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
         let is_program = definition.is_some_and(|definition| definition.program);
+        let is_read_only = definition.is_some_and(|definition| definition.read_only);
         let decision = definition.map(|tool| (tool, self.bound.decide(tool, &arguments, runs)));
         let permit = match (decision, cell) {
             // An unknown tool needs no permission; the registry answers with the known ones.
@@ -172,7 +173,7 @@ impl ExecutorState {
             None => context,
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
-            Ok(work) => Begun::Works { work, permit, is_program },
+            Ok(work) => Begun::Works { work, permit, is_program, is_read_only },
             Err(mut failure) => {
                 // The message may quote names that the guest chose.
                 if let Some((end, _)) = failure.message.char_indices().nth(EXCEPTION_CHARS) {
@@ -325,6 +326,15 @@ pub(super) fn cell_ended() -> ToolFailure {
 }
 
 impl Begun {
+    /// What the record of the call has to survive before the call is made.
+    fn durability(&self) -> Durability {
+        match self {
+            Self::Works { is_read_only: false, .. } => Durability::Full,
+            // Nothing has an effect that would be left without its record.
+            Self::Works { is_read_only: true, .. } | Self::Known(_) => Durability::Normal,
+        }
+    }
+
     /// Starts the work once the call is in the journal.
     fn spawn(
         self,
@@ -360,7 +370,7 @@ impl Begun {
     async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {
         match self {
             Self::Known(outcome) => outcome,
-            Self::Works { work, permit, is_program } => {
+            Self::Works { work, permit, is_program, .. } => {
                 if let Some(permit) = permit {
                     permit.given().await?;
                 }

@@ -239,7 +239,7 @@ impl ExecutorState {
         self.cell_ended_since_look = true;
         let unanswered = self.cancel_calls(cell);
         let before = running.start.before;
-        let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters());
+        let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters().read());
         let cause = Cause {
             ended_by: running.ended_by.take(),
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,

@@ -14,6 +14,7 @@ use crate::controls;
 use crate::panics::spawn_restarting;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::attest::counters::CounterFiles;
 use crate::store::EventLog;
 
 /// The pause between two reports that something exceeded the quota.
@@ -60,10 +61,16 @@ impl ExecutorState {
             return;
         }
         if self.args.preload.is_empty() {
-            self.tell(SessionMsg::SandboxReady { receipt: Box::new(receipt), preloaded: None });
+            let (receipt, counters) = (Box::new(receipt), self.counters());
+            self.tell(SessionMsg::SandboxReady { receipt, preloaded: None, counters });
         } else {
             self.preload(myself, receipt);
         }
+    }
+
+    /// What the host's kernel counts in the sandbox.
+    pub(super) fn counters(&self) -> Arc<CounterFiles> {
+        self.connected.as_ref().map(|connected| Arc::clone(connected.sandbox.counters())).unwrap_or_default()
     }
 
     /// Connects to the kernel, whose frames arrive from here on.

@@ -16,7 +16,7 @@ use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::session::approvals::Question;
 use crate::session::outcome::EndedBy;
-use crate::store::EventLog;
+use crate::store::{Durability, EventLog};
 use crate::tools::OnWaiting;
 
 /// How long to wait until an asks actor that dropped a question has stopped, if it is dying.
@@ -92,7 +92,7 @@ pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting 
 /// been made.
 async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
     let (committed, written) = tokio::sync::oneshot::channel();
-    log.append_durably_then(EventBody::ToolBegun { cell, call }, None, None, move || {
+    log.append_intent_then(Durability::Full, EventBody::ToolBegun { cell, call }, None, None, move || {
         let _ = committed.send(());
     });
     let unwritten = |_| ToolFailure { code: "cancelled".into(), message: "the journal is closed".into() };

@@ -31,7 +31,8 @@ impl ExecutorState {
             self.preload_failed(myself, format!("`{import}` failed: {error}"));
         } else if let Some(receipt) = self.preloading.take() {
             let skipped = skipped.iter().take(PRELOAD_SKIPPED).map(cut).collect();
-            self.tell(SessionMsg::SandboxReady { receipt, preloaded: Some(Preloaded { names, skipped }) });
+            let (preloaded, counters) = (Some(Preloaded { names, skipped }), self.counters());
+            self.tell(SessionMsg::SandboxReady { receipt, preloaded, counters });
         }
     }
 

@@ -40,7 +40,7 @@ impl ExecutorState {
         drop(connected.link);
         // Read while the sandbox's control group exists, because the engine reports a lack of memory late or
         // never.
-        let oom_kills = connected.sandbox.counters().oom_kills;
+        let oom_kills = connected.sandbox.counters().read().oom_kills;
         for running in self.running.values_mut() {
             running.out_of_memory |= oom_kills > running.start.before.oom_kills;
         }

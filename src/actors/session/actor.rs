@@ -162,11 +162,13 @@ impl SessionActorState {
             }
             SessionMsg::Remove { reply_to } => state.remove(myself, reply_to),
             SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome),
-            SessionMsg::SandboxReady { receipt, preloaded } => {
+            SessionMsg::SandboxReady { receipt, preloaded, counters } => {
+                state.counters = counters;
                 state.sandbox_ready(myself, *receipt, preloaded);
                 state.resume_deferred();
             }
-            SessionMsg::SandboxAttached(receipt) => {
+            SessionMsg::SandboxAttached { receipt, counters } => {
+                state.counters = counters;
                 state.sandbox_attached(*receipt);
                 state.resume_deferred();
             }

@@ -91,6 +91,7 @@ impl SessionActorState {
             holders,
             leaving: false,
             cgroup: None,
+            counters: Arc::default(),
             cell_permits: CellPermits::default(),
             waiting_for_handles: unanswered,
             restored: None,

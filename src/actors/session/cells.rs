@@ -74,6 +74,9 @@ impl SessionActorState {
         };
         let aim = request.keyed.map(|keyed| keyed.aim(self.args.id, cell, events_after));
         let session = myself.clone();
+        // A cell that can start at once is queued and started with one commit.
+        let log = Arc::clone(&self.log);
+        let _together = log.together();
         self.append_aimed_and(queued, paid, aim, move |written| {
             if written {
                 let _ = reply_to.send(Ok(ticket));
@@ -139,6 +142,9 @@ impl SessionActorState {
 
     pub(super) fn finished(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
         let cell = result.cell;
+        // The start of the next cell is committed with the end of this one.
+        let log = Arc::clone(&self.log);
+        let _together = log.together();
         if self.machine.is_open(cell) {
             self.tell_end(result, frame_guard);
         }

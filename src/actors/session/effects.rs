@@ -11,7 +11,6 @@ use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::protocol::api::VariableList;
 use crate::protocol::event::EventBody;
 use crate::quota::Permit;
-use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Effect, Input};
 use crate::session::outcome::{Cause, Changes, Ending, conclude};
 use crate::store::CellRecord;
@@ -48,7 +47,7 @@ impl SessionActorState {
                 if let Some(permit) = permit.take() {
                     self.cell_permits.held.insert(cell, permit);
                 }
-                let before = self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default();
+                let before = self.counters.read();
                 self.machine.counted(cell, before);
                 let session = self.myself.clone();
                 // The journal has the start first: if a kernel ran a cell that the journal does not know, its

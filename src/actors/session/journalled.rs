@@ -1,5 +1,7 @@
 //! Bounds the waiting for the journal: a disk that hangs must not block a session or a client.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
@@ -48,13 +50,25 @@ pub fn forget(journal: &Journal, id: SessionId) {
     });
 }
 
-/// Gives a callback for the commit of an event. `then` learns whether the commit was in time.
+/// Gives a callback for the commit of an event. `then` learns whether the commit was in time: on the writer's thread if it
+/// was, and in a task if not. It must not block.
 pub(super) fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
-    let (committed, written) = oneshot::channel();
+    let then = Arc::new(Mutex::new(Some(then)));
+    let (committed, written) = oneshot::channel::<()>();
+    let late = Arc::clone(&then);
     tokio::spawn(async move {
-        then(matches!(tokio::time::timeout(JOURNAL_TIMEOUT, written).await, Ok(Ok(()))));
+        let _ = tokio::time::timeout(JOURNAL_TIMEOUT, written).await;
+        let then = late.lock().take();
+        if let Some(then) = then {
+            then(false);
+        }
     });
     move || {
-        let _ = committed.send(());
+        let then = then.lock().take();
+        if let Some(then) = then {
+            then(true);
+        }
+        // Only now, so that the task does not look for `then` before it was taken.
+        drop(committed);
     }
 }

@@ -29,6 +29,7 @@ use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
+use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
@@ -309,9 +310,13 @@ pub enum SessionMsg {
     SandboxReady {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
+        counters: Arc<CounterFiles>,
     },
     /// The executor has attached to the earlier sandbox, whose variables are intact.
-    SandboxAttached(Box<Receipt>),
+    SandboxAttached {
+        receipt: Box<Receipt>,
+        counters: Arc<CounterFiles>,
+    },
     /// End the actor, and leave the session and its sandbox to the next daemon. Host programs that run for
     /// the session may end within this time.
     Leave {
@@ -418,7 +423,7 @@ impl SessionMsg {
             | Self::Released
             | Self::WorkspaceReady(_)
             | Self::SandboxReady { .. }
-            | Self::SandboxAttached(_)
+            | Self::SandboxAttached { .. }
             | Self::Leave { .. }
             | Self::Left
             | Self::SandboxFailed(_)

@@ -371,6 +371,7 @@ impl SessionActorState {
     /// Gives up the session's claim to the sandbox; its remains are left to the reaper.
     pub(super) fn forgo_sandbox(&mut self) {
         self.executor = None;
+        self.counters = Arc::default();
         if let Some(receipt) = &self.receipt {
             self.args.launcher.forgo(&receipt.sandbox);
         }

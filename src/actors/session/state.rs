@@ -17,6 +17,7 @@ use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
 use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
 use crate::sandbox::workspace::Workspace;
 use crate::session::machine::{Expiry, Machine};
@@ -113,8 +114,10 @@ pub struct SessionActorState {
     pub(super) holders: Holders,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
-    /// The control group of the sandbox, for its counters.
+    /// The control group of the sandbox, for what it uses.
     pub(super) cgroup: Option<Cgroup>,
+    /// What the kernel counts in the sandbox.
+    pub(super) counters: Arc<CounterFiles>,
     pub(super) cell_permits: CellPermits,
     /// Requests that arrived before the workspace was ready.
     pub(super) waiting_for_handles: Vec<Reply<Handles>>,

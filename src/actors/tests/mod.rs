@@ -9,6 +9,8 @@ mod asks;
 mod cells;
 /// Sandboxes are frozen and thawed.
 mod freezes;
+/// What a cell costs that nothing holds up, counted and not timed.
+mod hot_path;
 /// What a guest or a client causes again and again is bounded, and what can be written without any quota left.
 mod repetitions;
 /// What the next daemon takes over from one that died.

@@ -1,11 +1,9 @@
-//! The control group of a sandbox, version 1 or 2: its limits, and the counters that distinguish an out-of-memory kill
-//! or a refused fork from other deaths.
+//! The control group of a sandbox, version 1 or 2: its limits, and what its processes use.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::api::Load;
-use crate::protocol::event::Counters;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::facts::read_small;
 
@@ -66,15 +64,6 @@ impl Cgroup {
             Self::V1 { .. } => 1,
             Self::V2 { .. } => 2,
         }
-    }
-
-    pub fn counters(&self) -> Counters {
-        let (memory, pids) = match self {
-            Self::V1 { memory, pids, .. } => (memory.join("memory.oom_control"), pids.join("pids.events")),
-            Self::V2 { folder } => (folder.join("memory.events"), folder.join("pids.events")),
-        };
-        let read = |path: &Path, key| read_small(path).ok().and_then(|text| keyed(&text, key)).unwrap_or(0);
-        Counters { oom_kills: read(&memory, "oom_kill"), forks_refused: read(&pids, "max") }
     }
 
     /// What the group's processes use now; `None` if that is not counted here.
@@ -184,7 +173,7 @@ fn quota_us(cpus: f64) -> u64 {
 }
 
 /// The number after `key` in text of `key value` lines.
-fn keyed(text: &str, key: &str) -> Option<u64> {
+pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(' ')?;
         (name == key).then(|| value.trim().parse().ok())?
@@ -214,13 +203,5 @@ mod tests {
             Some(Cgroup::V2 { folder: "/sys/fs/cgroup/system.slice/docker-abc.scope".into() })
         );
         assert_eq!(Cgroup::parse("garbage"), None);
-    }
-
-    #[test]
-    fn counters_are_picked_by_their_whole_name() {
-        let events = "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 9\n";
-        assert_eq!(keyed(events, "oom_kill"), Some(1));
-        assert_eq!(keyed("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n", "oom_kill"), Some(4));
-        assert_eq!(keyed(events, "absent"), None);
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::protocol::api::ImageView;
-use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 
 /// Receives a line for each step of a long operation.
@@ -122,7 +122,8 @@ pub trait RunningSandbox: Send + Sync {
     /// CPU time of all the sandbox's processes together; `None` if it is not counted here.
     fn cpu_time(&self) -> Option<Duration>;
 
-    fn counters(&self) -> Counters;
+    /// The control group of the sandbox, if it has one of its own.
+    fn cgroup(&self) -> Option<&Cgroup>;
 
     /// The state of the sandbox after its end; `None` if it cannot be learnt.
     fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>>;

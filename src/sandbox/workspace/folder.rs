@@ -14,11 +14,12 @@ use crate::sandbox::accounts::Accounts;
 use crate::sandbox::spec::Choice;
 use crate::sandbox::spec::GuestUser;
 use crate::sandbox::spec::UserMapping;
+use crate::sandbox::user_database::users;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
 use crate::sandbox::workspace::local;
 use crate::sandbox::workspace::nameless;
-use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, WorkKind, acting_as};
+use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind, acting_as};
 use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::room::Filling;
 use crate::sandbox::workspace::root::Root;
@@ -204,8 +205,11 @@ impl Workspace {
             return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
         }
         // The path is opened with the peer's rights, because root can open more.
-        let eyes = (service.system && !peer.is_root()).then(|| Ids::of_user(peer.uid()));
-        let opened = acting_as(eyes.as_ref(), || {
+        let eyes = (service.system && !peer.is_root()).then(|| {
+            let ids = users().get(&peer.uid()).ok().and_then(|who| who.ids.clone());
+            ids.unwrap_or_else(|| Arc::new(Ids::alone(peer.uid(), NO_GROUP)))
+        });
+        let opened = acting_as(eyes.as_deref(), || {
             let path = std::fs::canonicalize(path)?;
             let root = open_folder(&path)?;
             Ok::<_, std::io::Error>((rustix::fs::fstat(&root)?, path, root))

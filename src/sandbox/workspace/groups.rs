@@ -1,9 +1,8 @@
 //! The group of a guest. A group is a right, so a guest has no group that its owner lacks: the owner of a folder need
 //! not be a member of the folder's group.
 
-use nix::unistd::{Gid, Group};
-
 use crate::controls;
+use crate::sandbox::user_database::{is_nameless_group, users};
 use crate::sandbox::workspace::owner::{Ids, NO_GROUP};
 
 /// The group of a guest that works as a user in a folder of that user: the folder's group, if the user is a member.
@@ -11,18 +10,14 @@ pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
     if !controls::holds("guest_groups") {
         return folder_gid;
     }
-    let Ok(account) = Ids::look_up(uid) else { return NO_GROUP };
-    choose(account.as_ref(), uid, folder_gid, is_nameless)
+    let Ok(who) = users().get(&uid) else { return NO_GROUP };
+    choose(who.ids.as_deref(), uid, folder_gid, is_nameless_group)
 }
 
 /// The group of a user who has no account.
 #[must_use]
 pub(super) fn without_account(uid: u32) -> u32 {
-    choose(None, uid, NO_GROUP, is_nameless)
-}
-
-fn is_nameless(gid: u32) -> bool {
-    matches!(Group::from_gid(Gid::from_raw(gid)), Ok(None))
+    choose(None, uid, NO_GROUP, is_nameless_group)
 }
 
 /// Root's group is never chosen. A user without an account gets the group with the number of its own id, unless that

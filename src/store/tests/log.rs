@@ -305,7 +305,7 @@ async fn frames_are_received_when_their_effect_is_committed() {
     let held = journal.hold_writer();
     log.append_applied(EventBody::Reset, applied(&one, 7));
     log.append_then(EventBody::Reset, Some(applied(&one, 5)), || {});
-    log.append_durably_then(EventBody::Reset, None, Some(applied(&two, 2)), || {});
+    log.append_intent_then(Full, EventBody::Reset, None, Some(applied(&two, 2)), || {});
     assert_eq!(log.received(&one), 0);
     drop(held);
     log.flushed().await;
@@ -324,7 +324,7 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     log.flushed().await;
     let held = journal.hold_writer();
     log.append(EventBody::Reset);
-    log.append_durably_then(EventBody::Reset, None, None, || {});
+    log.append_intent_then(Full, EventBody::Reset, None, None, || {});
     log.append(EventBody::Reset);
     drop(held);
     log.flushed().await;
@@ -333,6 +333,36 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     journal.create_session(&record("a")).await.unwrap();
     let batches = journal.core.queue.batches.lock().clone();
     assert_eq!(batches, [(Normal, 1), (Normal, 1), (Full, 3), (Normal, 1), (Full, 1)]);
+}
+
+#[tokio::test]
+async fn what_is_appended_together_is_committed_together_and_in_its_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let log = journal.log(SessionId::fresh()).unwrap();
+    let outer = log.together();
+    assert_eq!(log.append(started(1)), 1);
+    let inner = log.together();
+    assert_eq!(log.append(started(2)), 2);
+    drop(inner);
+    // Whatever the writer does meanwhile, it does not have them yet.
+    journal.create_session(&record("a")).await.unwrap();
+    assert_eq!((log.newest(), log.lag()), (0, 2));
+    log.append(started(3));
+    drop(outer);
+    log.flushed().await;
+    log.append(started(4));
+    log.flushed().await;
+    assert_eq!(bodies(&log), [1, 2, 3, 4].map(started));
+    let batches = journal.core.queue.batches.lock().clone();
+    assert_eq!(batches, [(Full, 1), (Normal, 3), (Normal, 1)]);
+    // A journal that is closed meanwhile tells those who wait.
+    let held = log.together();
+    log.append(started(5));
+    journal.close();
+    drop(held);
+    log.flushed().await;
+    assert!(log.is_closed());
 }
 
 #[tokio::test]

@@ -32,10 +32,7 @@ async fn appending_is_quick() {
                 let on_commit = move || {
                     let _ = told.send(since.elapsed());
                 };
-                match durability {
-                    Durability::Normal => log.append_then(EventBody::Reset, None, on_commit),
-                    Durability::Full => log.append_durably_then(EventBody::Reset, None, None, on_commit),
-                };
+                log.append_intent_then(durability, EventBody::Reset, None, None, on_commit);
                 let time = tell.recv_timeout(PATIENCE).unwrap();
                 // Commits are spread out, as those of cells are: the writer sleeps in between.
                 std::thread::sleep(Duration::from_millis(1));

@@ -50,6 +50,7 @@ impl Tool for ComputeWithPython {
                 "required": ["result", "error"],
                 "additionalProperties": false,
             })),
+            read_only: true,
             ..Definition::new(COMPUTE_TOOL, DESCRIPTION, parameters_of::<Arguments>())
         }
     }

@@ -48,6 +48,7 @@ impl Tool for FileReader {
             description_zh: Some(
                 "读取工作目录中的文本文件并返回内容。过大的文件只返回大小和行数。路径相对于工作目录，不能离开工作目录。".into(),
             ),
+            read_only: true,
             ..Definition::new(
                 FILE_TOOL,
                 "Reads a text file of the workspace and returns its contents; of a file that is too large, its size \

@@ -22,6 +22,7 @@ impl Tool for ListVariables {
         Definition {
             description_zh: Some("列出会话中的变量：名称、类型、形状和内容的开头。".into()),
             local: true,
+            read_only: true,
             ..Definition::new(
                 "list_variables",
                 "Lists the variables of the session: name, type, shape and the start of each value.",

@@ -29,6 +29,7 @@ impl Tool for ReadVariable {
         Definition {
             description_zh: Some("返回会话中一个变量的 repr，不会改变任何状态。".into()),
             local: true,
+            read_only: true,
             ..Definition::new(
                 "read_variable",
                 "Returns the repr of one variable of the session. Changes nothing.",

@@ -18,6 +18,7 @@ impl Tool for SessionInfo {
         Definition {
             description_zh: Some("以字典形式返回本会话的名称、限制和工作目录。".into()),
             output: Some(json!({"type": "object"})),
+            read_only: true,
             ..Definition::new(
                 "session_info",
                 "Name, limits and image of this session, as a dict.",

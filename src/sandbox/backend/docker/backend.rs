@@ -44,6 +44,11 @@ impl Docker {
         self.engine.version().await
     }
 
+    /// Whether the engine answers.
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        self.engine.ping().await
+    }
+
     /// Pulls an allowed image; `progress` gets a line for each step.
     pub async fn pull(&self, reference: &str, progress: impl FnMut(String)) -> Result<(), Problem> {
         images::pull_allowed(&self.engine, reference, &self.settings.sandbox.images, progress).await

@@ -10,7 +10,6 @@ use std::time::Duration;
 use super::engine::{Engine, EngineError};
 use super::{attest, config};
 use crate::controls;
-use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -164,8 +163,8 @@ impl RunningSandbox for Container {
         self.cgroup.as_ref().and_then(Cgroup::cpu_time)
     }
 
-    fn counters(&self) -> Counters {
-        self.cgroup.as_ref().map(Cgroup::counters).unwrap_or_default()
+    fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref()
     }
 
     fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {

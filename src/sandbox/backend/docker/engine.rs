@@ -108,6 +108,11 @@ impl Engine {
         Ok(version.version.unwrap_or_else(|| "unknown".into()))
     }
 
+    /// Whether the engine answers at all, which costs it much less than to tell its version.
+    pub async fn ping(&self) -> Result<(), EngineError> {
+        within("answer", ENGINE_CALL, self.docker().await?.ping()).await.map(drop)
+    }
+
     pub async fn info(&self) -> Result<SystemInfo, EngineError> {
         within("describe itself", ENGINE_CALL, self.docker().await?.info()).await
     }

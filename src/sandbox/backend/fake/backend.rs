@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 use super::kernel::FakeKernel;
 use super::script::{Script, Step};
 use crate::protocol::api::ImageView;
-use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{HeldBy, ImageFact, LimitFact, ProcessFact, Receipt};
+use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{
     ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
@@ -233,8 +233,8 @@ impl RunningSandbox for FakeSandbox {
         None
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn cgroup(&self) -> Option<&Cgroup> {
+        None
     }
 
     fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {

@@ -12,11 +12,12 @@ use super::group::Group;
 use super::{Walls, attest, scope, start, status};
 use crate::controls;
 use crate::processes::Identity;
-use crate::protocol::event::Counters;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
+use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::{SandboxSpec, bridge_dir};
@@ -88,10 +89,11 @@ impl Jail {
                 exit_code = status::read(&self.folder).exit_code;
             }
         }
+        let counters = self.cgroup().map(|cgroup| CounterFiles::open(cgroup).read()).unwrap_or_default();
         SandboxEnd {
             running,
             exit_code,
-            out_of_memory: exit_code == Some(EXIT_KILLED) && self.counters().oom_kills > 0,
+            out_of_memory: exit_code == Some(EXIT_KILLED) && counters.oom_kills > 0,
         }
     }
 
@@ -173,8 +175,8 @@ impl RunningSandbox for Jail {
         }
     }
 
-    fn counters(&self) -> Counters {
-        self.group.as_ref().map(|group| group.cgroup.counters()).unwrap_or_default()
+    fn cgroup(&self) -> Option<&Cgroup> {
+        self.group.as_ref().map(|group| &group.cgroup)
     }
 
     fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {

@@ -1,0 +1,75 @@
+//! Looks for what keeps sandboxes from being made, for those who ask for the daemon's health.
+
+use std::time::{Duration, Instant};
+use tokio::sync::Mutex;
+
+/// How long a look that found no trouble counts. Whoever asks for the health again and again costs the engine little.
+const KEPT: Duration = Duration::from_secs(2);
+
+/// One look at a time: those who ask meanwhile get its outcome, so that an engine that hangs is not asked once for each.
+pub(super) struct Looks {
+    kept: Duration,
+    last: Mutex<Option<Look>>,
+}
+
+struct Look {
+    ended: Instant,
+    troubles: Vec<String>,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { kept: KEPT, last: Mutex::default() }
+    }
+}
+
+impl Looks {
+    /// What `look` finds, or what the last look found, if it ended after this was called or found no trouble. The end of
+    /// a trouble is told at once.
+    pub async fn troubles(&self, look: impl Future<Output = Vec<String>>) -> Vec<String> {
+        let asked = Instant::now();
+        let mut last = self.last.lock().await;
+        let counts = |last: &&Look| {
+            last.ended >= asked || last.troubles.is_empty() && last.ended.elapsed() < self.kept
+        };
+        if let Some(last) = last.as_ref().filter(counts) {
+            return last.troubles.clone();
+        }
+        let troubles = look.await;
+        *last = Some(Look { ended: Instant::now(), troubles: troubles.clone() });
+        troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn looks_are_shared_and_only_good_ones_are_kept() {
+        let looked = AtomicUsize::new(0);
+        let look = |troubles: &[&str]| {
+            let troubles: Vec<String> = troubles.iter().map(|trouble| (*trouble).to_owned()).collect();
+            looked.fetch_add(1, Ordering::Relaxed);
+            async {
+                tokio::task::yield_now().await;
+                troubles
+            }
+        };
+        let looks = Looks { kept: LONG, last: Mutex::default() };
+        // The second asks while the look of the first is under way, and its own is never begun.
+        let never = std::future::pending();
+        let both = futures_util::join!(looks.troubles(look(&["away"])), looks.troubles(never));
+        assert_eq!(both, (vec!["away".to_owned()], vec!["away".to_owned()]));
+        assert_eq!(looks.troubles(look(&[])).await, Vec::<String>::new(), "a trouble is not kept");
+        let never = std::future::pending();
+        assert_eq!(looks.troubles(never).await, Vec::<String>::new(), "that there is none is kept");
+        assert_eq!(looked.load(Ordering::Relaxed), 2);
+        let looks = Looks { kept: Duration::ZERO, last: Mutex::default() };
+        assert_eq!(looks.troubles(look(&[])).await, Vec::<String>::new());
+        assert_eq!(looks.troubles(look(&["away"])).await, ["away"], "but not for long");
+    }
+}

@@ -1,0 +1,36 @@
+//! Events that follow from one message are committed with one transaction.
+
+use super::EventLog;
+
+/// While this exists, the events of a log are numbered but wait. Dropping it sends them to the writer together.
+#[must_use]
+pub struct Together<'a> {
+    log: &'a EventLog,
+    /// Whether no other one was there before, which sends the events.
+    is_outermost: bool,
+}
+
+impl EventLog {
+    /// Has all events that are appended from now on committed together. To be held only for as long as one message is
+    /// handled, because the events of all who append to this log wait.
+    pub fn together(&self) -> Together<'_> {
+        let mut inner = self.state.inner.lock();
+        let is_outermost = inner.held.is_none();
+        inner.held.get_or_insert_default();
+        drop(inner);
+        Together { log: self, is_outermost }
+    }
+}
+
+impl Drop for Together<'_> {
+    fn drop(&mut self) {
+        if !self.is_outermost {
+            return;
+        }
+        let mut inner = self.log.state.inner.lock();
+        if let Some(held) = inner.held.take().filter(|held| !held.is_empty()) {
+            // Sent while the lock is held, so that the writer gets the events in the order of their numbers.
+            self.log.send(inner, held);
+        }
+    }
+}
