@@ -128,8 +128,8 @@ def _compute(payload, descriptor):
 def _list_names(payload, descriptor):
     bound, frame = _decoded(payload)
     code = str(frame["code"])
-    work = lambda: wire.encode_json(names.assigned(code, bound["most"]))  # noqa: E731 - as its sibling above
-    compute.child(descriptor, bound["timeout_ms"], bound["memory_bytes"], work)
+    timeout_ms, memory_bytes, most = bound["timeout_ms"], bound["memory_bytes"], bound["most"]
+    compute.child(descriptor, timeout_ms, memory_bytes, lambda: wire.encode_json(names.assigned(code, most)))
 
 
 def _decoded(payload):
@@ -138,10 +138,10 @@ def _decoded(payload):
     return wire.decode_json(bound.decode()), wire.decode_json(frame.decode())
 
 
-def main(arguments):
+def main(workspace):
     process.set_dumpable(False)
     # Workers unblock it when they can handle it; before that, it would end them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     gc.collect()
     gc.freeze()  # so that the collector of runners does not touch the pages that they share with this process
-    Zygote(arguments[1]).serve()
+    Zygote(workspace).serve()

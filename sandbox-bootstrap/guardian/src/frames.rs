@@ -63,7 +63,7 @@ impl<'a> HostFrame<'a> {
     }
 
     /// The numbers of a request and of a cell, if they are there, for a refusal.
-    pub fn numbers(&self) -> (Option<i64>, Option<u64>) {
+    pub fn numbers(&self) -> (Option<u64>, Option<u64>) {
         (self.get("request").ok(), self.get("cell").ok())
     }
 }
@@ -121,8 +121,10 @@ mod tests {
         for text in ["[]", "{}", "nonsense", r#"{"type": 3}"#, "", r#"{"type": "a"} {}"#] {
             assert!(HostFrame::parse(text).is_none(), "{text}");
         }
-        let frame = HostFrame::parse(r#"{"type":"undo","request":-3,"cells":"2","cell":7}"#).unwrap();
-        assert_eq!((frame.kind.as_str(), frame.numbers()), ("undo", (Some(-3), Some(7))));
+        let frame =
+            HostFrame::parse(r#"{"type":"undo","request":18446744073709551615,"cells":"2","cell":-7}"#)
+                .unwrap();
+        assert_eq!((frame.kind.as_str(), frame.numbers()), ("undo", (Some(u64::MAX), None)));
         assert!(frame.get::<i64>("cells").is_err() && frame.get::<i64>("none").is_err());
     }
 

@@ -84,7 +84,11 @@ impl Guardian {
         }
     }
 
-    pub fn run(&mut self) {
+    /// Serves until the sandbox ends. False if Python cannot be started.
+    pub fn run(&mut self) -> bool {
+        if !self.ensure_zygote() {
+            return false;
+        }
         self.poller.after(Timer::Orphan, FIRST_HELLO);
         self.start_worker();
         self.reap_regularly();
@@ -99,6 +103,7 @@ impl Guardian {
                 }
             }
         }
+        true
     }
 
     fn ready(&mut self, token: Token, flags: EventFlags) {
@@ -213,7 +218,7 @@ impl Guardian {
     }
 
     /// Says that a frame of the daemon was not accepted.
-    pub fn refuse(&mut self, refusal: &Refusal, request: Option<i64>, cell: Option<u64>) {
+    pub fn refuse(&mut self, refusal: &Refusal, request: Option<u64>, cell: Option<u64>) {
         let (code, message) = (refusal.code(), refusal.message());
         self.send(
             &json!({"type": "refused", "code": code, "message": message, "request": request, "cell": cell}),
@@ -392,7 +397,7 @@ impl Guardian {
     }
 
     fn names(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let (request, code): (i64, &str) = (frame.get("request")?, frame.raw("code")?);
+        let (request, code): (u64, &str) = (frame.get("request")?, frame.raw("code")?);
         let known = self.names_of_lost(code);
         if let Some(names) = &known {
             self.send(&json!({"type": "names", "request": request, "names": names}));
@@ -409,9 +414,10 @@ impl Guardian {
     }
 
     fn undo_cells(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let (request, cells): (i64, i64) = (frame.get("request")?, frame.get("cells")?);
-        let cells = u64::try_from(cells).ok().filter(|cells| *cells > 0);
-        let cells = cells.ok_or_else(|| Refusal::Malformed("undo: that is no number of cells".into()))?;
+        let (request, cells): (u64, u64) = (frame.get("request")?, frame.get("cells")?);
+        if cells == 0 {
+            return Err(Refusal::Malformed("undo: that is no number of cells".into()));
+        }
         self.can_serve(false)?;
         if !self.undo(cells) {
             return Err(Refusal::OutOfReach(frames::describe_reach(&self.reach())));

@@ -85,11 +85,11 @@ pub struct Handle {
     pub displays: u64,
     /// Whether the end that a timer brings is that of a cell whose time is over.
     pub ends_late: bool,
-    pub variables_request: Option<i64>,
+    pub variables_request: Option<u64>,
     /// Until it has imported what it begins with.
-    pub preload_request: Option<i64>,
+    pub preload_request: Option<u64>,
     /// Requests that are answered when a fresh worker has taken its place.
-    pub resets: Vec<i64>,
+    pub resets: Vec<u64>,
     pub control: Channel,
     pub tools: Channel,
     pub calls: Calls,

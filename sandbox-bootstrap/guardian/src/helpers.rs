@@ -16,6 +16,7 @@ use std::fs;
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::event::epoll::EventFlags;
@@ -39,7 +40,9 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// A command that starts this program as a helper, with nothing but what is added to it.
 fn helper(arguments: &[&str]) -> Command {
     let mut command = Command::new(OWN_PROGRAM);
-    command.args(arguments).env_clear().current_dir("/");
+    // Listings of processes show which helper it is.
+    let name = arguments.first().map_or("", |role| role.trim_start_matches('-'));
+    command.arg0(format!("belljar-{name}")).args(arguments).env_clear().current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

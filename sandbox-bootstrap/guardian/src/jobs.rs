@@ -30,7 +30,7 @@ struct Ending {
 }
 
 struct Job {
-    request: i64,
+    request: u64,
     wanted: Wanted,
     pid: i32,
     descriptor: OwnedFd,
@@ -89,7 +89,7 @@ impl Guardian {
 
     fn start_job(
         &mut self,
-        request: i64,
+        request: u64,
         wanted: Wanted,
         timeout: Duration,
         bound: &str,

@@ -72,8 +72,11 @@ fn main() -> ExitCode {
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let zygote = Zygote::new(option("--python"), option("--kernel"), option("--workspace"));
     let Ok(poller) = Poller::new() else { return ExitCode::from(EXIT_FAILED) };
-    Guardian::new(poller, Bridge::new(option("--bridge")), zygote, probe::probe()).run();
-    ExitCode::SUCCESS
+    if Guardian::new(poller, Bridge::new(option("--bridge")), zygote, probe::probe()).run() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("the guardian cannot start `{}`", option("--python"));
+    ExitCode::from(EXIT_FAILED)
 }
 
 /// `None` unless every option is known, and those without a default are given.

@@ -23,7 +23,7 @@ pub struct MainLine {
     pub hello: Option<String>,
     pub configure: Option<String>,
     /// With its request.
-    pub imports: Option<(i64, String)>,
+    pub imports: Option<(u64, String)>,
     /// `None` only while a fresh one cannot be started.
     pub worker: Option<u32>,
     /// Checkpoints, oldest first.
@@ -98,7 +98,7 @@ impl Guardian {
     }
 
     /// Imports modules before any checkpoint is made, so that the modules are in memory once and shared by all.
-    pub fn preload(&mut self, request: i64, text: &str) {
+    pub fn preload(&mut self, request: u64, text: &str) {
         self.line.imports = Some((request, text.to_owned()));
         self.drop_checkpoints();
         self.send_imports();
@@ -212,7 +212,7 @@ impl Guardian {
         true
     }
 
-    pub fn copy_for_view(&mut self, request: i64, text: &str) -> bool {
+    pub fn copy_for_view(&mut self, request: u64, text: &str) -> bool {
         let Some(copy) = self.copy(Role::View) else { return false };
         if let Some(handle) = self.handles.get_mut(&copy) {
             handle.variables_request = Some(request);

@@ -21,13 +21,13 @@ use crate::zygote::Wanted;
 
 /// What is told when a fresh worker has started.
 pub enum Untold {
-    ResetDone(i64),
+    ResetDone(u64),
     End { worker: Box<Handle>, cell: u64, exit_code: i32 },
 }
 
 impl Guardian {
     /// Starts a fresh worker and ends everything else: all checkpoints and copies, and all of their processes.
-    pub fn reset(&mut self, request: i64) {
+    pub fn reset(&mut self, request: u64) {
         self.poller.cancel(Timer::Checkpoint);
         self.poller.cancel(Timer::StartWorker);
         let worker = self.line.worker;

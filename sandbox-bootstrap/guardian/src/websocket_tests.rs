@@ -129,18 +129,87 @@ fn fragments_together_are_bounded() {
     assert_eq!(read(sent.iter().map(Vec::as_slice)).unwrap_err().code, TOO_BIG);
 }
 
+/// Numbers without a pattern, the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % bound
+    }
+
+    fn bytes(&mut self, size: usize) -> Vec<u8> {
+        (0..size).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
+    }
+}
+
+/// All messages up to the end or a violation, however the bytes are cut.
+fn read_all(pieces: &[&[u8]]) -> (Vec<Message>, Option<Violation>) {
+    let (mut reader, mut messages) = (MessageReader::default(), Vec::new());
+    for piece in pieces {
+        reader.feed(piece);
+        loop {
+            match reader.next() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(violation) => return (messages, Some(violation)),
+            }
+        }
+    }
+    (messages, None)
+}
+
+#[test]
+fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
+    let mut noise = Noise(1);
+    for _ in 0..4000 {
+        let text = "ä".repeat(noise.below(40));
+        let ping = noise.bytes(3);
+        let mut sent = [
+            masked(TEXT, text.as_bytes()),
+            final_frame(PING, &ping),
+            final_frame(CONTINUATION, b"end"),
+            final_frame(TEXT, &vec![b'x'; noise.below(200)]),
+        ]
+        .concat();
+        for _ in 0..noise.below(3) {
+            let at = noise.below(sent.len());
+            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
+            let put = noise.bytes(size);
+            sent.splice(at..end, put);
+        }
+        let (left, right) = sent.split_at(noise.below(sent.len().max(1)));
+        assert_eq!(read_all(&[left, right]), read_all(&[&sent]), "{sent:?}");
+    }
+}
+
+#[test]
+fn an_upgrade_is_answered_refused_or_waited_for_and_what_comes_first_decides_nothing() {
+    let mut noise = Noise(2);
+    for _ in 0..2000 {
+        let mut sent = request().into_bytes();
+        for _ in 0..=noise.below(3) {
+            let at = noise.below(sent.len());
+            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
+            let put = if noise.below(3) == 0 { b"\r\n".to_vec() } else { noise.bytes(size) };
+            sent.splice(at..end, put);
+        }
+        let whole = answer_upgrade(&sent);
+        let early = answer_upgrade(&sent[..noise.below(sent.len())]);
+        assert!(early == Ok(None) || early == whole, "{sent:?}");
+        if let Ok(Some((answer, used))) = whole {
+            assert!(sent[..used].ends_with(b"\r\n\r\n") && answer.ends_with(b"\r\n\r\n"));
+        }
+    }
+}
+
 #[test]
 fn bytes_without_sense_never_do_more_than_violate() {
-    let mut state = 1_u64;
+    let mut noise = Noise(3);
     for size in 0..4000 {
-        let noise: Vec<u8> = (0..size % 60)
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (state >> 56) as u8
-            })
-            .collect();
-        let _ = read([&noise[..]]);
-        let _ = answer_upgrade(&noise);
+        let bytes = noise.bytes(size % 60);
+        read_all(&[&bytes]);
+        let _ = answer_upgrade(&bytes);
     }
 }
 
