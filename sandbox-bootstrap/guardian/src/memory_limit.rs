@@ -154,8 +154,9 @@ impl Guardian {
 
     /// Drops one checkpoint if memory is short. True if one was dropped.
     pub fn check_memory(&mut self) -> bool {
-        if self.handles.values().any(|handle| handle.role == Role::Retired) {
-            return false; // what it held is free only when it has ended
+        // What they hold is free only when they have ended.
+        if self.handles.values().any(|handle| handle.role == Role::Retired) || self.strays.are_dying() {
+            return false;
         }
         let begun = Instant::now();
         self.memory_limit.is_short = self.drop_if_short();

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::controls;
-use crate::endings::cell_lost;
+use crate::endings::{KILLED, cell_lost};
 use crate::frames::{self, After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
@@ -167,8 +167,11 @@ impl Guardian {
             let message = format!("the process ended while it imported modules (exit code {exit_code})");
             self.refuse(&Refusal::NoProcess(message), Some(request), None);
         }
-        if self.processes.is_crowded(CROWD) {
-            self.processes.halt(); // dying processes take CPU time, too: the checkpoint gets its share before that
+        // Others would take the CPU time that the checkpoint needs, dying ones too. Where the worker was killed by somebody
+        // else, it may have been for memory: then they would take the memory as well, and the checkpoint would be next.
+        let may_be_short = exit_code == KILLED && !ended.killed && !self.line.ring.is_empty();
+        if may_be_short || self.processes.is_crowded(CROWD) {
+            self.processes.halt();
         }
         while let Some(newest) = self.line.ring.last().copied().filter(|_| !was_reset) {
             if self.promote(newest) {

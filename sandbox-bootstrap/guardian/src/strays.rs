@@ -17,11 +17,20 @@ pub struct Strays {
     killed: Vec<i32>,
     /// So many of them may be left before something else is started.
     killed_most: usize,
+    /// Those of them that still hold memory, as far as is known, and until when that is believed.
+    dying: Vec<i32>,
+    dying_until: Option<Instant>,
 }
 
 impl Default for Strays {
     fn default() -> Self {
-        Self { condemned: Vec::new(), killed: Vec::new(), killed_most: KILLED_FEW }
+        Self {
+            condemned: Vec::new(),
+            killed: Vec::new(),
+            killed_most: KILLED_FEW,
+            dying: Vec::new(),
+            dying_until: None,
+        }
     }
 }
 
@@ -37,7 +46,27 @@ impl Strays {
 
     /// Remembers killed pids, which may not be gone yet.
     pub fn note(&mut self, pids: Vec<i32>) {
+        if !pids.is_empty() {
+            self.dying_until = Some(Instant::now() + KILLED_WAIT);
+        }
+        self.dying.extend(&pids);
         self.killed.extend(pids);
+    }
+
+    /// Whether some of them still hold memory, which is not the session's any more.
+    ///
+    /// Until it is free, it must cost no checkpoint, and the system would end the worker for what a cell takes.
+    pub fn are_dying(&mut self) -> bool {
+        if self.dying_until.is_none_or(|until| Instant::now() > until) {
+            self.dying.clear();
+        }
+        self.dying.retain(|pid| process_table::is_alive(*pid));
+        !self.dying.is_empty()
+    }
+
+    fn forget_killed(&mut self) {
+        self.killed.clear();
+        self.dying.clear();
     }
 
     /// Remembers killed pids, and how many of them may be left before something else is started.
@@ -88,9 +117,10 @@ impl Guardian {
         self.strays.note(killed);
     }
 
-    /// False as long as too few of a killed crowd are gone: no process is available before.
+    /// False as long as killed strays hold memory, or too few of a killed crowd are gone: no process is available before
+    /// that.
     pub fn has_room(&mut self) -> bool {
-        if self.strays.has_condemned() {
+        if self.strays.has_condemned() || self.strays.are_dying() {
             return false;
         }
         if self.strays.are_too_many() {
@@ -110,7 +140,7 @@ impl Guardian {
         let deadline = Instant::now() + self.poller.patience(KILLED_WAIT);
         while !self.has_room() {
             if Instant::now() > deadline {
-                self.strays.killed.clear();
+                self.strays.forget_killed();
                 return;
             }
             sleep(RESET_POLL);

@@ -255,7 +255,8 @@ time.sleep(1)
         for _ in 0..3 {
             let result = daemon.run_with("spared", json!({"code": code, "timeout_s": 20}));
             assert_ne!(result["state"]["kind"], "lost", "{result}");
-            assert_eq!(daemon.run("spared", "kept")["result"]["repr"], "'as it was'", "{result}");
+            let kept = daemon.run("spared", "kept");
+            assert_eq!(kept["result"]["repr"], "'as it was'", "{kept} after {result}");
         }
         daemon.assert_sound();
     });
