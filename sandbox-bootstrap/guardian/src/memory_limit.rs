@@ -168,6 +168,10 @@ impl Guardian {
     /// Above the session's own memory, drops one checkpoint, the oldest first. True if one was dropped.
     fn drop_if_short(&mut self) -> bool {
         let Some(worker) = self.line.worker.filter(|_| !self.line.ring.is_empty()) else { return false };
+        // A checkpoint that is being made may never come, and the others are all that there is until it has reported.
+        if self.newest().is_some_and(|newest| newest.pid.is_none()) {
+            return false;
+        }
         let pids: Vec<i32> = std::iter::once(worker)
             .chain(self.line.ring.iter().copied())
             .filter_map(|index| self.handles.get(&index)?.pid)
