@@ -22,6 +22,9 @@ RECEIVE_BYTES = 1 << 18
 # Ends the daemon and its sandboxes when the process that started it is gone, however it went.
 WATCH = 'cat > /dev/null; "$0" daemon stop --remove > /dev/null 2>&1; rm -rf "$BELLJAR_HOME"'
 
+# The longest wait for a pool to be filled.
+FILL_SECONDS = 120
+
 # Room for what the benchmarks start; all else is as it is delivered.
 ROOM = """
 [quota]
@@ -95,8 +98,9 @@ class Client:
     def new(self, name, **more):
         return self.json("POST", "/v1/sessions", {"name": name, **more})
 
-    def remove(self, name):
-        self.request("DELETE", f"/v1/sessions/{name}")
+    def remove(self, name, wait=True):
+        """Waits until the sandbox is gone, which would disturb what is measured next, or until the removal is recorded."""
+        self.request("DELETE", f"/v1/sessions/{name}?wait={str(wait).lower()}")
 
     def cell(self, session, code, timeout_s=CELL_SECONDS):
         """The result of a cell."""
@@ -118,7 +122,8 @@ class Daemon:
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bjbench", dir="/tmp"))
         self.socket = self.home / "belljar.sock"
         file = self.home / "config.toml"
-        file.write_text(config)
+        # Starts are cold where a benchmark is not about the pool.
+        file.write_text(config if "[pool]" in config else f"{config}[pool]\nsize = 0\n")
         environment = os.environ | {"BELLJAR_HOME": str(self.home), "BELLJAR_CONFIG": str(file)}
         environment.pop("BELLJAR_SOCKET", None)
         self.watcher = subprocess.Popen(
@@ -161,6 +166,20 @@ def sandbox_processes(client, session):
     """The processes of a session's sandbox, as the host numbers them."""
     receipt = client.json("GET", f"/v1/sessions/{session}/receipt")
     return measure.in_pid_namespace_of(receipt["process"]["pid"])
+
+
+def fill_pool(client, size, ask):
+    """Ask for sandboxes until the pool keeps such, and wait until `size` of them are there."""
+    ask()
+    ask()
+    end = time.monotonic() + FILL_SECONDS
+    while True:
+        pool = client.json("GET", "/v1/health")["pool"]
+        if pool["waiting"] >= size and not pool["starting"]:
+            return
+        if time.monotonic() > end:
+            raise RuntimeError(f"the pool is not filled: {pool}")
+        time.sleep(0.1)
 
 
 def toml(tables):

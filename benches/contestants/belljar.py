@@ -48,7 +48,7 @@ class Belljar(Contestant):
         return self.client.value(session, code)
 
     def close(self, session):
-        self.client.remove(session)
+        self.client.remove(session, wait=False)
 
     def output(self, session, code):
         """All of it, as events while the cell runs; what is counted is the text in them."""

@@ -37,6 +37,8 @@ def measured(binary):
         columns = [
             ("Belljar", jobs(binary, "docker", scripts)),
             ("Belljar in a jail", jobs(binary, "bubblewrap", scripts)),
+            ("Belljar, pool filled", jobs(binary, "docker", scripts, BURST)),
+            ("Belljar in a jail, pool filled", jobs(binary, "bubblewrap", scripts, BURST)),
             ("`docker run --rm`", bare(scripts)),
         ]
     rows = [
@@ -51,8 +53,8 @@ def rate(count, work):
     return measure.value(count / measure.timed(work), "a second")
 
 
-def jobs(binary, backend, scripts):
-    config = {"sandbox": {"backend": backend}, "jobs": {"slots": AT_A_TIME}}
+def jobs(binary, backend, scripts, pool=0):
+    config = {"sandbox": {"backend": backend}, "jobs": {"slots": AT_A_TIME}, "pool": {"size": pool}}
     with daemon.Daemon(binary, daemon.toml(config) + daemon.ROOM) as served:
 
         def run(some):
@@ -64,6 +66,8 @@ def jobs(binary, backend, scripts):
 
         # The kernel is compiled for an image once.
         run(scripts[:1])
+        if pool:
+            daemon.fill_pool(served.client(), pool, lambda: run(scripts[:1]))
         # A burst has to find what a rest of the daemon leaves behind.
         time.sleep(1)
         return rate(BURST, lambda: run(scripts[:BURST])), rate(JOBS, lambda: run(scripts))

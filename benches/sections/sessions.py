@@ -18,7 +18,9 @@ MEMORY_AT = (100, 50, 20, 5, 1)
 IDLE_SECONDS = 5
 SETTLE_SECONDS = 1
 CHECKPOINTS = 8
-NO_POOL = "there is no pool of started sandboxes yet"
+# Sandboxes that wait, which are as many as the smaller burst.
+POOL = min(BURSTS)
+POOLED_STARTS = 8
 
 
 def measured(binary):
@@ -31,6 +33,7 @@ def measured(binary):
         yield from bursts(served)
         yield churn(served)
         yield checkpoints(client)
+    yield pooled(binary)
 
 
 def new(client, name, image=engine.BASE, **more):
@@ -55,10 +58,38 @@ def starts(client):
         ("a new session, ready for its first cell", [measure.milliseconds(found["ready"])]),
         ("bare create + start, no network", [measure.milliseconds(found["none"])]),
         ("bare create + start, the engine's network", [measure.milliseconds(found["bridge"])]),
-        ("a new session out of the pool", [measure.absent(NO_POOL)]),
     ]
     note = "In turn, by the engine's API; a bare container runs `sleep`, while a session's Python has answered."
     return table("Cold starts", note, ["ms"], rows)
+
+
+def pooled(binary):
+    """Sessions that get a sandbox which was started before they asked for one."""
+    rows = []
+    for label, image, preload in (("Python alone", engine.BASE, []), ("science imported", engine.SCIENCE, PRELOAD)):
+        pool = {"size": POOL, "memory": "16GiB", "preload": preload}
+        config = {"sandbox": {"backend": "docker"}, "pool": pool}
+        with daemon.Daemon(binary, daemon.toml(config) + daemon.ROOM) as served:
+            client = served.client()
+
+            def once(name, client=client, image=image):
+                new(client, name, image)
+
+            def ask(client=client, once=once):
+                once("ask")
+                client.remove("ask")
+
+            found = []
+            for number in range(POOLED_STARTS):
+                daemon.fill_pool(client, POOL, ask)
+                found.append(measure.timed(partial(once, f"p{number}")))
+                client.remove(f"p{number}")
+            daemon.fill_pool(client, POOL, ask)
+            clients = [served.client() for _ in range(POOL)]
+            took, _ = measure.together([partial(new, each, f"b{n}", image) for n, each in enumerate(clients)])
+            rows.append((label, [measure.milliseconds(found), measure.value(took, "s")]))
+    note = f"From the request to the first result, with {POOL} sandboxes waiting."
+    return table("Sessions out of the pool", note, ["one", f"{POOL} at once"], rows)
 
 
 def bursts(served):

@@ -252,9 +252,10 @@ class Runner:
         named, families, answer = preload.preload(frame, self.limits)
         if not self.is_own_process():
             posix._exit(1)  # a child that a module forked
-        self._preloaded = {name: thing for name, thing in families.items() if name not in self.namespace}
-        self._preloaded.update((name, thing) for name, thing in named.items() if name not in self._seed)
-        self.namespace.update(self._preloaded)
+        if frame["bind"]:
+            self._preloaded = {name: thing for name, thing in families.items() if name not in self.namespace}
+            self._preloaded.update((name, thing) for name, thing in named.items() if name not in self._seed)
+            self.namespace.update(self._preloaded)
         self.send(wire.PRELOADED, wire.encode_json(answer))
 
     def _live(self):

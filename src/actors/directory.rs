@@ -28,6 +28,8 @@ pub struct Listed {
     pub session: SessionRef,
     /// For a session of an earlier daemon.
     pub restoring: Option<Restoring>,
+    /// Whether the session is removed, and only what is left of it is being taken down.
+    pub is_removed: bool,
 }
 
 /// What is known of a session of an earlier daemon while it reads its journal and answers nothing.
@@ -45,6 +47,11 @@ impl Restoring {
 }
 
 impl Listed {
+    /// Whether clients see the session.
+    fn is_seen(&self) -> bool {
+        self.job.is_none() && !self.is_removed
+    }
+
     /// Waits until the session has read its journal. Until then nothing is to be sent to it, because what is sent waits
     /// in its mailbox however long the reading takes, also if the sender is gone.
     pub async fn answers(&self) {
@@ -85,6 +92,13 @@ impl Directory {
         self.0.write().remove(&id);
     }
 
+    /// Hides a removed session from those who look for it. It is listed until nothing is left of it.
+    pub(super) fn hide(&self, id: SessionId) {
+        if let Some(listed) = self.0.write().get_mut(&id) {
+            listed.is_removed = true;
+        }
+    }
+
     #[must_use]
     pub fn lists(&self, id: SessionId) -> bool {
         self.0.read().contains_key(&id)
@@ -98,7 +112,7 @@ impl Directory {
             is_own && listed.name.as_str() == key || (is_own || of_all) && id.to_string() == key
         };
         let sessions = self.0.read();
-        let mut seen = sessions.iter().filter(|(_, listed)| listed.job.is_none());
+        let mut seen = sessions.iter().filter(|(_, listed)| listed.is_seen());
         seen.find(|(id, listed)| is_meant(id, listed)).map(|(_, listed)| listed.clone())
     }
 
@@ -108,7 +122,7 @@ impl Directory {
         let sessions = self.0.read();
         let meant = sessions
             .values()
-            .filter(|listed| listed.job.is_none() && peer.is_none_or(|peer| peer == listed.owner));
+            .filter(|listed| listed.is_seen() && peer.is_none_or(|peer| peer == listed.owner));
         meant.cloned().collect()
     }
 }

@@ -13,7 +13,7 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
-use crate::sandbox::launch::{ConnectError, Launcher, Sandbox, SandboxRequest};
+use crate::sandbox::launch::{ConnectError, Launcher, Sandbox, SandboxRequest, UserSlot};
 use crate::sandbox::workspace::Workspace;
 
 /// The number of attempts to reach an engine that does not answer, before its sandbox is given up.
@@ -28,6 +28,15 @@ pub struct Ready {
     pub hello: Hello,
     /// The number of the kernel's frames that have already been processed.
     pub received: u64,
+}
+
+/// Where a session begins.
+pub struct Place {
+    pub workspace: Workspace,
+    /// The user id of a managed workspace.
+    pub slot: Option<UserSlot>,
+    /// A sandbox of the pool that has the workspace mounted.
+    pub ready: Option<Box<Ready>>,
 }
 
 /// Starts a sandbox. If a step fails, all earlier ones are undone.

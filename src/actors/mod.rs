@@ -13,6 +13,7 @@ pub mod holding;
 pub mod jobs;
 mod launch;
 pub mod llm;
+pub mod pool;
 pub mod reaper;
 pub mod replay;
 pub mod restarted;

@@ -88,6 +88,13 @@ impl<M: ractor::Message> Restarted<M> {
         calls::call(&actor, message).await.map_err(|_| died())
     }
 
+    /// Sends a message, which is dropped while the actor is being started anew.
+    pub fn cast(&self, message: M) {
+        if let Some(actor) = &*self.current.borrow() {
+            let _ = actor.cast(message);
+        }
+    }
+
     /// Waits until the actor is there; none if it will not be started again.
     async fn get(&self) -> Option<ActorRef<M>> {
         let lives = |current: &Option<ActorRef<M>>| current.as_ref().is_some_and(calls::lives);

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::layer::{ConfigProblem, Layer, Source};
 use super::paths::Paths;
 use super::reader::{Reader, read_all};
-use super::settings::{Admin, Api, Cells, Daemon, Jobs, MIN_MEMORY_BYTES, Sandbox, Sessions, Settings};
+use super::settings::{Admin, Api, Cells, Daemon, Jobs, MIN_MEMORY_BYTES, Pool, Sandbox, Sessions, Settings};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 
@@ -15,6 +15,8 @@ const DEFAULTS: &str = include_str!("../../config/default.toml");
 
 /// A configuration file is written by people; a file larger than this is refused as something else.
 const FILE_BYTES: u64 = 1024 * 1024;
+/// Each sandbox that waits is a process of its own and a place in the range of user ids.
+const MAX_POOL: usize = 256;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
@@ -122,6 +124,7 @@ impl Reader<'_> {
             sandbox: self.sandbox(),
             cells: self.cells(),
             sessions: self.sessions(),
+            pool: self.pool(),
             jobs: self.jobs(),
             quota: Some(self.quota()),
             admin: self.required("admin.group").map(|group| Admin { group }),
@@ -225,25 +228,37 @@ impl Reader<'_> {
     }
 
     fn sessions(&mut self) -> Option<Sessions> {
-        Some(read_all!(Sessions { idle: self.positive("sessions.idle"), preload: self.preload() }))
+        Some(read_all!(Sessions {
+            idle: self.positive("sessions.idle"),
+            preload: self.preload("sessions.preload")
+        }))
+    }
+
+    fn pool(&mut self) -> Option<Pool> {
+        let pool = read_all!(Pool {
+            size: self.required("pool.size"),
+            memory_bytes: self.bytes("pool.memory"),
+            preload: self.preload("pool.preload"),
+        });
+        self.check("pool.size", pool.size <= MAX_POOL, "it has to be at most 256");
+        Some(pool)
     }
 
     /// Reads the modules to preload; files with imports are read here, once.
-    fn preload(&mut self) -> Option<Vec<String>> {
-        const KEY: &str = "sessions.preload";
+    fn preload(&mut self, key: &'static str) -> Option<Vec<String>> {
         let mut entries = Vec::new();
-        for entry in self.required::<Vec<String>>(KEY)? {
+        for entry in self.required::<Vec<String>>(key)? {
             let Some(file) = entry.strip_prefix('@') else {
                 entries.push(entry);
                 continue;
             };
-            match read(&self.beside(KEY, file)) {
+            match read(&self.beside(key, file)) {
                 Ok(text) => entries.extend(entries_of(&text)),
-                Err(error) => self.problem(KEY, &format!("`{file}` cannot be read: {error}")),
+                Err(error) => self.problem(key, &format!("`{file}` cannot be read: {error}")),
             }
         }
         if let Err(message) = Preload::parse(&entries) {
-            self.problem(KEY, &message);
+            self.problem(key, &message);
         }
         Some(entries)
     }
@@ -309,6 +324,7 @@ mod tests {
                     spill: 256 << 20,
                 },
                 sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
+                pool: Pool { size: 1, memory_bytes: 1 << 30, preload: Vec::new() },
                 jobs: Jobs {
                     slots: 4,
                     timeout: Duration::from_secs(600),

@@ -17,6 +17,7 @@ pub struct Settings {
     pub sandbox: Sandbox,
     pub cells: Cells,
     pub sessions: Sessions,
+    pub pool: Pool,
     pub jobs: Jobs,
     pub quota: Quota,
     pub admin: Admin,
@@ -103,6 +104,17 @@ impl Cells {
 pub struct Sessions {
     pub idle: Duration,
     /// Modules that are imported into a session that names none itself; the entries are known to parse.
+    pub preload: Vec<String>,
+}
+
+/// The sandboxes that are started before a session asks for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// The most that wait of one class; 0 switches the pool off.
+    pub size: usize,
+    /// Memory that all waiting sandboxes may take together, as measured.
+    pub memory_bytes: u64,
+    /// Modules that waiting sandboxes have imported; the entries are known to parse.
     pub preload: Vec<String>,
 }
 

@@ -14,6 +14,7 @@ use super::sse::{self, Until};
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::restarted::Restarted;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::config::Settings;
@@ -30,6 +31,7 @@ pub struct App {
     pub jobs: Restarted<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,
     /// Cancelled when a client asks the daemon to stop.

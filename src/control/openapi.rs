@@ -98,9 +98,9 @@ impl Document {
         self.add("get", path, summary, answer)
     }
 
-    fn delete<Answer: JsonSchema>(&mut self, path: &'static str, summary: &'static str) {
+    fn delete<Answer: JsonSchema>(&mut self, path: &'static str, summary: &'static str) -> &mut Route {
         let answer = self.schema::<Answer>();
-        self.add("delete", path, summary, answer);
+        self.add("delete", path, summary, answer)
     }
 
     /// A `POST` without a body.
@@ -249,7 +249,10 @@ fn session_routes(document: &mut Document) {
     document.get::<SessionList>("/v1/sessions", summary).of_all();
     let summary = "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`";
     document.get::<SessionView>(SESSION, summary);
-    document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace");
+    document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace").flag(
+        "wait",
+        "Answer when the sandbox is gone and its quotas are free, not when the removal is recorded",
+    );
     document.act::<Done>("/v1/sessions/{session}/reset", "Start afresh, with the seed only");
     document.post::<Undo, Undone>("/v1/sessions/{session}/undo", "Take back the last cells");
     let summary = "Run the kept cells again in a fresh worker";

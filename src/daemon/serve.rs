@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
 use crate::actors::llm::Models;
+use crate::actors::pool::{Pool, PoolArgs};
 use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarted::Restarted;
-use crate::actors::supervisor::messages::SupervisorMsg;
+use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving};
 use crate::control::identity::Identities;
@@ -148,9 +149,11 @@ async fn serve(
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     limit(&ledger, &identities, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
+    let pool = Pool::default();
     let args = SupervisorArgs {
         journal: journal.clone(),
         launcher: Arc::clone(&launcher),
+        pool: pool.clone(),
         tools: Arc::clone(&tools),
         models: models.clone(),
         ledger: ledger.clone(),
@@ -179,6 +182,9 @@ async fn serve(
     let reaps = Arc::clone(&launcher);
     let reaper = Restarted::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
     let reaper = reaper.await.map_err(failed)?;
+    // The sessions of earlier daemons have their user ids by now.
+    let pool_args = PoolArgs { launcher: Arc::clone(&launcher), ledger: ledger.clone() };
+    pool.start(pool_args, shutdown.clone()).await.map_err(failed)?;
     let (remove_all, journals) = (Arc::new(AtomicBool::new(false)), journal.clone());
     let app = App {
         supervisor: supervisor.clone(),
@@ -186,6 +192,7 @@ async fn serve(
         jobs,
         inputs,
         launcher: Arc::clone(&launcher),
+        pool: pool.clone(),
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),
         stop: stop.clone(),
@@ -221,18 +228,7 @@ async fn serve(
         // From here on sandboxes have no owner in this process, so the reaper would remove them.
         reaper.stop();
         let within = drained_by.saturating_duration_since(Instant::now());
-        let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
-        let removed = supervisor.call(end, Some(REMOVAL)).await;
-        tracing::info!(orderly = removed.is_ok(), "sessions ended");
-        // A sandbox that is being created would otherwise run on without a daemon.
-        let patience = if remove { REMOVAL } else { LAUNCHES };
-        if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
-            tracing::warn!("a sandbox was still being made at the end");
-        }
-        if remove {
-            // This removes sandboxes that an executor could not remove.
-            launcher.reap().await;
-        }
+        release(&launcher, &supervisor, &pool, remove, within).await;
     };
     tokio::select! {
         () = orderly => {}
@@ -240,6 +236,33 @@ async fn serve(
     }
     supervisor.stop(None);
     ended
+}
+
+/// Ends all sessions; their sandboxes are left to the next daemon, or removed.
+async fn release(
+    launcher: &Launcher,
+    supervisor: &SupervisorRef,
+    pool: &Pool,
+    remove: bool,
+    within: Duration,
+) {
+    let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
+    // What waits for a session is of no use to the next daemon.
+    let drained = tokio::time::timeout(REMOVAL, pool.drain());
+    let (removed, drained) = tokio::join!(supervisor.call(end, Some(REMOVAL)), drained);
+    if drained.is_err() {
+        tracing::warn!("the pool is left to the next start");
+    }
+    tracing::info!(orderly = removed.is_ok(), "sessions ended");
+    // A sandbox that is being created would otherwise run on without a daemon.
+    let patience = if remove { REMOVAL } else { LAUNCHES };
+    if tokio::time::timeout(patience, launcher.all_let_go()).await.is_err() {
+        tracing::warn!("a sandbox was still being made at the end");
+    }
+    if remove {
+        // This removes sandboxes that an executor could not remove.
+        launcher.reap().await;
+    }
 }
 
 fn keep_tidy(journal: Journal) {

@@ -337,6 +337,39 @@ pub struct Health {
     pub problems: Vec<String>,
     /// Number of the caller's sessions; for administrators, of all users' sessions.
     pub sessions: usize,
+    /// The pool, for the daemon's own user and administrators; none if it is switched off.
+    #[serde(default)]
+    pub pool: Option<PoolView>,
+}
+
+/// The sandboxes that were started before a session asked for one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolView {
+    /// The most that wait of one class.
+    pub size: usize,
+    /// Backends, images and limits that were asked for lately, each combination of them once.
+    pub classes: usize,
+    pub waiting: usize,
+    /// Whether one is being started.
+    pub starting: bool,
+    /// Requests that got a waiting sandbox since the daemon began, and those for which there was none.
+    pub hits: u64,
+    pub misses: u64,
+    pub starts: u64,
+    /// Starts that failed, and sandboxes that ended while they waited.
+    pub failures: u64,
+    /// What all that wait take of the machine's memory.
+    pub memory_bytes: u64,
+    /// Why the last start failed, until one succeeds.
+    pub problem: Option<String>,
+}
+
+impl std::fmt::Display for PoolView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { waiting, hits, misses, .. } = self;
+        write!(f, "{waiting} waiting; {hits} of {} requests got one", hits.saturating_add(*misses))?;
+        self.problem.as_ref().map_or(Ok(()), |problem| write!(f, "; the last start failed: {problem}"))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

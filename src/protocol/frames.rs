@@ -61,6 +61,8 @@ pub enum HostFrame {
         /// Import statements.
         imports: Vec<String>,
         families: Vec<Family>,
+        /// False: the modules are imported once, in this worker, and no name is bound.
+        bind: bool,
     },
     /// Run code. In `main` mode only while no other `main` cell runs: the daemon holds the queue.
     Cell {

@@ -212,6 +212,11 @@ impl Ledger {
     }
 
     #[must_use]
+    pub fn used_by_all(&self, kind: Kind) -> u64 {
+        self.inner.lock().books.used_by_all(kind)
+    }
+
+    #[must_use]
     pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
         self.inner.lock().books.used(owner, kind)
     }

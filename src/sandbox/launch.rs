@@ -130,6 +130,11 @@ impl Launcher {
         self.claims.forgo(sandbox);
     }
 
+    /// Whether the machine has the memory for one more sandbox.
+    pub fn check_memory(&self) -> Result<(), Problem> {
+        host_memory::check(self.settings.sandbox.memory_reserve_bytes)
+    }
+
     /// Picks the image and makes the folders and the compiled kernel on the host.
     pub async fn prepare(
         self: &Arc<Self>,
@@ -141,7 +146,7 @@ impl Launcher {
         let sandbox = SandboxId::fresh();
         let claim = self.claims.claim(&sandbox);
         workspace.check_account().await?;
-        host_memory::check(self.settings.sandbox.memory_reserve_bytes)?;
+        self.check_memory()?;
         self.permits(workspace.choice.backend)?;
         let image = self.backend(workspace.choice.backend).resolve_image(wanted, progress).await?;
         let folder = self.paths.sandboxes_dir().join(&sandbox.0);

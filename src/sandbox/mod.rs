@@ -2,7 +2,7 @@
 //!
 //! `spec` describes every sandbox; a `backend` makes one from it, and `attest` compares the running sandbox with it.
 //! `choice` picks the backend, `launch` starts sandboxes, and `running` is the handle that other modules use.
-//! `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here depends on
+//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here depends on
 //! models, conversations or HTTP.
 
 pub mod accounts;
@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod launch;
 mod listing;
 mod looks;
+pub mod pool;
 mod running;
 pub mod slots;
 pub mod spec;

@@ -117,7 +117,7 @@ impl Limits {
 }
 
 /// What a session requests for its sandboxes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SandboxRequest {
     pub image: Option<String>,
     /// The image of the session's first sandbox, which the later ones use, too.

@@ -278,7 +278,7 @@ fn dies_at_messages(kind: &str, stride: usize, least: usize) {
             break;
         }
         invariants::assert_hold_after_panics(&daemon, &[ROOT], &canary);
-        let (status, gone) = ask(&daemon, "DELETE", "/v1/sessions/s", "", &Value::Null);
+        let (status, gone) = ask(&daemon, "DELETE", "/v1/sessions/s?wait=true", "", &Value::Null);
         assert!(status == 200 || status == 404, "{gone}");
         deaths += 1;
     }

@@ -26,7 +26,7 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "hello", "versions": [1], "sandbox": "s", "limits": limits, "received": 0}),
         json!({"type": "ack", "received": 7}),
         json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool, local], "given": ["a"]}),
-        json!({"type": "preload", "request": 1, "imports": ["import a"], "families": ["stdlib", "third-party"]}),
+        json!({"type": "preload", "request": 1, "imports": ["import a"], "families": ["stdlib", "third-party"], "bind": true}),
         json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false, "restricted": true}),
         json!({"type": "interrupt", "cell": 1}),
         json!({"type": "kill", "cell": 1, "grace_ms": 100}),

@@ -7,7 +7,7 @@ class Preload(KernelTest):
     limits = {"checkpoints": 4}
 
     def preload(self, *imports, families=()):
-        self.kernel.send(type="preload", request=3, imports=list(imports), families=list(families))
+        self.kernel.send(type="preload", request=3, imports=list(imports), families=list(families), bind=True)
         return self.kernel.expect("preloaded", request=3)
 
     def listed(self):
@@ -56,9 +56,20 @@ class Preload(KernelTest):
         self.assertEqual(frames, ["preloaded", "reset_done"])
         self.assertEqual(self.value("json.__name__"), "'json'")
 
+    def test_modules_that_are_not_bound_are_only_in_memory_and_only_in_this_worker(self):
+        self.kernel.send(type="preload", request=7, imports=["import wave", "import no_such"], families=[], bind=False)
+        self.assertEqual(len(self.kernel.expect("preloaded", request=7)["failed"]), 1)
+        loaded = "__import__('sys').modules.keys() & {'wave'}, 'wave' in globals()"
+        self.assertEqual(self.value(loaded), "({'wave'}, False)")
+        self.assertEqual(self.kernel.run("import os; os._exit(1)").end["after"], {"restored": 1})
+        self.assertEqual(self.value(loaded), "({'wave'}, False)")
+        self.kernel.send(type="reset", request=8)
+        self.kernel.expect("reset_done", request=8)
+        self.assertEqual(self.value(loaded), "(set(), False)")
+
     def test_a_module_that_ends_the_process_is_given_up(self):
         self.run_ok("open('ends.py', 'w').write('import os; os._exit(3)')")
-        self.kernel.send(type="preload", request=6, imports=["import ends"], families=[])
+        self.kernel.send(type="preload", request=6, imports=["import ends"], families=[], bind=True)
         refused = self.kernel.expect("refused", request=6)
         self.assertIn("exit code 3", refused["message"])
         self.kernel.expect("worker_replaced", exit_code=3)

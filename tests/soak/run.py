@@ -75,7 +75,7 @@ class Daemon:
         self.binary, self.process = binary, None
         (self.home / "hello.toml").write_text(SCRIPT)
         (self.home / "job.py").write_text("print('a job')\n")
-        config = f'[sandbox]\nbackend = "{backend}"\n[model.play]\nprovider = "script"\nfile = "hello.toml"\n'
+        config = f'[sandbox]\nbackend = "{backend}"\n[model.play]\nprovider = "script"\nfile = "hello.toml"\n[pool]\nsize = 0\n'
         (self.home / "config.toml").write_text(config)
         self.environment = os.environ | {
             "BELLJAR_HOME": str(self.home), "BELLJAR_SOCKET": str(self.home / "belljar.sock"),

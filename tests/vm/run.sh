@@ -40,7 +40,7 @@ chroot "$root" useradd -m -s /bin/bash -G belljar ann
 chroot "$root" useradd -m -s /bin/bash -G belljar bob
 printf '%s\n' '/dev/vda / ext4 defaults 0 1' '/dev/vdb /var/lib/belljar ext4 prjquota 0 2' > "$root/etc/fstab"
 mkdir -p "$root/var/lib/belljar" "$root/etc/belljar"
-printf '[sandbox]\nworkspace = "64MiB"\n' > "$root/etc/belljar/config.toml"
+printf '[sandbox]\nworkspace = "64MiB"\n[pool]\nsize = 0\n' > "$root/etc/belljar/config.toml"
 cat > "$root/etc/systemd/system/probe.service" <<'UNIT'
 [Unit]
 After=multi-user.target docker.service

@@ -255,9 +255,9 @@ impl Guardian {
                 Ok(())
             }
             "preload" => {
-                let request = frame.get("request")?;
+                let (request, bind) = (frame.get("request")?, frame.get("bind")?);
                 self.can_serve(false)?;
-                self.preload(request, frame.text);
+                self.preload(request, frame.text, bind);
                 Ok(())
             }
             "cell" => self.cell(frame),

@@ -139,7 +139,7 @@ pub const STAND_POLL: Duration = ms(1);
 /// Most generations between the guardian and a copy.
 pub const DEPTH: u32 = 64;
 /// How long to wait for killed processes before something is started that may need their places: until `KILLED_ROOM`
-/// of a crowd are gone, but not for `KILLED_FEW` or fewer. On a busy host, processes take long to die.
+/// of a crowd are gone, or until `KILLED_FEW` or fewer are dead. On a busy host, processes take long to die.
 pub const KILLED_WAIT: Duration = ms(5_000);
 pub const KILLED_POLL: Duration = ms(20);
 pub const KILLED_ROOM: usize = 32;

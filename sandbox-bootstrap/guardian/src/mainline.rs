@@ -98,21 +98,22 @@ impl Guardian {
     }
 
     /// Imports modules before any checkpoint is made, so that the modules are in memory once and shared by all.
-    pub fn preload(&mut self, request: u64, text: &str) {
-        self.line.imports = Some((request, text.to_owned()));
+    ///
+    /// If the modules are not bound to names, later workers go without them.
+    pub fn preload(&mut self, request: u64, text: &str, bind: bool) {
+        if bind {
+            self.line.imports = Some((request, text.to_owned()));
+        }
         self.drop_checkpoints();
-        self.send_imports();
+        self.send_imports(request, text);
         self.take_checkpoint();
     }
 
-    pub fn send_imports(&mut self) {
-        let (Some(index), Some((request, text))) = (self.line.worker, self.line.imports.clone()) else {
-            return;
-        };
-        if let Some(worker) = self.handles.get_mut(&index) {
-            worker.preload_request = Some(request);
-        }
-        self.forward(index, &text);
+    pub fn send_imports(&mut self, request: u64, text: &str) {
+        let Some(worker) = self.worker_mut() else { return };
+        worker.preload_request = Some(request);
+        let index = worker.index;
+        self.forward(index, text);
     }
 
     // Cells.

@@ -266,7 +266,9 @@ impl Guardian {
         for text in [self.line.hello.clone(), self.line.configure.clone()].into_iter().flatten() {
             self.forward(index, &text);
         }
-        self.send_imports();
+        if let Some((request, text)) = self.line.imports.clone() {
+            self.send_imports(request, &text);
+        }
         for untold in std::mem::take(&mut self.line.at_worker_start) {
             match untold {
                 Untold::ResetDone(request) => self.send(&json!({"type": "reset_done", "request": request})),

@@ -64,6 +64,11 @@ impl Strays {
         !self.dying.is_empty()
     }
 
+    /// Whether only a few were killed, and not all of these are dead.
+    fn few_are_dying(&mut self) -> bool {
+        self.killed.len() <= KILLED_FEW && self.are_dying()
+    }
+
     fn forget_killed(&mut self) {
         self.killed.clear();
         self.dying.clear();
@@ -117,17 +122,17 @@ impl Guardian {
         self.strays.note(killed);
     }
 
-    /// False as long as killed strays hold memory, or too few of a killed crowd are gone: no process is available before
-    /// that.
+    /// False as long as too few of a killed crowd are gone: no process is available before. A few have to be dead: in a
+    /// full sandbox their memory is needed, and the next worker would be killed in their place.
     pub fn has_room(&mut self) -> bool {
-        if self.strays.has_condemned() || self.strays.are_dying() {
+        if self.strays.has_condemned() {
             return false;
         }
         if self.strays.are_too_many() {
             self.reap();
             self.strays.killed.retain(|pid| process_table::is_there(*pid));
         }
-        if self.strays.are_too_many() {
+        if self.strays.are_too_many() || self.strays.few_are_dying() {
             return false;
         }
         self.strays.killed.clear();

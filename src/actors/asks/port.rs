@@ -262,7 +262,7 @@ struct Inner(SessionRef);
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let _ = self.0.cast(SessionMsg::Remove { reply_to: None });
+        let _ = self.0.cast(SessionMsg::Remove { remover: None });
     }
 }
 

@@ -224,7 +224,7 @@ impl AsksState {
             // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;
             self.approvals = Approvals::default();
-            let _ = self.args.session.cast(SessionMsg::Remove { reply_to: None });
+            let _ = self.args.session.cast(SessionMsg::Remove { remover: None });
             return;
         }
         let tools = (self.args.tools)();

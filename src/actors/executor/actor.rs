@@ -52,13 +52,13 @@ impl Actor for Executor {
     async fn pre_start(
         &self,
         myself: ExecutorRef,
-        args: ExecutorArgs,
+        mut args: ExecutorArgs,
     ) -> Result<ExecutorState, ActorProcessingErr> {
         let (launcher, wanted, workspace) =
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
         let log = Arc::clone(&args.log);
         let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
-        let executor = myself.clone();
+        let (executor, ready) = (myself.clone(), args.ready.take());
         let (folder, looker) = (Arc::clone(&workspace), myself.clone());
         let look = async move {
             let _ = looker.cast(ExecutorMsg::Scanned(scanned(&folder).await));
@@ -72,9 +72,10 @@ impl Actor for Executor {
                         let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
                     }
                     let progress = pull_progress(log);
-                    ExecutorMsg::Launched(Box::new(
-                        Box::pin(launch(launcher, wanted, workspace, progress)).await,
-                    ))
+                    ExecutorMsg::Launched(Box::new(match ready {
+                        Some(ready) => Ok(*ready),
+                        None => Box::pin(launch(launcher, wanted, workspace, progress)).await,
+                    }))
                 }
                 Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
                     Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,

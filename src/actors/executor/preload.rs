@@ -15,7 +15,7 @@ impl ExecutorState {
     pub(super) fn preload(&mut self, myself: &ExecutorRef, receipt: Receipt) {
         self.preloading = Some(Box::new(receipt));
         let Preload { imports, families } = self.args.preload.clone();
-        let frame = |request| HostFrame::Preload { request, imports, families };
+        let frame = |request| HostFrame::Preload { request, imports, families, bind: true };
         self.request(myself, Request::Preload, frame, PRELOAD);
     }
 

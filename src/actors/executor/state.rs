@@ -15,6 +15,7 @@ use super::responses::ToolResponses;
 use super::running::{Finishing, Running};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
+use crate::actors::launch::Ready;
 use crate::actors::session::messages::OwnSession;
 use crate::bridge::{Calls, Delivery, FrameGuard, Link};
 use crate::memory::{Charge, Pool};
@@ -51,6 +52,8 @@ pub struct ExecutorArgs {
     pub client_rules: Arc<CellRules>,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
+    /// A sandbox of the pool, instead of a new one.
+    pub ready: Option<Box<Ready>>,
     /// The sandbox to take over, instead of starting a new one.
     pub attach: Option<Attach>,
     /// The sandbox's resources, released before any other actor learns that the sandbox is gone.

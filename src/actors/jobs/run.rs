@@ -11,6 +11,7 @@ use super::{script, verdict};
 use crate::actors::calls::{ask, call, lost};
 use crate::actors::results;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
+use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
 use crate::controls;
 use crate::protocol::api::NewSession;
@@ -280,7 +281,8 @@ pub async fn given_up(jobs: JobsRef, supervisor: SupervisorRef, id: JobId) {
 /// Removes the session of a job, if it exists.
 pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
     if let Some(session) = session_of(supervisor, job).await {
-        let removed = ask(&session, |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await;
+        let removed =
+            ask(&session, |reply_to| SessionMsg::Remove { remover: Some(Remover::of_all(reply_to)) }).await;
         if let Err(problem) = removed {
             tracing::warn!(%job, problem = problem.message, "the sandbox of a job is left to the next start");
         }

@@ -160,8 +160,8 @@ impl SessionActorState {
             SessionMsg::ActedOn { admin, act } => {
                 state.log.append(EventBody::AdminActed { admin, act });
             }
-            SessionMsg::Remove { reply_to } => state.remove(myself, reply_to),
-            SessionMsg::WorkspaceReady(outcome) => state.workspace_ready(*outcome),
+            SessionMsg::Remove { remover } => state.remove(myself, remover),
+            SessionMsg::Placed(outcome) => state.placed(*outcome),
             SessionMsg::SandboxReady { receipt, preloaded, counters } => {
                 state.counters = counters;
                 state.sandbox_ready(myself, *receipt, preloaded);
@@ -208,7 +208,7 @@ impl SessionActorState {
                 state.log.append_then(EventBody::Undone { state_of }, state.applied(&frame_guard), || {});
             }
             SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard),
-            SessionMsg::Removed { reply_to, noted } => state.removed(reply_to, noted),
+            SessionMsg::Removed { removers, noted } => state.removed(&removers, noted),
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
             SessionMsg::Released => state.holders.release(),
             SessionMsg::Tick => state.tick(myself),

@@ -2,7 +2,7 @@
 
 use super::generations::Inheritance;
 use super::messages::OwnSession;
-use super::sandbox::make_workspace;
+use super::place::make_place;
 use super::state::{CellPermits, SessionActorState, expiry};
 use crate::actors::charge::JournalAccount;
 use crate::actors::session::agent;
@@ -62,7 +62,7 @@ impl SessionActorState {
         // The recorder reads the output of running cells again, which blocks.
         let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
         let began = past.last_sandbox.as_ref();
-        let making = place.is_none().then(|| make_workspace(&myself, &args, began));
+        let making = place.is_none().then(|| make_place(&myself, &args, began));
         let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
@@ -85,6 +85,7 @@ impl SessionActorState {
             removers: None,
             workspace,
             slot,
+            ready_ahead: None,
             receipt: None,
             preloaded: None,
             tickets: HashMap::new(),

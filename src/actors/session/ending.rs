@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::journalled::{RemovalRecord, forget};
 use super::messages::{OwnSession, SessionMsg};
+use super::removers::{Remover, Removers};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
@@ -93,21 +94,22 @@ impl SessionActorState {
         self.apply(Input::ResetNoted);
     }
 
-    /// Removes the session. A further caller is answered together with the first, when the sandbox is gone.
-    pub(super) fn remove(&mut self, myself: &OwnSession, reply_to: Option<Reply<()>>) {
+    /// Removes the session. A further caller is answered like the first.
+    pub(super) fn remove(&mut self, myself: &OwnSession, remover: Option<Remover>) {
+        let (supervisor, id) = (self.args.supervisor.clone(), self.args.id);
         if let Some(removers) = &self.removers {
-            removers.lock().extend(reply_to);
-            return;
+            return self.answer_removers(removers.add(remover));
         }
-        self.removers = Some(Arc::default());
+        let removers = self.removers.insert(Removers::default()).clone();
+        removers.add(remover);
         self.apply(Input::Remove);
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(Problem::new(Code::NoSuchSession, "the session was removed")));
         }
         let executor = self.executor.take();
         let session = myself.any_generation().clone();
-        let (journal, id) = (self.args.journal.clone(), self.args.id);
-        let making = self.making.take();
+        let journal = self.args.journal.clone();
+        let (making, waiting) = (self.making.take(), removers.clone());
         let taken_down = async move {
             if let Some(making) = making {
                 // A workspace created after the removal would belong to no session, so its creation is
@@ -117,19 +119,29 @@ impl SessionActorState {
             // First in the journal: if the daemon ends here, the next one finds no session with a
             // half-removed sandbox, and removes the leftovers.
             let mut noted = RemovalRecord::begin(&journal, id);
-            noted.is_written().await;
+            if noted.is_written().await {
+                let removers = waiting.recorded();
+                let _ = supervisor.cast(SupervisorMsg::Removed { id, removers });
+            }
             if let Some(executor) = executor {
                 let _ = executor.call(|reply_to| ExecutorMsg::Shutdown { reply_to }, None).await;
             }
             noted
         };
         spawn_reporting(taken_down, move |noted| {
-            let _ = session.cast(SessionMsg::Removed { reply_to, noted });
+            let _ = session.cast(SessionMsg::Removed { removers, noted });
         });
     }
 
+    /// Answers callers that came when the journal had the removal already.
+    fn answer_removers(&self, removers: Vec<Reply<()>>) {
+        if !removers.is_empty() {
+            let _ = self.args.supervisor.cast(SupervisorMsg::Removed { id: self.args.id, removers });
+        }
+    }
+
     /// Removes the rest of the session and answers the callers, but not before the journal has the removal.
-    pub(super) fn removed(&mut self, reply_to: Option<Reply<()>>, noted: Option<RemovalRecord>) {
+    pub(super) fn removed(&mut self, before: &Removers, noted: Option<RemovalRecord>) {
         let mut noted = noted.unwrap_or_else(|| RemovalRecord::begin(&self.args.journal, self.args.id));
         self.log.append(EventBody::SessionRemoved);
         self.log.close();
@@ -139,9 +151,15 @@ impl SessionActorState {
         // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
-        let removers = Arc::clone(self.removers.get_or_insert_default());
-        removers.lock().extend(reply_to);
+        // Those of an earlier generation are not those of this one.
+        let before = before.take();
+        let removers = self.removers.get_or_insert_default().clone();
+        self.answer_removers(removers.add(before));
+        let ready_ahead = self.ready_ahead.take();
         let last = async move {
+            if let Some(ready) = ready_ahead {
+                ready.sandbox.undo().await;
+            }
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }
@@ -149,7 +167,7 @@ impl SessionActorState {
             if never_made {
                 forget(&journal, id);
             }
-            let mut removers = std::mem::take(&mut *removers.lock());
+            let mut removers = removers.take_replies();
             if !written {
                 for reply_to in removers.drain(..) {
                     let _ = reply_to.send(Err(unwritable.clone()));

@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::ending::{remove_folder, remove_workspace};
 use super::journalled::RemovalRecord;
 use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
+use super::removers::Removers;
 use super::state::Common;
 use super::state::{CellWaiter, PriorSession, SessionActorState, SessionArgs};
 use crate::actors::calls::Reply;
@@ -226,7 +227,7 @@ impl Generations {
         }
         self.revive(myself, parked).await;
         if removing {
-            let _ = myself.cast(SessionMsg::Remove { reply_to: None });
+            let _ = myself.cast(SessionMsg::Remove { remover: None });
         }
     }
 
@@ -299,7 +300,7 @@ impl Generations {
             | SessionMsg::Remove { .. }
             | SessionMsg::Removed { .. }) => self.try_again(myself, message).await,
             SessionMsg::Tick if args.ephemeral && parked.inheritance.holders.are_gone() => {
-                self.try_again(myself, SessionMsg::Remove { reply_to: None }).await;
+                self.try_again(myself, SessionMsg::Remove { remover: None }).await;
             }
             message => message.refuse(parked.problem()),
         }
@@ -316,15 +317,17 @@ impl Generations {
             return;
         }
         let Generation::Parked(parked) = &mut self.current else { return };
-        match message {
-            SessionMsg::Remove { reply_to } | SessionMsg::Removed { reply_to, .. } => {
-                let Generation::Parked(parked) = std::mem::replace(&mut self.current, Generation::Stopped)
-                else {
-                    return;
-                };
-                discard(myself, *parked, reply_to);
+        let removers = match message {
+            SessionMsg::Remove { remover } => {
+                let removers = Removers::default();
+                removers.add(remover);
+                removers
             }
-            message => message.refuse(parked.problem()),
+            SessionMsg::Removed { removers, .. } => removers,
+            message => return message.refuse(parked.problem()),
+        };
+        if let Generation::Parked(parked) = std::mem::replace(&mut self.current, Generation::Stopped) {
+            discard(myself, *parked, removers);
         }
     }
 }
@@ -423,7 +426,7 @@ fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply
 }
 
 /// Removes a session that cannot even be started for its removal. Its remains are removed like leftovers.
-fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
+fn discard(myself: &SessionRef, parked: Parked, removers: Removers) {
     let Parked { inheritance: Inheritance { args, place, .. }, sandboxes, slot, .. } = parked;
     let (supervisor, session, id) = (args.supervisor.clone(), myself.clone(), args.id);
     let mut noted = RemovalRecord::begin(&args.journal, id);
@@ -446,7 +449,7 @@ fn discard(myself: &SessionRef, parked: Parked, reply_to: Option<Reply<()>>) {
         noted.is_written().await;
     };
     spawn_reporting(last, move |_| {
-        let _ = supervisor.cast(SupervisorMsg::Ended { id, removers: reply_to.into_iter().collect() });
+        let _ = supervisor.cast(SupervisorMsg::Ended { id, removers: removers.take_replies() });
         session.stop(None);
     });
 }

@@ -8,11 +8,13 @@ use tokio::sync::oneshot;
 
 use super::journalled::RemovalRecord;
 use super::keyed::Keyed;
+use super::removers::{Remover, Removers};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Undoing;
 use crate::actors::holding::Hold;
+use crate::actors::launch::Place;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
@@ -30,7 +32,6 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
-use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
@@ -295,9 +296,9 @@ pub enum SessionMsg {
     /// Files of the workspace were changed from outside of the sandbox.
     FilesChanged,
     /// Remove the session: its sandbox, its workspace (if managed) and its events. Answered by the
-    /// supervisor, when the name is free again.
+    /// supervisor, when the name is free again; for who waits, when nothing is left.
     Remove {
-        reply_to: Option<Reply<()>>,
+        remover: Option<Remover>,
     },
     /// Take a hold on the session. An ephemeral session exists as long as a client has a hold.
     Hold {
@@ -306,7 +307,7 @@ pub enum SessionMsg {
     /// A hold was dropped.
     Released,
 
-    WorkspaceReady(Box<Result<(Workspace, Option<UserSlot>), Problem>>),
+    Placed(Box<Result<Place, Problem>>),
     SandboxReady {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
@@ -362,7 +363,7 @@ pub enum SessionMsg {
     /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal; `None` if the
     /// task that took the sandbox down panicked.
     Removed {
-        reply_to: Option<Reply<()>>,
+        removers: Removers,
         noted: Option<RemovalRecord>,
     },
     Tick,
@@ -406,9 +407,15 @@ impl SessionMsg {
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
-            | Self::FreezeDone { reply_to, .. }
-            | Self::Remove { reply_to: Some(reply_to) }
-            | Self::Removed { reply_to: Some(reply_to), .. } => drop(reply_to.send(Err(problem))),
+            | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Remove { remover } => {
+                if let Some(remover) = remover {
+                    remover.refuse(problem.clone());
+                }
+            }
+            Self::Removed { removers, .. } => {
+                removers.take().into_iter().for_each(|remover| remover.refuse(problem.clone()));
+            }
             Self::CellStatus { .. }
             | Self::Ticket { .. }
             | Self::View { .. }
@@ -419,9 +426,8 @@ impl SessionMsg {
             | Self::Touch
             | Self::ToolsChanged
             | Self::FilesChanged
-            | Self::Remove { reply_to: None }
             | Self::Released
-            | Self::WorkspaceReady(_)
+            | Self::Placed(_)
             | Self::SandboxReady { .. }
             | Self::SandboxAttached { .. }
             | Self::Leave { .. }
@@ -431,7 +437,6 @@ impl SessionMsg {
             | Self::WorkerReplaced { .. }
             | Self::UndoneBefore { .. }
             | Self::CellFinished(..)
-            | Self::Removed { reply_to: None, .. }
             | Self::Tick => {}
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! `crate::session::machine` decides what the session does next. `actor` handles messages, `begin` creates
 //! its `state`, `effects` carries out the machine's effects; `cells`, `cell_permits`, `undo`, `freeze` and
-//! `view` serve clients, `sandbox` manages its sandbox, `agent` its asks, `restore` resumes after a restart
+//! `view` serve clients, `place` makes its workspace, `sandbox` manages its sandbox, `agent` its asks, `restore` resumes after a restart
 //! and `generations` after a panic, `ending` ends the session.
 
 pub mod actor;
@@ -19,8 +19,10 @@ mod holding;
 pub(in crate::actors) mod journalled;
 pub mod keyed;
 pub mod messages;
+mod place;
+pub mod removers;
 pub(in crate::actors) mod restore;
-pub(in crate::actors) mod sandbox;
+mod sandbox;
 pub mod state;
 mod undo;
 mod view;

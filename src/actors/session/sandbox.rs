@@ -5,15 +5,16 @@ use tokio::task::JoinHandle;
 
 use super::journalled::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg};
+use super::place::make_place;
 use super::state::{SessionActorState, SessionArgs};
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::actor::Executor;
 use crate::actors::executor::messages::ExecutorMsg;
 use crate::actors::executor::state::ExecutorArgs;
+use crate::actors::launch::Place;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::bridge::FrameGuard;
-use crate::panics::spawn_reporting;
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes::signal_name;
@@ -21,96 +22,14 @@ use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::receipt::{Backend, Receipt};
+use crate::protocol::receipt::Receipt;
 use crate::quota::Permit;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
-use crate::sandbox::launch::UserSlot;
-use crate::sandbox::spec::Choice;
-use crate::sandbox::workspace::Workspace;
-use crate::sandbox::workspace::disk;
-use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::session::machine::{Input, Phase};
 use crate::session::notices;
 use crate::session::outcome;
 use crate::store::SessionRecord;
-
-/// Creates the workspace in a task, because that depends on how the engine maps users, and the engine may be
-/// slow. `began` is the receipt of the last sandbox: a session never goes on in another backend, where it would be
-/// isolated otherwise and have another image.
-pub(super) fn make_workspace(
-    myself: &OwnSession,
-    args: &SessionArgs,
-    began: Option<&Receipt>,
-) -> JoinHandle<()> {
-    let (launcher, session) = (Arc::clone(&args.launcher), myself.clone());
-    let (folder, owner, id) = (args.workspace.clone(), args.owner, args.id);
-    let (wish, image) = (args.backend, args.wanted.image.clone());
-    let (journal, mut record, before) = (args.journal.clone(), args.record(), args.before);
-    // The earlier user id is reserved at once, so that no other session gets it meanwhile.
-    let began = began.map(|receipt| Choice { backend: receipt.backend, why: receipt.chosen.clone() });
-    let kept = before.and_then(|before| before.slot).map(|uid| launcher.slots.keep(uid));
-    let make = async move {
-        let make = async {
-            let slot = match (&folder, kept) {
-                (Some(_), _) => None,
-                (None, Some(kept)) => Some(kept),
-                (None, None) => Some(launcher.slots.take()?),
-            };
-            record.slot = slot.as_ref().map(|slot| slot.uid);
-            if before.is_none() {
-                let (workspaces, reserve) = (launcher.paths.workspaces_dir(), &launcher.settings.sandbox);
-                disk::check_at(&workspaces, reserve.disk_reserve_bytes)?;
-                // First in the journal: nothing may exist that the next daemon would not find.
-                journal.create_session(&record).await.map_err(Problem::from)?;
-            }
-            let goes_on = began.is_some();
-            let choice = match began {
-                Some(choice) => choice,
-                None => launcher.choose(wish, image.as_deref()).await?,
-            };
-            let mode = launcher.backend(choice.backend).user_mapping().await;
-            let mode =
-                mode.map_err(|problem| if goes_on { only_there(choice.backend, problem) } else { problem })?;
-            let service = launcher.service;
-            if let Some(folder) = folder {
-                let paths = &launcher.paths;
-                let private: Vec<_> = [Some(paths.home()), paths.socket().parent()]
-                    .into_iter()
-                    .flatten()
-                    .map(ToOwned::to_owned)
-                    .collect();
-                let accounts = launcher.accounts.clone();
-                let look = move || {
-                    let folder = folder.as_ref();
-                    Workspace::of_caller(folder, service, mode, choice, owner, &private, &accounts)
-                };
-                return Ok((folders::run(owner, WorkKind::Look, None, look).await??, None));
-            }
-            let Some(slot) = slot else {
-                return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
-            };
-            let path = launcher.paths.workspaces_dir().join(id.to_string());
-            let bytes = launcher.settings.sandbox.workspace_bytes;
-            let uid = slot.uid;
-            let make = move || Workspace::managed(path, service, mode, choice, uid, bytes);
-            Ok((folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner), Some(slot)))
-        };
-        make.await
-    };
-    spawn_reporting(make, move |made| {
-        let panicked =
-            || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
-        let _ = session.cast(SessionMsg::WorkspaceReady(Box::new(made.unwrap_or_else(panicked))));
-    })
-}
-
-/// The problem of a session whose backend is away.
-fn only_there(backend: Backend, problem: Problem) -> Problem {
-    let message =
-        format!("{}; the session began in `{}` and goes on only there", problem.message, backend.name());
-    Problem { message, ..problem }
-}
 
 impl SessionArgs {
     /// The arguments of the next generation, in which no caller waits for the creation any more.
@@ -129,6 +48,7 @@ impl SessionArgs {
             supervisor: self.supervisor.clone(),
             directory: self.directory.clone(),
             launcher: Arc::clone(&self.launcher),
+            pool: self.pool.clone(),
             tools: Arc::clone(&self.tools),
             models: self.models.clone(),
             wanted: self.wanted.clone(),
@@ -147,7 +67,7 @@ impl SessionArgs {
         }
     }
 
-    fn record(&self) -> SessionRecord {
+    pub(super) fn record(&self) -> SessionRecord {
         SessionRecord {
             id: self.id,
             owner: self.owner,
@@ -188,6 +108,7 @@ impl SessionActorState {
             client_rules: Arc::clone(&self.client_rules),
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
+            ready: self.ready_ahead.take().filter(|_| attach.is_none()),
             attach,
             permit: Some(permit),
             gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
@@ -226,11 +147,11 @@ impl SessionActorState {
         });
     }
 
-    pub(super) fn workspace_ready(&mut self, outcome: Result<(Workspace, Option<UserSlot>), Problem>) {
+    pub(super) fn placed(&mut self, outcome: Result<Place, Problem>) {
         match outcome {
-            Ok((workspace, slot)) => {
+            Ok(Place { workspace, slot, ready }) => {
                 self.workspace = Some(Arc::new(workspace));
-                self.slot = slot;
+                (self.slot, self.ready_ahead) = (slot, ready);
                 if self.args.before.is_some() {
                     self.is_placed();
                     return;
@@ -335,7 +256,7 @@ impl SessionActorState {
             let mut noted = RemovalRecord::begin(&journal, id);
             tokio::spawn(async move {
                 noted.is_written().await;
-                let _ = session.cast(SessionMsg::Remove { reply_to: None });
+                let _ = session.cast(SessionMsg::Remove { remover: None });
                 let _ = created.send(Err(late));
             });
         });
@@ -407,7 +328,7 @@ impl SessionActorState {
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
         {
-            self.making = Some(make_workspace(myself, &self.args, self.receipt.as_deref()));
+            self.making = Some(make_place(myself, &self.args, self.receipt.as_deref()));
         }
         if self.is_forsaken() {
             self.remove(myself, None);

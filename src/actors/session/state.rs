@@ -1,12 +1,15 @@
 //! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
+use super::removers::Removers;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
 use crate::actors::holding::Holders;
+use crate::actors::launch::Ready;
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
@@ -54,6 +57,7 @@ pub struct SessionArgs {
     /// Where an ask finds the session that it creates for an inner ask.
     pub directory: Directory,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub wanted: SandboxRequest,
@@ -104,10 +108,12 @@ pub struct SessionActorState {
     /// The task that creates the workspace.
     pub(super) making: Option<JoinHandle<()>>,
     /// Set while the session is being removed: the callers that wait for that.
-    pub(super) removers: Option<Arc<Mutex<Vec<Reply<()>>>>>,
+    pub(super) removers: Option<Removers>,
     pub(super) workspace: Option<Arc<Workspace>>,
     /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,
+    /// A sandbox of the pool that the session has claimed, until its executor has it.
+    pub(super) ready_ahead: Option<Box<Ready>>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,

@@ -3,7 +3,7 @@
 use ractor::{Actor, ActorProcessingErr, SpawnErr, SupervisionEvent};
 
 use super::messages::{SupervisorMsg, SupervisorRef};
-use super::state::{SupervisorArgs, SupervisorState};
+use super::state::{Creation, SupervisorArgs, SupervisorState};
 use crate::actors::session::messages::SessionMsg;
 
 pub struct Supervisor;
@@ -40,8 +40,8 @@ impl Actor for Supervisor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             SupervisorMsg::Create { id, peer, request, nested, job, memory, reply_to } => {
-                state.create(&myself, (id, peer), *request, (nested, job), reply_to);
-                drop(memory);
+                let request = *request;
+                state.create(&myself, Creation { id, peer, request, nested, job, memory, reply_to });
             }
             SupervisorMsg::OfJobs { reply_to } => {
                 let sessions = state.sessions.values();
@@ -54,17 +54,24 @@ impl Actor for Supervisor {
                 let _ = reply_to.send(Err(problem));
             }
             SupervisorMsg::NotBegun { id } => state.not_created(id),
+            SupervisorMsg::Removed { id, removers } => {
+                state.removed(id);
+                for reply_to in removers {
+                    let _ = reply_to.send(Ok(()));
+                }
+            }
             SupervisorMsg::Ended { id, removers } => {
                 state.forget(id);
                 for reply_to in removers {
                     let _ = reply_to.send(Ok(()));
                 }
+                state.create_waiting(&myself);
             }
             SupervisorMsg::Shutdown { remove, within, reply_to } => {
                 state.shutting_down.get_or_insert_default().push(reply_to);
                 for entry in state.sessions.values() {
                     let _ = entry.session.cast(if remove {
-                        SessionMsg::Remove { reply_to: None }
+                        SessionMsg::Remove { remover: None }
                     } else {
                         SessionMsg::Leave { within }
                     });
@@ -86,8 +93,12 @@ impl Actor for Supervisor {
                 tracing::error!(%error, actor = %child.get_id(), "an actor failed; what a session left goes to the reaper");
                 state.args.models.revive(child.get_id(), &myself.get_cell()).await;
                 state.forget_actor(child.get_id());
+                state.create_waiting(&myself);
             }
-            SupervisionEvent::ActorTerminated(child, _, _) => state.forget_actor(child.get_id()),
+            SupervisionEvent::ActorTerminated(child, _, _) => {
+                state.forget_actor(child.get_id());
+                state.create_waiting(&myself);
+            }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
         Ok(())

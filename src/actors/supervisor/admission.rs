@@ -49,7 +49,7 @@ impl SupervisorState {
             Some(name) => name.clone(),
             None => fresh_name(),
         };
-        if self.of(peer).any(|(_, entry)| entry.name == name) {
+        if self.of(peer).any(|(_, entry)| entry.name == name && !entry.is_removed) {
             return Err(Problem::new(Code::SessionExists, format!("there is a session `{name}` already"))
                 .hint(format!(
                     "use it with `belljar exec -s {name}`, or remove it with `belljar rm {name}`"

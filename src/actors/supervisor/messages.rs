@@ -52,7 +52,13 @@ pub enum SupervisorMsg {
     NotBegun {
         id: SessionId,
     },
-    /// A session has ended; its name is free from now on.
+    /// The journal has the removal of a session: it is gone for clients, and its name is free from now on.
+    Removed {
+        id: SessionId,
+        /// The callers that waited for that.
+        removers: Vec<Reply<()>>,
+    },
+    /// A session has ended, and its quotas are free.
     Ended {
         id: SessionId,
         /// The callers that wait for the end.

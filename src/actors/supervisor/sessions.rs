@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::Admitted;
-use super::messages::{ForJob, SupervisorMsg, SupervisorRef};
-use super::state::{Entry, SupervisorState};
+use super::messages::{SupervisorMsg, SupervisorRef};
+use super::state::{Creation, Entry, SupervisorState};
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::charge::seed_bytes;
@@ -21,9 +21,13 @@ use crate::protocol::clock;
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
+use crate::protocol::problem::Code;
 use crate::quota::Permit;
 use crate::sandbox::launch::SandboxRequest;
 use crate::store::{JournalError, SessionRecord};
+
+/// The most requests of all users that wait for the end of removed sessions.
+const CREATIONS_WAITING: usize = 256;
 
 /// What a new session has, but a restored one does not.
 struct Begin {
@@ -34,20 +38,20 @@ struct Begin {
 }
 
 impl SupervisorState {
-    pub(super) fn create(
-        &mut self,
-        myself: &SupervisorRef,
-        (id, peer): (SessionId, Principal),
-        request: NewSession,
-        (nested, job): (bool, Option<ForJob>),
-        reply_to: Reply<SessionView>,
-    ) {
+    /// Makes a session, or refuses it. One for which only the quota has no room waits for the end of the owner's removed
+    /// sessions, so that a client can remove one and make another at once.
+    pub(super) fn create(&mut self, myself: &SupervisorRef, creation: Creation) {
+        let Creation { id, peer, request, nested, job, memory, reply_to } = creation;
         let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
         let admitted = self.admit(peer, &request, job, room);
         let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
-                let _ = reply_to.send(Err(problem));
+                if problem.code == Code::QuotaExceeded && job.is_none() && self.may_wait(peer) {
+                    self.waiting.push(Creation { id, peer, request, nested, job: None, memory, reply_to });
+                } else {
+                    let _ = reply_to.send(Err(problem));
+                }
                 return;
             }
         };
@@ -68,6 +72,18 @@ impl SupervisorState {
             permit,
             Some(Begin { reply_to, first, seed, nested }),
         );
+    }
+
+    /// Whether a removed session of the user still holds what a new one needs.
+    fn may_wait(&self, peer: Principal) -> bool {
+        self.waiting.len() < CREATIONS_WAITING && self.of(peer).any(|(_, entry)| entry.is_removed)
+    }
+
+    /// Tries the requests again that wait for room, because a session has ended.
+    pub(super) fn create_waiting(&mut self, myself: &SupervisorRef) {
+        for creation in std::mem::take(&mut self.waiting) {
+            self.create(myself, creation);
+        }
     }
 
     /// Restores the sessions of the earlier daemon.
@@ -146,6 +162,7 @@ impl SupervisorState {
             supervisor: myself.clone(),
             directory: self.args.directory.clone(),
             launcher: Arc::clone(&self.args.launcher),
+            pool: self.args.pool.clone(),
             tools: Arc::clone(&self.args.tools),
             models: self.args.models.clone(),
             wanted,
@@ -172,10 +189,18 @@ impl SupervisorState {
                 let _ = supervisor.cast(SupervisorMsg::NotBegun { id });
             }
         });
-        let listed = Listed { owner: peer, name: name.clone(), job, session: session.clone(), restoring };
+        let listed = Listed {
+            owner: peer,
+            name: name.clone(),
+            job,
+            session: session.clone(),
+            restoring,
+            is_removed: false,
+        };
         self.args.directory.add(id, listed);
         // The name is taken and the quota is held from here on.
-        self.sessions.insert(id, Entry { owner: peer, name, job, session, permit, _seed: seed });
+        self.sessions
+            .insert(id, Entry { owner: peer, name, job, session, permit, is_removed: false, _seed: seed });
     }
 
     /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
+use super::messages::ForJob;
+use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
+use crate::actors::pool::Pool;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::turns::UserTurns;
 use crate::memory::Charge;
+use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
@@ -31,6 +35,7 @@ const REMOVED: &str = "removed sessions";
 pub struct SupervisorArgs {
     pub journal: Journal,
     pub launcher: Arc<Launcher>,
+    pub pool: Pool,
     pub tools: Arc<tools::Registry>,
     pub models: Models,
     pub ledger: Ledger,
@@ -46,6 +51,20 @@ pub struct SupervisorState {
     pub(super) restore_turns: UserTurns,
     pub(super) lend_turns: UserTurns,
     pub(super) shutting_down: Option<Vec<RpcReplyPort<()>>>,
+    /// Requests for sessions that get the room of the owner's removed ones.
+    pub(super) waiting: Vec<Creation>,
+}
+
+/// A request for a session.
+pub(super) struct Creation {
+    pub(super) id: SessionId,
+    pub(super) peer: Principal,
+    pub(super) request: NewSession,
+    pub(super) nested: bool,
+    pub(super) job: Option<ForJob>,
+    /// The charge for the client's request, until the session has its own.
+    pub(super) memory: Option<Charge>,
+    pub(super) reply_to: Reply<SessionView>,
 }
 
 pub(super) struct Entry {
@@ -55,6 +74,8 @@ pub(super) struct Entry {
     pub(super) job: Option<JobId>,
     pub(super) session: SessionRef,
     pub(super) permit: Permit,
+    /// Whether the session is gone for clients, and only what is left of it is being removed.
+    pub(super) is_removed: bool,
     /// The memory charged for the session's seed.
     pub(super) _seed: Charge,
 }
@@ -63,18 +84,33 @@ impl SupervisorState {
     pub(super) fn new(args: SupervisorArgs) -> Self {
         let restore_turns = UserTurns::new(Arc::clone(&args.restores));
         let lend_turns = UserTurns::new(Arc::new(Semaphore::new(LENDS_AT_ONCE)));
-        Self { args, sessions: BTreeMap::new(), restore_turns, lend_turns, shutting_down: None }
+        Self {
+            args,
+            sessions: BTreeMap::new(),
+            restore_turns,
+            lend_turns,
+            shutting_down: None,
+            waiting: Vec::new(),
+        }
     }
 
     pub(super) fn of(&self, peer: Principal) -> impl Iterator<Item = (&SessionId, &Entry)> {
         self.sessions.iter().filter(move |(_, entry)| entry.owner == peer && entry.job.is_none())
     }
 
+    /// Frees the name of a session that the journal has as removed. What is left of it keeps its quotas.
+    pub(super) fn removed(&mut self, id: SessionId) {
+        if let Some(entry) = self.sessions.get_mut(&id) {
+            entry.is_removed = true;
+        }
+        self.args.directory.hide(id);
+    }
+
     /// Forgets a session that leaves nothing behind, so its whole charge is released.
     pub(super) fn not_created(&mut self, id: SessionId) {
         self.args.directory.remove(id);
         if let Some(entry) = self.sessions.remove(&id) {
-            let _ = entry.session.cast(SessionMsg::Remove { reply_to: None });
+            let _ = entry.session.cast(SessionMsg::Remove { remover: None });
         }
         self.answer_shutdown();
     }

@@ -11,6 +11,10 @@ mod cells;
 mod freezes;
 /// What a cell costs that nothing holds up, counted and not timed.
 mod hot_path;
+/// Sandboxes wait for sessions.
+mod pool;
+/// Sessions are removed while their sandboxes take their time.
+mod removals;
 /// What a guest or a client causes again and again is bounded, and what can be written without any quota left.
 mod repetitions;
 /// What the next daemon takes over from one that died.
@@ -24,10 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::actors::calls::{ask, call};
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
+use crate::actors::pool::{Pool, PoolArgs};
 use crate::actors::session::messages::{CellRequest, SessionMsg, SessionRef, Ticket};
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
@@ -59,6 +65,8 @@ const SETTINGS: &str = r#"
     file = "script.toml"
     [agent]
     model = "played"
+    [pool]
+    size = 0
 "#;
 
 /// A home of daemons, with the sandboxes that outlive them.
@@ -76,6 +84,7 @@ struct Daemon {
     directory: Directory,
     launcher: Arc<Launcher>,
     ledger: Ledger,
+    pool: Pool,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
 }
 
@@ -142,9 +151,12 @@ impl Home {
         tools.add(Arc::new(accounts::Program)).unwrap();
         let (directory, ledger) = (Directory::default(), Ledger::new(&settings.quota));
         let launcher = Arc::new(launcher.with_processes(self.backend.clone()));
+        let pool = Pool::default();
+        let pool_args = PoolArgs { launcher: Arc::clone(&launcher), ledger: ledger.clone() };
         let args = SupervisorArgs {
             journal: journal.clone(),
             launcher: Arc::clone(&launcher),
+            pool: pool.clone(),
             tools: Arc::new(tools),
             models: Models::new(Arc::clone(&settings)),
             ledger: ledger.clone(),
@@ -155,7 +167,10 @@ impl Home {
         let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all();
         let runtime = runtime.build().unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, supervisor }
+        let started = pool.clone();
+        let start = async move { started.start(pool_args, CancellationToken::new()).await };
+        runtime.spawn(start).await.unwrap().unwrap();
+        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, pool, supervisor }
     }
 }
 

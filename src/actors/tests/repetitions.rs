@@ -1,5 +1,6 @@
 use super::*;
 use crate::actors::executor::state::WORKER_REPLACEMENTS;
+use crate::actors::session::removers::Remover;
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::Code;
@@ -129,7 +130,7 @@ async fn without_any_quota_left_refusals_ends_and_the_removal_are_written() {
         assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
     }
     assert_eq!((client.events().len(), home.backend.started()), (before, 1));
-    let remove = |reply_to| SessionMsg::Remove { reply_to: Some(reply_to) };
+    let remove = |reply_to| SessionMsg::Remove { remover: Some(Remover::of_all(reply_to)) };
     within("the removal", ask(&client.session, remove)).await.unwrap();
     assert_eq!(client.count("session_removed"), 1);
 }

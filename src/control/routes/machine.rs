@@ -27,7 +27,10 @@ pub async fn health(State(app): State<App>, peer: Peer) -> ApiResult<Json<Health
     let mut problems = app.launcher.troubles().await;
     problems.extend(app.journal.healthy().err().map(|trouble| trouble.to_string()));
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
-    Ok(Json(Health { status, problems, sessions }))
+    let serves_all = peer.admin || peer.principal == app.launcher.service.principal();
+    // What waits, and how often it is asked for, tells of other users.
+    let pool = if serves_all { app.pool.view().await } else { None };
+    Ok(Json(Health { status, problems, sessions, pool }))
 }
 
 pub async fn version(State(app): State<App>) -> Json<Version> {

@@ -6,10 +6,11 @@ use axum::{Extension, Json};
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::requests::{ListQuery, SessionRequest};
+use super::requests::{ListQuery, SessionRequest, WaitQuery};
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::replay;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
@@ -88,8 +89,10 @@ pub async fn view_of(session: &SessionRef) -> Result<SessionView, Problem> {
     call_promptly(session, |reply_to| SessionMsg::View { reply_to }).await
 }
 
-pub async fn remove(request: SessionRequest) -> ApiResult<Json<Done>> {
-    request.act(|reply_to| SessionMsg::Remove { reply_to: Some(reply_to) }).await
+/// Answers when the journal has the removal and the name is free; with `wait`, when nothing is left.
+pub async fn remove(request: SessionRequest, Query(query): Query<WaitQuery>) -> ApiResult<Json<Done>> {
+    let remover = if query.wait { Remover::of_all } else { Remover::of_record };
+    request.act(|reply_to| SessionMsg::Remove { remover: Some(remover(reply_to)) }).await
 }
 
 pub async fn interrupt(request: SessionRequest) -> ApiResult<Json<Interrupted>> {

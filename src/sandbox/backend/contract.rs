@@ -51,6 +51,10 @@ pub trait SandboxBackend: Send + Sync {
     /// How user ids of guests are mapped to those of the host.
     fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>>;
 
+    /// The image of a sandbox that is started before its session is known. `None` if the image is not there, or if a
+    /// guest would notice that its workspace gets the path of the session later.
+    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>>;
+
     /// Whether a sandbox could be started now, with this image if one is named. Nothing is downloaded for the check.
     fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>>;
 

@@ -183,6 +183,16 @@ impl Workspace {
         })
     }
 
+    /// Gives a managed folder, in which nothing was done yet, to the session whose path and owner these are. A sandbox
+    /// that has the folder mounted keeps it.
+    pub fn given_to(mut self, path: PathBuf, owner: Principal) -> Result<Self, Problem> {
+        std::fs::rename(&self.path, &path).map_err(|error| {
+            Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
+        })?;
+        self.path = path;
+        Ok(self.paid_by(owner))
+    }
+
     /// A folder of the caller's. The guest runs as its owner, who is never root. `private` are the daemon's own
     /// folders, which may not be above or below the workspace.
     pub fn of_caller(

@@ -226,7 +226,7 @@ os.chdir('/workspace')
     assert_eq!(listed.expect_status(200)["truncated"], true);
     let held = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs").count();
     assert!(held < 100, "the daemon holds {held} descriptors");
-    assert_eq!(daemon.http("DELETE", "/v1/sessions/deep", b"").status, 200);
+    assert_eq!(daemon.http("DELETE", "/v1/sessions/deep?wait=true", b"").status, 200);
     crate::support::assert_nothing_left(&daemon, &containers);
     daemon.assert_sound();
 }
@@ -246,6 +246,6 @@ child = subprocess.Popen([sys.executable, '-c', spin], stdout=subprocess.DEVNULL
 ";
     assert_eq!(daemon.run("a", code)["status"], "success");
     answers(&daemon, "a");
-    assert_eq!(daemon.http("DELETE", "/v1/sessions/a", b"").status, 200);
+    assert_eq!(daemon.http("DELETE", "/v1/sessions/a?wait=true", b"").status, 200);
     crate::support::assert_nothing_left(&daemon, &[container]);
 }

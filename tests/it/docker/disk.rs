@@ -113,7 +113,7 @@ pub fn a_session_that_was_said_to_be_removed_does_not_come_back() {
     let there = listed["sessions"].as_array().is_some_and(|sessions| !sessions.is_empty());
     assert!(!(removed && there), "{listed}");
     if there {
-        daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+        daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
     }
     assert_eq!(daemon.containers(), Vec::<String>::new());
     daemon.assert_sound();

@@ -116,5 +116,5 @@ fn an_engine_that_is_started_anew_costs_the_sandbox_and_nothing_else() {
     }
     gapless(&daemon, S);
     daemon.assert_sound();
-    daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+    daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
 }

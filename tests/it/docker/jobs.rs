@@ -29,7 +29,7 @@ fn open_folder() -> tempfile::TempDir {
 }
 
 /// The command, with the light image where there are images.
-fn job_run(arguments: &[&str]) -> Vec<String> {
+pub fn job_run(arguments: &[&str]) -> Vec<String> {
     let image = if ground().is_some() { &[][..] } else { &["--image", "belljar/base"] };
     let all = ["job", "run"].iter().chain(image).chain(arguments);
     all.map(|argument| (*argument).to_owned()).collect()

@@ -138,7 +138,8 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     assert_eq!(ask(&daemon, CAROL, "DELETE", &format!("/v1/sessions/{id}"), Value::Null).status, 200);
     assert_eq!(ask(&daemon, ALICE, "POST", "/v1/sessions", third).status, 201, "the place is free at once");
     for (user, name) in [(ALICE, "more"), (ALICE, "third"), (BOB, "data"), (BOB, "more")] {
-        ask(&daemon, user, "DELETE", &format!("/v1/sessions/{name}"), Value::Null).expect_status(200);
+        ask(&daemon, user, "DELETE", &format!("/v1/sessions/{name}?wait=true"), Value::Null)
+            .expect_status(200);
     }
     for kind in ["sessions", "cells", "memory", "cpus", "workspace"] {
         assert_eq!((used(&daemon, ALICE, kind), used(&daemon, BOB, kind)), (0, 0), "{kind}");

@@ -435,7 +435,7 @@ pub fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
             assert_eq!(result["result"]["repr"], "42", "{place}: {result}");
             for session in sessions.iter().map(|session| text(session, "name")).chain(["b"]) {
                 gapless(&daemon, session);
-                daemon.http("DELETE", &format!("/v1/sessions/{session}"), b"").expect_status(200);
+                daemon.http("DELETE", &format!("/v1/sessions/{session}?wait=true"), b"").expect_status(200);
             }
             assert_eq!(daemon.containers(), Vec::<String>::new(), "{place}");
         }

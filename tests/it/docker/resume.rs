@@ -302,7 +302,7 @@ pub fn a_session_that_is_asked_for_again_with_its_key_is_made_once() {
         assert_eq!(daemon.run("made", "6 * 7")["result"]["repr"], "42", "{n}");
         let listed = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
         assert_eq!(listed["sessions"].as_array().expect("a list").len(), 1, "{n}: {listed}");
-        daemon.http("DELETE", "/v1/sessions/made", b"").expect_status(200);
+        daemon.http("DELETE", "/v1/sessions/made?wait=true", b"").expect_status(200);
     }
     assert!(unanswered >= 4, "the daemon died {unanswered} times only");
     // A request that came to nothing gives its key back, for a better one too.
@@ -347,11 +347,11 @@ pub fn whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_tak
         if let Some((_, first)) = &first {
             assert_eq!(first["id"], view["id"], "{n}:{side}");
         }
-        let removed = daemon.http("DELETE", "/v1/sessions/made", b"");
+        let removed = daemon.http("DELETE", "/v1/sessions/made?wait=true", b"");
         assert!([200, 404].contains(&removed.status), "{n}:{side}: {}", removed.text());
         let (status, view) = post(&daemon, &format!("next-{n}-{side}")).expect("an answer");
         assert_eq!(status, 201, "{n}:{side}: {view}\n{}", daemon.log());
-        daemon.http("DELETE", "/v1/sessions/made", b"").expect_status(200);
+        daemon.http("DELETE", "/v1/sessions/made?wait=true", b"").expect_status(200);
         if over {
             break;
         }

@@ -15,7 +15,7 @@ fn leaves_nothing() {
     assert_eq!(living.len(), 1);
     let names: Vec<String> = living.iter().map(|(folder, _)| jails::name(folder)).collect();
     let namespace = std::fs::read_link(format!("/proc/{}/ns/pid", living[0].1)).expect("it lives");
-    daemon.http("DELETE", "/v1/sessions/s", b"").expect_status(200);
+    daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
     assert_nothing_left(&daemon, &names);
     assert!(jails::groups(&names).is_empty(), "{:?}", jails::groups(&names));
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();

@@ -91,6 +91,11 @@ both! {
         of_freezes_and_thaws_the_last_counts_however_fast_they_come,
         a_cell_that_comes_right_behind_a_freeze_runs;
     smoke: a_script_is_run_as_python_would_run_it;
+    pool: a_claimed_sandbox_is_what_a_new_one_is,
+        what_was_claimed_outlives_the_daemon_and_what_waits_does_not, what_waits_is_removed_with_all_sandboxes,
+        a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
+        modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait,
+        a_pool_that_panics_costs_nobody_a_session;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
@@ -148,7 +153,7 @@ both! {
     ephemeral: a_run_whose_client_was_killed_leaves_nothing,
         a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,
-        whoever_removes_a_session_that_is_being_removed_is_told_when_it_is_gone, a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
+        whoever_waits_for_a_removal_is_told_when_the_sandbox_is_gone, a_session_can_be_removed_while_it_starts, sigterm_leaves_the_sessions_to_the_next_daemon,
         a_plain_stop_leaves_the_sessions_to_the_next_daemon,
         a_second_sigterm_forces_and_the_next_start_goes_on, daemon_stop_returns_when_all_is_gone,
         a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,

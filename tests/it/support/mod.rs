@@ -121,6 +121,16 @@ impl Ran {
     }
 }
 
+/// The configuration with a pool of the size that `BELLJAR_TEST_POOL` says, unless a test has its own. Without the
+/// variable there is none, so that a test finds the sandboxes that it made and no others.
+fn with_pool(config: &str) -> String {
+    if config.contains("[pool]") {
+        return config.to_owned();
+    }
+    let size = std::env::var("BELLJAR_TEST_POOL").unwrap_or_else(|_| "0".into());
+    format!("{config}\n[pool]\nsize = {size}\n")
+}
+
 fn home() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder")
 }
@@ -207,6 +217,7 @@ impl Daemon {
         let ground = jails::ground();
         let config = if ground.is_some() { jails::with_backend(config) } else { config.to_owned() };
         let user = user.or(ground.and_then(|ground| ground.user));
+        let config = with_pool(&config);
         std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");

@@ -129,7 +129,7 @@ impl ThrowAway {
                 Ok(Self { name: session.name.into(), _held: held })
             }
             Err(failure) => {
-                let _ = client.delete(&format!("/v1/sessions/{}", session.id)).await;
+                let _ = client.delete(&format!("/v1/sessions/{}?wait=true", session.id)).await;
                 Err(Failure::new(format!("the session cannot be held: {failure}")))
             }
         }
@@ -137,7 +137,7 @@ impl ThrowAway {
 
     /// Removes the session. Returns a warning if that failed.
     pub async fn remove(self, client: &Client) -> Option<String> {
-        let failure = client.delete(&format!("/v1/sessions/{}", self.name)).await.err()?;
+        let failure = client.delete(&format!("/v1/sessions/{}?wait=true", self.name)).await.err()?;
         Some(format!("the session `{}` was not removed: {failure}", self.name))
     }
 }

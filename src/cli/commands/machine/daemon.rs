@@ -136,12 +136,14 @@ async fn status(context: &mut Context) -> Result<u8, Failure> {
             HealthStatus::Ok => "runs",
             HealthStatus::Degraded => "runs, but cannot make new sandboxes",
         };
+        let pool = health.pool.map_or_else(|| "off, or not yours to see".to_owned(), |pool| pool.to_string());
         screen.facts(&[
             ("daemon", status.to_owned()),
             ("pid", version.pid.to_string()),
             ("version", version.version),
             ("engine", version.engine.unwrap_or_else(|| "not there".to_owned())),
             ("sessions", health.sessions.to_string()),
+            ("pool", pool),
             ("socket", socket),
             ("home", version.home),
         ])?;

@@ -140,7 +140,7 @@ impl Rm {
         let mut removed = Vec::new();
         let mut first_failure = None;
         for name in names {
-            match client.delete(&format!("/v1/sessions/{name}")).await {
+            match client.delete(&format!("/v1/sessions/{name}?wait=true")).await {
                 Ok(_) if context.json => removed.push(name),
                 Ok(_) => context.screen.line(name.as_str())?,
                 Err(mut failure) => {

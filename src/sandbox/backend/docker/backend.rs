@@ -154,6 +154,10 @@ impl SandboxBackend for Docker {
         self.mapping().boxed()
     }
 
+    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
+        async move { self.resolve(image, Pull::Never, &|_| {}).await.ok() }.boxed()
+    }
+
     fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
         async move {
             self.mapping().await?;

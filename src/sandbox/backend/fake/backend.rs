@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -40,6 +41,10 @@ struct Shared {
     failing_freezes: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// The next thaws are reported late, each when its sender is used or dropped.
     late_thaws: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// The next removals take long, each until its sender is used or dropped.
+    slow_removals: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// Set when sandboxes are isolated otherwise than when they were started.
+    are_changed: AtomicBool,
 }
 
 impl FakeBackend {
@@ -52,6 +57,8 @@ impl FakeBackend {
             freezes: Mutex::default(),
             failing_freezes: Mutex::default(),
             late_thaws: Mutex::default(),
+            slow_removals: Mutex::default(),
+            are_changed: AtomicBool::new(false),
         }))
     }
 
@@ -63,6 +70,21 @@ impl FakeBackend {
     /// The newest sandbox.
     pub fn kernel(&self) -> FakeKernel {
         self.0.sandboxes.lock().last().expect("a sandbox").1.clone()
+    }
+
+    /// A sandbox by its place in the order of starts.
+    pub fn kernel_at(&self, place: usize) -> FakeKernel {
+        self.0.sandboxes.lock()[place].1.clone()
+    }
+
+    /// The number of sandboxes that have not ended.
+    pub fn living(&self) -> usize {
+        self.0.sandboxes.lock().iter().filter(|(_, kernel)| kernel.lives()).count()
+    }
+
+    /// From now on something has changed the limits of all sandboxes that run.
+    pub fn changes_limits(&self) {
+        self.0.are_changed.store(true, Ordering::Relaxed);
     }
 
     /// The number of sandboxes so far.
@@ -79,6 +101,13 @@ impl FakeBackend {
     pub fn next_thaw_is_reported_late(&self) -> oneshot::Sender<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.late_thaws.lock().push_back(receiver);
+        sender
+    }
+
+    /// The next removal of a sandbox takes until the test says so.
+    pub fn next_removal_is_slow(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.slow_removals.lock().push_back(receiver);
         sender
     }
 
@@ -116,6 +145,10 @@ impl FakeSandbox {
 impl SandboxBackend for FakeBackend {
     fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
         std::future::ready(Ok(UserMapping::Same)).boxed()
+    }
+
+    fn image_ahead<'a>(&'a self, _image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
+        std::future::ready(Some(ImageFact { reference: "fake".into(), id: "fake".into() })).boxed()
     }
 
     fn check<'a>(&'a self, _image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
@@ -177,8 +210,10 @@ impl SandboxBackend for FakeBackend {
         std::future::ready(Ok(adopted)).boxed()
     }
 
-    fn reap<'a>(&'a self, _is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
-        std::future::ready(0).boxed()
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+        let sandboxes = self.0.sandboxes.lock();
+        let left = sandboxes.iter().filter(|(id, kernel)| kernel.lives() && !is_live(&id.0));
+        std::future::ready(left.map(|(_, kernel)| kernel.end()).count()).boxed()
     }
 }
 
@@ -202,7 +237,11 @@ impl RunningSandbox for FakeSandbox {
     }
 
     fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
-        Some(receipt(spec, python, probe))
+        let mut receipt = receipt(spec, python, probe);
+        if self.backend.0.are_changed.load(Ordering::Relaxed) {
+            receipt.limits.pids += 1;
+        }
+        Some(receipt)
     }
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
@@ -252,8 +291,15 @@ impl RunningSandbox for FakeSandbox {
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.kernel.end();
-        std::future::ready(Ok(())).boxed()
+        async {
+            let slow = self.backend.0.slow_removals.lock().pop_front();
+            if let Some(slow) = slow {
+                let _ = slow.await;
+            }
+            self.kernel.end();
+            Ok(())
+        }
+        .boxed()
     }
 }
 

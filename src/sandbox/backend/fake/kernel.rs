@@ -143,11 +143,11 @@ impl FakeKernel {
         *self.0.frozen.borrow()
     }
 
-    pub(super) fn freeze(&self, frozen: bool) {
+    pub fn freeze(&self, frozen: bool) {
         self.0.frozen.send_replace(frozen);
     }
 
-    pub(super) fn lives(&self) -> bool {
+    pub fn lives(&self) -> bool {
         !self.0.ended.is_cancelled()
     }
 
@@ -157,7 +157,7 @@ impl FakeKernel {
     }
 
     /// Ends the sandbox with all its processes.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.0.ended.cancel();
         self.change(|state| {
             state.connection = None;
@@ -236,7 +236,8 @@ impl FakeKernel {
                         self.thawed().await;
                         self.take(serde_json::from_str(&text).expect("a frame of the daemon"));
                     }
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                    // The answer to a ping is sent when the next message is waited for.
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => self.thawed().await,
                     _ => return,
                 },
             }

@@ -144,6 +144,12 @@ impl SandboxBackend for Jails {
         std::future::ready(Ok(UserMapping::Same)).boxed()
     }
 
+    /// A plain process has no mount of its own, so it knows its workspace by the path.
+    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
+        let has_mounts = self.walls == Walls::Bubblewrap;
+        std::future::ready(has_mounts.then(|| self.image(image).ok()).flatten()).boxed()
+    }
+
     fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
         async move {
             self.image(image)?;

@@ -64,9 +64,9 @@ mod tests {
     /// 0: a member of group 27; 1: no member; 2: no account; else: no answer.
     static STAGE: AtomicU32 = AtomicU32::new(0);
 
-    fn staged(uid: &u32) -> nix::Result<Arc<Who>> {
+    fn staged(uid: u32) -> nix::Result<Arc<Who>> {
         let ids = |groups: &[u32]| {
-            let ids = Ids { uid: *uid, gid: 1000, groups: groups.to_vec() };
+            let ids = Ids { uid, gid: 1000, groups: groups.to_vec() };
             Ok(Arc::new(Who { ids: Some(Arc::new(ids)), ..Who::default() }))
         };
         match STAGE.load(Ordering::Relaxed) {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_group_that_its_user_has_left_is_no_right_any_more() {
-        let users = Lookups::new(staged);
+        let users = Lookups::new(|uid| staged(*uid));
         let ids = CurrentIds::found_in(users.clone(), Ids::alone(1000, 65_534));
         let at_stage = |stage| {
             STAGE.store(stage, Ordering::Relaxed);

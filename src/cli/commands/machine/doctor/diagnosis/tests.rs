@@ -327,6 +327,7 @@ fn a_daemon_of_another_version_or_without_an_engine_is_told() {
                 status,
                 problems: problems.iter().map(|&text| text.into()).collect(),
                 sessions: 0,
+                pool: None,
             },
         })
     };

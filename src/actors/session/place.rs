@@ -1,0 +1,131 @@
+//! Where a session begins: its workspace, its user id, and a sandbox of the pool if one fits.
+
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+use super::messages::{OwnSession, SessionMsg};
+use super::state::SessionArgs;
+use crate::actors::launch::Place;
+use crate::actors::pool::{Pool, WaitingSandbox};
+use crate::panics::spawn_reporting;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, Receipt};
+use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
+use crate::sandbox::spec::Choice;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::sandbox::workspace::{Workspace, disk};
+use crate::store::{Journal, SessionRecord};
+
+/// What a place is made of.
+struct Wish {
+    record: SessionRecord,
+    is_new: bool,
+    /// The user id of a session that was there before.
+    kept: Option<UserSlot>,
+    /// The backend in which the session began.
+    began: Option<Choice>,
+    backend: Backend,
+    wanted: SandboxRequest,
+    /// The owner's own folder.
+    folder: Option<String>,
+    journal: Journal,
+    launcher: Arc<Launcher>,
+    pool: Pool,
+}
+
+/// Creates the workspace in a task, because that depends on how the engine maps users, and the engine may be
+/// slow. `began` is the receipt of the last sandbox: a session never goes on in another backend, where it would be
+/// isolated otherwise and have another image.
+pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<&Receipt>) -> JoinHandle<()> {
+    let wish = Wish {
+        record: args.record(),
+        is_new: args.before.is_none(),
+        // Reserved at once, so that no other session gets it meanwhile.
+        kept: args.before.and_then(|before| before.slot).map(|uid| args.launcher.slots.keep(uid)),
+        began: began.map(|receipt| Choice { backend: receipt.backend, why: receipt.chosen.clone() }),
+        backend: args.backend,
+        wanted: args.wanted.clone(),
+        folder: args.workspace.clone(),
+        journal: args.journal.clone(),
+        launcher: Arc::clone(&args.launcher),
+        pool: args.pool.clone(),
+    };
+    let session = myself.clone();
+    spawn_reporting(make(wish), move |made| {
+        let panicked =
+            || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
+        let _ = session.cast(SessionMsg::Placed(Box::new(made.unwrap_or_else(panicked))));
+    })
+}
+
+async fn make(wish: Wish) -> Result<Place, Problem> {
+    let Wish { mut record, is_new, kept, began, backend, wanted, folder, journal, launcher, pool } = wish;
+    let goes_on = began.is_some();
+    let choice = match began {
+        Some(choice) => choice,
+        None => launcher.choose(backend, wanted.image.as_deref()).await?,
+    };
+    // A later sandbox of a session is always started anew: the workspace has its user id and its files.
+    let waiting = if is_new && folder.is_none() {
+        pool.claim(&launcher, &choice, &wanted, record.job.is_none()).await
+    } else {
+        None
+    };
+    let slot = match (&folder, kept, &waiting) {
+        (Some(_), _, _) | (None, None, Some(_)) => None,
+        (None, Some(kept), _) => Some(kept),
+        (None, None, None) => Some(launcher.slots.take()?),
+    };
+    if is_new {
+        record.slot = slot.as_ref().map(|slot| slot.uid).or(waiting.as_ref().map(WaitingSandbox::uid));
+        if let Err(problem) = note(&launcher, &journal, &record).await {
+            if let Some(waiting) = waiting {
+                waiting.discard().await;
+            }
+            return Err(problem);
+        }
+    }
+    let (path, owner) = (launcher.paths.workspaces_dir().join(record.id.to_string()), record.owner);
+    if let Some(waiting) = waiting {
+        return waiting.given_to(owner, path, choice).await;
+    }
+    let mapping = launcher.backend(choice.backend).user_mapping().await;
+    let mapping =
+        mapping.map_err(|problem| if goes_on { only_there(choice.backend, problem) } else { problem })?;
+    let service = launcher.service;
+    if let Some(folder) = folder {
+        let (private, accounts) = (private_folders(&launcher), launcher.accounts.clone());
+        let look = move || {
+            let folder = folder.as_ref();
+            Workspace::of_caller(folder, service, mapping, choice, owner, &private, &accounts)
+        };
+        let workspace = folders::run(owner, WorkKind::Look, None, look).await??;
+        return Ok(Place { workspace, slot: None, ready: None });
+    }
+    let Some(slot) = slot else {
+        return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
+    };
+    let (bytes, uid) = (launcher.settings.sandbox.workspace_bytes, slot.uid);
+    let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
+    let workspace = folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner);
+    Ok(Place { workspace, slot: Some(slot), ready: None })
+}
+
+/// Writes the new session down. First in the journal: nothing may exist that the next daemon would not find.
+async fn note(launcher: &Launcher, journal: &Journal, record: &SessionRecord) -> Result<(), Problem> {
+    disk::check_at(&launcher.paths.workspaces_dir(), launcher.settings.sandbox.disk_reserve_bytes)?;
+    journal.create_session(record).await.map_err(Problem::from)
+}
+
+/// The daemon's own folders, in which no workspace may be.
+fn private_folders(launcher: &Launcher) -> Vec<std::path::PathBuf> {
+    let paths = &launcher.paths;
+    [Some(paths.home()), paths.socket().parent()].into_iter().flatten().map(ToOwned::to_owned).collect()
+}
+
+/// The problem of a session whose backend is away.
+fn only_there(backend: Backend, problem: Problem) -> Problem {
+    let message =
+        format!("{}; the session began in `{}` and goes on only there", problem.message, backend.name());
+    Problem { message, ..problem }
+}

@@ -1,0 +1,95 @@
+use super::*;
+use crate::actors::calls::{Reply, send_now};
+use crate::actors::session::removers::Remover;
+use crate::protocol::ids::SessionName;
+use crate::protocol::quota::Kind;
+
+const ONE_SESSION: &str = "[quota]\nsessions = 1\n";
+
+fn named() -> NewSession {
+    NewSession { name: Some(SessionName::parse("a").unwrap()), ..NewSession::default() }
+}
+
+fn is_removed(remover: fn(Reply<()>) -> Remover) -> impl Fn(Reply<()>) -> SessionMsg {
+    move |reply_to| SessionMsg::Remove { remover: Some(remover(reply_to)) }
+}
+
+impl Daemon {
+    /// How many sessions of the owner count.
+    fn sessions(&self) -> u64 {
+        let usage = self.ledger.usage(OWNER);
+        usage.iter().find(|quota| quota.kind == Kind::Sessions).expect("it is counted").used
+    }
+
+    async fn removes(&self, client: &Client) {
+        let remove = is_removed(Remover::of_record);
+        within("the removal is recorded", ask(&client.session, remove)).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_is_answered_when_the_journal_has_it_and_frees_the_name_but_no_quota() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let slow = home.backend.next_removal_is_slow();
+    let client = daemon.makes(OWNER, named()).await.unwrap();
+    let patient = send_now(&client.session, is_removed(Remover::of_all));
+    daemon.removes(&client).await;
+    assert!(!daemon.journal.is_living(client.id).unwrap());
+    // It is gone for clients, and only for them.
+    assert!(daemon.directory.find(OWNER, "a", false).is_none());
+    assert!(daemon.directory.find(OWNER, &client.id.to_string(), true).is_none());
+    assert!(daemon.directory.list(None).is_empty() && daemon.directory.lists(client.id));
+    assert_eq!(daemon.sessions(), 1);
+    let next = daemon.makes(OWNER, named()).await.unwrap();
+    assert_eq!(daemon.sessions(), 2);
+    // Who still knows it is answered at once, too, and who waits for all of it is not.
+    daemon.removes(&client).await;
+    let mut patient = std::pin::pin!(patient);
+    assert!(futures_util::poll!(patient.as_mut()).is_pending());
+    drop(slow);
+    within("all is gone", patient).await.expect("an answer").unwrap();
+    assert_eq!((daemon.sessions(), daemon.directory.lists(client.id)), (1, false));
+    let found = daemon.directory.find(OWNER, "a", false).expect("the next one");
+    assert_eq!(found.session.get_id(), next.session.get_id());
+}
+
+/// Otherwise a client with a full quota could not remove a session and make another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_waits_for_the_room_of_one_that_is_removed() {
+    let home = Home::new();
+    let daemon = home.daemon_with(&format!("{SETTINGS}{ONE_SESSION}")).await;
+    let slow = home.backend.next_removal_is_slow();
+    let client = daemon.makes(OWNER, named()).await.unwrap();
+    let refused = daemon.makes(OWNER, NewSession::default()).await.err().expect("there is no room");
+    assert_eq!(refused.code, Code::QuotaExceeded);
+    daemon.removes(&client).await;
+    let mut next = std::pin::pin!(daemon.makes(OWNER, named()));
+    assert!(futures_util::poll!(next.as_mut()).is_pending());
+    // The supervisor has looked at the request when it answers this.
+    within("an answer", call(&daemon.supervisor, |reply_to| SupervisorMsg::Count { reply_to }))
+        .await
+        .unwrap();
+    assert_eq!((home.backend.started(), daemon.sessions()), (1, 1));
+    drop(slow);
+    next.await.unwrap();
+    assert_eq!((home.backend.started(), daemon.sessions()), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_daemon_that_died_had_not_removed_yet_belongs_to_nobody() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let _slow = home.backend.next_removal_is_slow();
+    let client = daemon.makes(OWNER, named()).await.unwrap();
+    let receipt = within("a receipt", ask(&client.session, |reply_to| SessionMsg::Receipt { reply_to }));
+    let sandbox = receipt.await.unwrap().sandbox.clone();
+    daemon.removes(&client).await;
+    assert!(daemon.launcher.is_live(&sandbox.0));
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    // The reaper removes what no session has.
+    assert!(!daemon.launcher.is_live(&sandbox.0));
+    assert!(daemon.directory.list(None).is_empty() && daemon.sessions() == 0);
+    daemon.makes(OWNER, named()).await.unwrap();
+}
