@@ -1,7 +1,7 @@
-"""Entry point of Python's first process, which the guardian starts: `… <this directory> --zygote WORKSPACE`."""
+"""Entry point: `python3 -I -X utf8 -B <this directory> --bridge PATH [--workspace DIR]`."""
 
 import sys
 
-from belljar_kernel.zygote import main
+from belljar_kernel.guardian import main
 
-main(sys.argv[2])
+sys.exit(main(sys.argv[1:]))
