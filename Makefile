@@ -10,6 +10,9 @@ UNITDIR ?= $(PREFIX)/lib/systemd/system
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release/belljar
 # The binary to install; one that was built before can be named instead.
 BINARY ?= $(RELEASE)
+# A package of its own: pid 1 of every sandbox, which the build puts into the binary.
+GUARDIAN := sandbox-bootstrap/guardian/Cargo.toml
+GUARDIAN_TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))/guardian
 # rustup puts cargo where a shell without a login does not look.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -61,6 +64,8 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 
 .PHONY: test
 test: setup openai-client job-packages property-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+	$(call heading,guardian tests)
+	cargo test --quiet --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET)
 	$(call heading,kernel tests)
 	tests/kernel/run.py
 	$(call heading,Rust and container tests)
@@ -121,10 +126,13 @@ lint: ## check format and lints
 	$(call heading,lint)
 	cargo fmt --check
 	cargo clippy --all-targets -- -D warnings
+	cargo fmt --check --manifest-path $(GUARDIAN)
+	cargo clippy --all-targets --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET) -- -D warnings
 
 .PHONY: fmt
 fmt: ## format the code
 	cargo fmt
+	cargo fmt --manifest-path $(GUARDIAN)
 
 .PHONY: image
 image: image-base image-science ## build both images anew

@@ -113,7 +113,7 @@ def checkpoints():
         of_guardian = f"/proc/{kernel.process.pid}/task/{kernel.process.pid}/children"
         with open(of_guardian, encoding="ascii") as file:
             pids = [int(pid) for pid in file.read().split()]
-        waiting = [pid for pid in pids if pid != worker and command(pid) != "belljar-inbox"]
+        waiting = [pid for pid in pids if pid != worker and command(pid) not in ("belljar-inbox", "belljar-zygote")]
         return sum(map(pss_bytes, waiting)) / MEBIBYTE
 
 

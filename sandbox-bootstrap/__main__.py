@@ -1,7 +1,7 @@
-"""Entry point: `python3 -I -X utf8 -B <this directory> --bridge PATH [--workspace DIR]`."""
+"""Entry point of Python's first process, which the guardian starts: `… <this directory> --zygote WORKSPACE`."""
 
 import sys
 
-from belljar_kernel.guardian import main
+from belljar_kernel.zygote import main
 
-sys.exit(main(sys.argv[1:]))
+main(sys.argv[2])

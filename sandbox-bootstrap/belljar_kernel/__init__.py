@@ -1,9 +1,9 @@
 """The Python side of a sandbox.
 
-The *guardian* (pid 1) owns the bridge to the daemon and never runs user code. *Runners* are the
-processes that do: the main worker, which keeps the session's variables, and short-lived copies of
-it for `fork` cells. Guardian and runners talk over socket pairs (`wire.py`); the guardian and the
-daemon talk in websocket frames (`websocket.py`).
+The *guardian* (pid 1, a program of its own in `guardian/`) owns the bridge to the daemon and never runs user code.
+*Runners* are the processes that do: the main worker, which keeps the session's variables, and copies of it, which wait
+as checkpoints or serve single cells. They come from the *zygote* (`zygote.py`), Python's first process. Guardian and
+runners talk over socket pairs and pipes (`wire.py`).
 """
 
 import builtins

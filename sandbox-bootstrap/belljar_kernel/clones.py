@@ -60,7 +60,7 @@ class Clones:
         self._kept = {str(descriptor) for descriptor in kept}
         self._at_fork = _AtFork()
         self._at_fork.install()
-        self._clone = _find_clone()
+        self._clone = find_clone()
         self._unsettled = None  # reads the end as soon as the newest copy does not need this process any more
 
     def can_make(self, given, allowed):
@@ -135,7 +135,7 @@ def _wait(waits, arrives, unwanted, arrive):
         posix._exit(1)
 
 
-def _find_clone():
+def find_clone():
     """The system call as a function, if all that it needs is known here; else None.
 
     The C library keeps the number of each thread in memory, and the copy's has another one: the host's kernel writes it

@@ -57,7 +57,7 @@ _namespaces = {}
 
 
 def preload():
-    """Load the modules once, in the guardian, so that no evaluation has to."""
+    """Load the modules once, in the zygote, so that no evaluation has to."""
     if _namespaces:
         return
     try:
@@ -141,7 +141,7 @@ def answer(expression, values, chars):
 
 
 def child(descriptor, timeout_ms, memory_bytes, work):
-    """In a fork of the guardian: do the work, write the bytes that it returns, end. Does not return."""
+    """In a fork of the zygote: do the work, write the bytes that it returns, end. Does not return."""
     try:
         os.dup2(descriptor, 3)
         os.closerange(4, 4096)

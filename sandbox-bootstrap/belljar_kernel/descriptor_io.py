@@ -4,7 +4,10 @@ Code that changes all descriptors, to make them non-blocking for example, also c
 worker must not die of that.
 """
 
+import array
+import fcntl
 import posix  # not `os`, whose functions user code may replace
+import termios
 
 
 def send_all(descriptor, data, write=posix.write):
@@ -23,3 +26,10 @@ def receive(socket, how):
             return how()
         except BlockingIOError:
             posix.set_blocking(socket.fileno(), True)
+
+
+def bytes_waiting(descriptor):
+    """How many bytes wait to be read from a pipe; works with either end of it."""
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]

@@ -115,15 +115,6 @@ def redo(names, namespace):
     return written if len(written) <= REDO_BYTES else b""
 
 
-def is_redo(written):
-    """Whether these bytes are what `redo` makes. User code may have forged them."""
-    try:
-        values = wire.decode_json(written.decode())
-    except (RecursionError, ValueError):
-        return False
-    return type(values) is dict and all(map(_is_plain, values.values()))
-
-
 def replay(written, namespace):
     """Repeat what such cells did. The guardian has checked each of them."""
     for values in wire.decode_json(written.decode()):

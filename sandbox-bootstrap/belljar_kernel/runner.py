@@ -13,7 +13,6 @@ from collections import deque
 
 from . import copies, descriptor_io, descriptors, fonts, harmless, preload, process, variables, wire
 from .cells import CellRunner
-from .channel import bytes_waiting
 from .clones import Clones
 from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
@@ -35,7 +34,7 @@ _threads = threading._active  # changed in place only
 
 
 def enter(given, workspace):
-    """Turn this fork of the guardian into a fresh worker. Does not return."""
+    """Turn this fork of the zygote into a fresh worker. Does not return."""
     try:
         place = _take_descriptors(given)
         process.set_dumpable(True)
@@ -49,7 +48,7 @@ def enter(given, workspace):
 
 
 def _take_descriptors(given):
-    """Move the descriptors into place and close all those of the guardian."""
+    """Move the descriptors into place and close all those of the zygote."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
     for offset, descriptor in enumerate(given):
@@ -156,7 +155,7 @@ class Runner:
 
     def send_in_order(self, kind, payload):
         """Send a message at its place in the output."""
-        self._streams.in_order(lambda: self.send(kind, payload), lambda: bytes_waiting(self._place + _CONTROL))
+        self._streams.in_order(lambda: self.send(kind, payload), lambda: descriptor_io.bytes_waiting(self._place + _CONTROL))
 
     def current_cell(self):
         return self._cells.current

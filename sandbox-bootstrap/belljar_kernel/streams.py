@@ -16,7 +16,7 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import time
 
-from .channel import bytes_waiting
+from .descriptor_io import bytes_waiting
 from .limits import (
     STREAM_SWITCH_POLL_GROWTH,
     STREAM_SWITCH_POLL_MAX_S,

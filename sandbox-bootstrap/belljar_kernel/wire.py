@@ -38,9 +38,6 @@ ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
 DONE = struct.Struct(">QH")  # the number of the cell, and the length of what repeats it; 0 if nothing can
 PID = struct.Struct(">i")
-# Header of a runner's message on the bridge: a byte that is no stream of output, and the length of the guardian's part.
-SAID = struct.Struct(">BI")
-SAID_KIND = 3
 
 # The C halves of `json`, taken once: quicker, and nothing that user code can replace lies between.
 _scan = json.decoder.JSONDecoder().scan_once

@@ -11,6 +11,7 @@ use crate::config::Sandbox as Settings;
 use crate::controls;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::{Backend, ImageFact};
+use crate::sandbox::kernel::files::GUARDIAN_FILE;
 
 /// Paths inside the sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -161,8 +162,8 @@ pub struct SandboxSpec {
 
 /// The command that starts the kernel, in every backend.
 pub(in crate::sandbox) fn kernel_command(kernel_dir: &str, socket: &str, workspace: &str) -> Vec<String> {
-    let options = ["python3", "-I", "-B", "-X", "utf8", kernel_dir, "--bridge", socket];
-    strings(&[&options[..], &["--workspace", workspace]].concat())
+    let guardian = format!("{kernel_dir}/{GUARDIAN_FILE}");
+    strings(&[&guardian, "--kernel", kernel_dir, "--bridge", socket, "--workspace", workspace])
 }
 
 /// The command that compiles the kernel and lists the packages, in every backend.
@@ -187,6 +188,7 @@ pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String
         format!("OPENBLAS_NUM_THREADS={threads}"),
         format!("MKL_NUM_THREADS={threads}"),
     ];
+    list.extend(controls::handed_on().map(|(name, value)| format!("{name}={}", value.to_string_lossy())));
     if !controls::holds("environment_is_a_list") {
         list.extend(std::env::vars().map(|(name, value)| format!("{name}={value}")));
     }

@@ -24,10 +24,10 @@ fn texts(folder: &str, extension: &str) -> Vec<String> {
     paths.map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// Names that stand in quotes right behind one of these calls.
+/// Names that stand in quotes right behind one of these calls, in the daemon or in the guardian.
 fn named_in_code() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for text in texts("src", "rs") {
+    for text in [texts("src", "rs"), texts("sandbox-bootstrap/guardian/src", "rs")].concat() {
         for call in ["controls::holds(", "controls::setting("] {
             let arguments = text.split(call).skip(1).map(str::trim_start);
             names.extend(

@@ -1,5 +1,6 @@
 """Starts a real kernel and speaks with it as the daemon would."""
 
+import functools
 import json
 import os
 import shutil
@@ -43,6 +44,24 @@ LIMITS = {
 }
 ACK_EVERY_BYTES = 64 * 1024
 ACK_EVERY_FRAMES = 32
+
+
+@functools.cache
+def guardian(kernel):
+    """The guardian's program, compiled as the daemon's build does. `BELLJAR_GUARDIAN` names another one."""
+    if "BELLJAR_GUARDIAN" in os.environ:
+        return os.environ["BELLJAR_GUARDIAN"]
+    top = os.path.join(os.path.dirname(__file__), "..", "..")
+    folder = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(top, "target")), "guardian"))
+    said = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, check=True, text=True).stdout
+    target = next(line.split()[1] for line in said.splitlines() if line.startswith("host:"))
+    command = ["cargo", "build", "--release", "--locked", "--quiet", "--target", target, "--target-dir", folder]
+    subprocess.run(
+        [*command, "--manifest-path", os.path.join(kernel, "guardian", "Cargo.toml")],
+        env={**os.environ, "RUSTFLAGS": "-C target-feature=+crt-static"},
+        check=True,
+    )
+    return os.path.join(folder, target, "release", "belljar-guardian")
 
 
 def said(payload):
@@ -107,9 +126,9 @@ class Kernel:
         self.seen_calls = []
         self.listen()
         environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
+        command = [guardian(KERNEL), "--kernel", KERNEL, "--python", sys.executable]
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-I", "-X", "utf8", "-B", KERNEL, "--bridge", self.bridge_path]
-            + ["--workspace", self.workspace, *arguments],
+            [*prefix, *command, "--bridge", self.bridge_path, "--workspace", self.workspace, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=environment,

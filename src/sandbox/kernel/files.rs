@@ -1,5 +1,5 @@
 //! The kernel's files: part of the binary, written to the daemon's home once per version and image, and mounted
-//! read-only into every sandbox. Sources come from the binary. Bytecode is made elsewhere by the image's own Python and
+//! read-only into every sandbox. The guardian and the sources come from the binary. Bytecode is made elsewhere by the image's own Python and
 //! copied here, under names that the daemon computes, into files that no other process ever had open.
 
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +22,9 @@ const BYTECODE_BYTES: u64 = 1024 * 1024;
 /// Longest cache tag of a Python, as in `cpython-312`.
 const TAG_CHARS: usize = 32;
 /// Part of the folder's name, so that a tree of an earlier layout is not used again.
-const LAYOUT: &str = "2";
+const LAYOUT: &str = "3";
+/// The program in the tree that is the first process of a sandbox.
+pub const GUARDIAN_FILE: &str = "belljar-guardian";
 const PACKAGES_FILE: &str = "packages.json";
 const PREPARED_FILE: &str = "prepared.json";
 
@@ -45,6 +47,7 @@ pub fn folder_name(image_id: &str) -> String {
         digest.update(controls::kernel_text(text).as_bytes());
         digest.update([0]);
     }
+    digest.update(Sha256::digest(GUARDIAN));
     digest.update(image_id.as_bytes());
     hex::encode(&digest.finalize()[..10])
 }
@@ -63,6 +66,7 @@ pub fn write(folder: &Path) -> std::io::Result<()> {
     for (name, text) in KERNEL_FILES {
         write_new(&folder.join(name), controls::kernel_text(text).as_bytes())?;
     }
+    write_new(&folder.join(GUARDIAN_FILE), GUARDIAN)?;
     open_to_all(folder)
 }
 
@@ -101,8 +105,9 @@ pub fn is_sound(folder: &Path) -> bool {
     let compiled = found.iter().filter(|name| name.extension().is_some_and(|extension| extension == "pyc"));
     found.is_superset(&sources)
         && KERNEL_FILES.iter().all(same)
+        && std::fs::read(folder.join(GUARDIAN_FILE)).is_ok_and(|found| found == GUARDIAN)
         && compiled.count() == modules().count()
-        && found.len() == sources.len() + modules().count() + 1
+        && found.len() == sources.len() + modules().count() + 2
         && found.contains(Path::new(PACKAGES_FILE))
 }
 
@@ -177,7 +182,9 @@ pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     if !folder && !found.is_file() {
         return Err(std::io::Error::other("something other than a file was put there"));
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(if folder { 0o755 } else { 0o644 }))?;
+    let is_program = path.file_name().is_some_and(|name| name == GUARDIAN_FILE);
+    let mode = if folder || is_program { 0o755 } else { 0o644 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     if folder {
         for entry in std::fs::read_dir(path)? {
             open_to_all(&entry?.path())?;
@@ -219,6 +226,8 @@ mod tests {
         assert_eq!(bytecode, b"bytecode of prepare.py");
         assert_eq!(prepared_name("a/b.py"), "a:b.pyc");
         assert_eq!(packages(&tree), ["numpy"]);
+        let program = std::fs::metadata(tree.join(GUARDIAN_FILE)).unwrap();
+        assert_eq!(program.mode() & 0o7777, 0o755);
         assert_eq!(bytecode_name("a/b.py", "t"), Path::new("a/__pycache__/b.t.pyc"));
         // An existing folder is never written into.
         assert!(assemble(&tree, &output).is_err());
@@ -263,7 +272,9 @@ mod tests {
     #[test]
     fn a_tree_that_somebody_else_could_have_changed_is_not_sound() {
         type Change = fn(&Path);
-        let changes: [Change; 6] = [
+        let changes: [Change; 8] = [
+            |tree| std::fs::write(tree.join(GUARDIAN_FILE), "#!/bin/sh").unwrap(),
+            |tree| std::fs::remove_file(tree.join(GUARDIAN_FILE)).unwrap(),
             |tree| std::fs::write(tree.join("__main__.py"), "import evil").unwrap(),
             |tree| std::fs::write(tree.join("more.py"), "").unwrap(),
             |tree| std::fs::remove_file(tree.join(PACKAGES_FILE)).unwrap(),

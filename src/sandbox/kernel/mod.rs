@@ -1,4 +1,5 @@
-//! The kernel: the Python package that is the first process of every sandbox, compiled once for each image.
+//! The kernel: the guardian, which is the first process of every sandbox, and the Python package that it starts, compiled
+//! once for each image.
 
 mod compile;
 pub mod files;

@@ -1,4 +1,4 @@
-"""The kernel's parsers: whatever comes, in whatever pieces, is read or refused in the one way that is agreed.
+"""The parsers of the kernel's Python side: whatever comes, in whatever pieces, is read or refused in the one way that is agreed.
 
 These need `hypothesis`; `make test` and `make fuzz` make the environment for it. `BELLJAR_FUZZ_SECONDS` has each test
 try inputs for about that long.
@@ -16,12 +16,10 @@ from hypothesis import strategies as st  # noqa: E402
 _TESTS = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 sys.path[:0] = [_TESTS, os.path.join(_TESTS, "..", "..", "sandbox-bootstrap")]
 
-from belljar_kernel import websocket, wire  # noqa: E402 - needs the path
-from belljar_kernel.limits import FRAME_BYTES, UPGRADE_BYTES  # noqa: E402
+from belljar_kernel import wire  # noqa: E402 - needs the path
 
 import harness  # noqa: E402
 from test_forged import SAY  # noqa: E402
-from websocket_client import masked_frame, upgrade_request  # noqa: E402
 
 # Inputs of these parsers a second, roughly, and whole cells of a kernel.
 INPUTS_A_SECOND, CELLS_A_SECOND = 300, 2
@@ -35,7 +33,6 @@ QUICK = settings(
 )
 SLOW = settings(QUICK, max_examples=SECONDS * CELLS_A_SECOND or 20)
 
-masks = st.binary(min_size=4, max_size=4)
 cuts = st.lists(st.integers(0, 2000), max_size=6)
 
 
@@ -56,76 +53,6 @@ def read(reader, chunks, refusal):
     except refusal as problem:
         return messages, str(problem)
     return messages, None
-
-
-@st.composite
-def conversations(draw):
-    """Messages as a client may send them, and their frames: fragments, with control frames between them."""
-    messages, frames = [], []
-    for text in draw(st.lists(st.text(max_size=300), max_size=5)):
-        payload = text.encode("utf-8", "surrogatepass")
-        parts = pieces(payload, draw(cuts))
-        for number, part in enumerate(parts):
-            opcode = websocket.CONTINUATION if number else websocket.TEXT
-            frames.append(masked_frame(opcode, part, final=number == len(parts) - 1, mask=draw(masks)))
-            if number < len(parts) - 1 and draw(st.booleans()):
-                ping = draw(st.binary(max_size=125))
-                frames.append(masked_frame(websocket.PING, ping, mask=draw(masks)))
-                messages.append((websocket.PING, ping))
-        messages.append((websocket.TEXT, text))
-    return messages, b"".join(frames)
-
-
-@st.composite
-def damaged(draw, streams):
-    """A stream with some of its bytes replaced, dropped or repeated."""
-    stream = bytearray(draw(streams))
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(stream)))
-        taken = draw(st.integers(0, 4))
-        put = draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"\r\n", b"\xff" * 8, b"\x81\xfe", b"\x88\x80", b":"])))
-        stream[at : at + taken] = put
-    return bytes(stream)
-
-
-class Websocket(unittest.TestCase):
-    @QUICK
-    @given(conversations(), cuts)
-    def test_what_is_sent_arrives_however_it_is_cut(self, conversation, at):
-        messages, stream = conversation
-        self.assertEqual(read(websocket.MessageReader(), pieces(stream, at), websocket.Violation), (messages, None))
-
-    @QUICK
-    @given(st.one_of(st.binary(max_size=200), damaged(conversations().map(lambda both: both[1]))), cuts)
-    def test_damage_is_read_or_refused_in_one_way(self, stream, at):
-        whole = read(websocket.MessageReader(), [stream], websocket.Violation)
-        self.assertEqual(read(websocket.MessageReader(), pieces(stream, at), websocket.Violation), whole)
-
-    @QUICK
-    @given(st.integers(FRAME_BYTES + 1, 2**64 - 1), masks)
-    def test_no_size_beyond_the_bound_is_waited_for(self, size, mask):
-        head = b"\x81\xff" + size.to_bytes(8, "big") + mask
-        self.assertIsNotNone(read(websocket.MessageReader(), [head], websocket.Violation)[1])
-
-    @QUICK
-    @given(damaged(st.just(upgrade_request("dGhlIHNhbXBsZSBub25jZQ=="))), cuts)
-    def test_an_upgrade_is_answered_refused_or_waited_for(self, request, at):
-        def outcome(received):
-            try:
-                return websocket.answer_upgrade(bytearray(received))
-            except websocket.Violation:
-                return "refused"
-
-        whole = outcome(request)
-        if whole is None:
-            self.assertNotIn(b"\r\n\r\n", request[:UPGRADE_BYTES])
-        elif whole != "refused":
-            self.assertEqual(whole[0].count(b"\r\n\r\n"), 1)
-            self.assertEqual(request[: whole[1]][-4:], b"\r\n\r\n")
-        # What came first decides nothing before the rest of it is there.
-        for end in at:
-            early = outcome(request[:end])
-            self.assertIn(early, (None, whole))
 
 
 class Wire(unittest.TestCase):

@@ -368,7 +368,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = tokio::process::Command::from(command)
         .spawn()
-        .map_err(|error| internal(&format!("`python3` cannot be run: {error}")))?;
+        .map_err(|error| internal(&format!("the guardian cannot be run: {error}")))?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     let identity =
         pid.and_then(Identity::of).ok_or_else(|| internal("the process of a sandbox ended at once"))?;

@@ -1,0 +1,147 @@
+"""The zygote: Python's first process, which makes all others for the guardian and never runs user code.
+
+Descriptor 0 is the guardian's socket for requests, descriptor 1 the pipe for the answers; both are in the format of
+`wire.py`. Every process that is made is a child of the guardian. No other process can open the zygote's memory, so what
+it makes is as Python was at the start, whatever the session's code has done since. If that code kills the zygote, the
+guardian starts another one.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+
+from . import clones, compute, names, process, runner, wire
+from .limits import CONTROL_READ_BYTES
+
+NAME = "belljar-zygote"
+_REQUESTS, _ANSWERS = 0, 1
+_MOST_DESCRIPTORS = 7
+# Requests, and what comes in answer.
+_WORKER, _COMPUTE, _NAMES = ord("W"), ord("E"), ord("N")
+_READY, _MADE = ord("R"), ord("P")
+
+_python = ctypes.pythonapi
+
+
+class Zygote:
+    def __init__(self, workspace):
+        self._workspace = workspace
+        self._clone = clones.find_clone()
+        self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, _REQUESTS)
+        self._reader = wire.MessageReader()
+        self._descriptors = []  # of the request that is being read
+        with open("/proc/self/comm", encoding="ascii", errors="replace") as file:
+            self._usual_name = file.read().strip()
+
+    def serve(self):
+        process.set_name(NAME)
+        self._answer(_READY, "{}.{}.{}".format(*sys.version_info).encode())
+        while True:
+            kind, payload = self._receive()
+            given, self._descriptors = self._descriptors, []
+            work = self._work(kind, payload, given)
+            pid = self._make(work)
+            for descriptor in given:
+                os.close(descriptor)
+            self._answer(_MADE, wire.PID.pack(pid))
+
+    def _receive(self):
+        while True:
+            message = self._reader.next()
+            if message is not None:
+                return message
+            data, descriptors, _, _ = socket.recv_fds(
+                self._requests, CONTROL_READ_BYTES, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+            if not data:
+                os._exit(0)  # the guardian is gone
+            self._descriptors += descriptors
+            self._reader.feed(data)
+
+    def _answer(self, kind, payload):
+        os.write(_ANSWERS, wire.pack(kind, payload))
+
+    def _work(self, kind, payload, given):
+        """What the new process does."""
+        if kind == _WORKER:
+            return lambda: runner.enter(given, self._workspace)
+        if kind == _COMPUTE:
+            compute.preload()
+            return lambda: _compute(payload, *given)
+        if kind == _NAMES:
+            return lambda: _list_names(payload, *given)
+        raise ValueError(kind)
+
+    def _make(self, work):
+        """The pid of a new process, a child of the guardian, that does the work; 0 if there is none."""
+        if self._clone is None:
+            return self._fork_twice(work)
+        _python.PyOS_BeforeFork()
+        pid = self._clone()
+        if pid == 0:
+            _python.PyOS_AfterFork_Child()
+            self._run(work)
+        _python.PyOS_AfterFork_Parent()
+        return max(pid, 0)
+
+    def _fork_twice(self, work):
+        """The same where the system call cannot be used as it is: the process between the two ends at once."""
+        reads, writes = os.pipe()
+        try:
+            between = os.fork()
+        except OSError:
+            between = -1
+        if between == 0:
+            try:
+                child = os.fork()
+                if child == 0:
+                    self._run(work)
+                os.write(writes, wire.PID.pack(child))
+            finally:
+                os._exit(0)
+        os.close(writes)
+        told = os.read(reads, wire.PID.size)
+        os.close(reads)
+        if between > 0:
+            os.waitpid(between, 0)
+        return wire.PID.unpack(told)[0] if len(told) == wire.PID.size else 0
+
+    def _run(self, work):
+        """In the new process; does not return."""
+        try:
+            process.set_name(self._usual_name)
+            work()
+        finally:
+            os._exit(1)
+
+
+def _compute(payload, descriptor):
+    bound, frame = _decoded(payload)
+    values, timeout_ms, memory_bytes = dict(frame["values"]), int(frame["timeout_ms"]), int(frame["memory_bytes"])
+    expression = str(frame["expression"])
+    compute.child(descriptor, timeout_ms, memory_bytes, lambda: compute.answer(expression, values, bound["chars"]))
+
+
+def _list_names(payload, descriptor):
+    bound, frame = _decoded(payload)
+    code = str(frame["code"])
+    timeout_ms, memory_bytes, most = bound["timeout_ms"], bound["memory_bytes"], bound["most"]
+    compute.child(descriptor, timeout_ms, memory_bytes, lambda: wire.encode_json(names.assigned(code, most)))
+
+
+def _decoded(payload):
+    """The guardian's own bounds, in one line, and the daemon's frame."""
+    bound, _, frame = payload.partition(b"\n")
+    return wire.decode_json(bound.decode()), wire.decode_json(frame.decode())
+
+
+def main(workspace):
+    process.set_dumpable(False)
+    # Workers unblock it when they can handle it; before that, it would end them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    gc.collect()
+    gc.freeze()  # so that the collector of runners does not touch the pages that they share with this process
+    Zygote(workspace).serve()

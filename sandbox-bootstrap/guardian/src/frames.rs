@@ -1,0 +1,161 @@
+//! Frames of the daemon, of which only the fields are parsed that the guardian needs, and what it answers.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+/// Why a frame was not accepted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Malformed(String),
+    Busy(&'static str),
+    NoProcess(String),
+    NoWorker(&'static str),
+    OutOfReach(String),
+}
+
+impl Refusal {
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::Busy(_) => "busy",
+            Self::NoProcess(_) => "no_process",
+            Self::NoWorker(_) => "no_worker",
+            Self::OutOfReach(_) => "out_of_reach",
+        }
+    }
+
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Malformed(message) | Self::NoProcess(message) | Self::OutOfReach(message) => message,
+            Self::Busy(message) | Self::NoWorker(message) => message,
+        }
+    }
+}
+
+/// A frame whose fields are still text.
+pub struct HostFrame<'a> {
+    pub text: &'a str,
+    pub kind: String,
+    fields: BTreeMap<String, &'a RawValue>,
+}
+
+impl<'a> HostFrame<'a> {
+    /// `None` if this is no JSON object with a type.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+        let kind = serde_json::from_str(fields.get("type")?.get()).ok()?;
+        Some(Self { text, kind, fields })
+    }
+
+    fn malformed(&self, name: &str) -> Refusal {
+        Refusal::Malformed(format!("{}: the field `{name}` is missing or has another type", self.kind))
+    }
+
+    /// A field as the daemon wrote it.
+    pub fn raw(&self, name: &str) -> Result<&'a str, Refusal> {
+        self.fields.get(name).map(|value| value.get()).ok_or_else(|| self.malformed(name))
+    }
+
+    pub fn get<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<T, Refusal> {
+        serde_json::from_str(self.raw(name)?).map_err(|_| self.malformed(name))
+    }
+
+    /// The numbers of a request and of a cell, if they are there, for a refusal.
+    pub fn numbers(&self) -> (Option<u64>, Option<u64>) {
+        (self.get("request").ok(), self.get("cell").ok())
+    }
+}
+
+/// Where a lost cell has left the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// A cell in a copy cannot harm the main line.
+    Kept,
+    Lost,
+    /// The state after this cell is back.
+    Restored(u64),
+}
+
+impl After {
+    pub fn to_json(self) -> Value {
+        match self {
+            Self::Kept => json!("kept"),
+            Self::Lost => json!("lost"),
+            Self::Restored(cell) => json!({"restored": cell}),
+        }
+    }
+}
+
+/// Whether these bytes are what repeats a cell: an object of plain values. User code may have forged them.
+pub fn is_redo(written: &[u8]) -> bool {
+    let Ok(values) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(written) else { return false };
+    values.values().all(|value| !value.get().starts_with(['{', '[']))
+}
+
+/// The names that a runner sent ahead, at most so many; `None` if user code wrote something else there.
+pub fn parse_names(written: &[u8], most: usize) -> Option<Vec<String>> {
+    let mut names: Vec<String> = serde_json::from_slice(written).ok()?;
+    names.truncate(most);
+    Some(names)
+}
+
+/// How far undo reaches, in words; `reach` are the numbers of cells back for which there are states, ascending.
+pub fn describe_reach(reach: &[u64]) -> String {
+    let reach: Vec<u64> = reach.iter().copied().filter(|cells| *cells > 0).collect();
+    let Some(last) = reach.last() else { return "there is nothing to undo".into() };
+    if *last == reach.len() as u64 {
+        return format!("undo reaches {last} {} back", if *last == 1 { "cell" } else { "cells" });
+    }
+    let listed: Vec<String> = reach.iter().map(ToString::to_string).collect();
+    format!("undo reaches {last} cells back, and of those only: {}", listed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_object_with_a_type_is_a_frame() {
+        for text in ["[]", "{}", "nonsense", r#"{"type": 3}"#, "", r#"{"type": "a"} {}"#] {
+            assert!(HostFrame::parse(text).is_none(), "{text}");
+        }
+        let frame =
+            HostFrame::parse(r#"{"type":"undo","request":18446744073709551615,"cells":"2","cell":-7}"#)
+                .unwrap();
+        assert_eq!((frame.kind.as_str(), frame.numbers()), ("undo", (Some(u64::MAX), None)));
+        assert!(frame.get::<i64>("cells").is_err() && frame.get::<i64>("none").is_err());
+    }
+
+    #[test]
+    fn what_repeats_a_cell_holds_plain_values_only() {
+        for good in
+            [r"{}", r#"{"a":1,"b":-0.5,"c":"[","d":null,"e":true}"#, r#"{"a":1180591620717411303424}"#]
+        {
+            assert!(is_redo(good.as_bytes()), "{good}");
+        }
+        for bad in
+            ["", "{", "[]", r#"{"__builtins__":{}}"#, r#"{"x":[1]}"#, "1", r#"{"x":1}{}"#, r#"{"x": [1]}"#]
+        {
+            assert!(!is_redo(bad.as_bytes()), "{bad}");
+        }
+        assert!(!is_redo(b"\xff"));
+    }
+
+    #[test]
+    fn names_that_user_code_forged_are_not_believed() {
+        assert_eq!(parse_names(br#"["a","b"]"#, 1), Some(vec!["a".to_owned()]));
+        for bad in [&b"[1]"[..], b"{}", b"", &[b'['; 9000]] {
+            assert_eq!(parse_names(bad, 9), None);
+        }
+    }
+
+    #[test]
+    fn the_reach_of_undo_in_words() {
+        assert_eq!(describe_reach(&[0]), "there is nothing to undo");
+        assert_eq!(describe_reach(&[0, 1]), "undo reaches 1 cell back");
+        assert_eq!(describe_reach(&[0, 1, 2]), "undo reaches 2 cells back");
+        assert_eq!(describe_reach(&[2, 3]), "undo reaches 3 cells back, and of those only: 2, 3");
+    }
+}

@@ -1,0 +1,253 @@
+//! The guardian's own helper processes: this same program, started with another first argument.
+//!
+//! The inbox takes descriptors from runners in the guardian's place. A checkpoint hides its memory from all others, but
+//! lets the guardian read its size, through a descriptor that only the checkpoint can open. Code of the session can send
+//! any other descriptor instead, and the receiver has to close it, which can take long: a connection that lingers, a
+//! huge file without a name. So the guardian receives no descriptors from runners. The inbox does, and passes on only
+//! those that the guardian waits for. If it is blocked or killed, checkpoints only seem larger.
+//!
+//! The memory reserve is for the moment when no memory is left. When the sandbox is full, the OOM killer ends the worker
+//! first. Files in memory that its cell has written stay, so the next page that any process needs, even the guardian,
+//! would cost a checkpoint, and the end of the last checkpoint would cost the session its variables. Therefore a process
+//! that does nothing else holds some pages, and in the killer's order it comes between the worker and the checkpoints.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::{IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::event::epoll::EventFlags;
+use rustix::io;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use rustix::process::{self, DumpableBehavior, Pid, Signal, WaitOptions};
+
+use crate::channel::send_descriptors;
+use crate::limits::{RESERVE_BYTES, RESERVE_FROM_PERCENT, WORKER_OOM_SCORE};
+use crate::poller::{Poller, Token, Watch};
+use crate::process::send_signal;
+use crate::sys;
+
+pub const INBOX: &str = "--inbox";
+pub const RESERVE: &str = "--reserve";
+pub const PROBE: &str = "--probe";
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// A command that starts this program as a helper, with nothing but what is added to it.
+fn helper(arguments: &[&str]) -> Command {
+    let mut command = Command::new(OWN_PROGRAM);
+    // Listings of processes show which helper it is.
+    let name = arguments.first().map_or("", |role| role.trim_start_matches('-'));
+    command.arg0(format!("belljar-{name}")).args(arguments).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn start(command: &mut Command) -> io::Result<i32> {
+    let child =
+        command.spawn().map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::AGAIN))?;
+    i32::try_from(child.id()).map_err(|_| io::Errno::OVERFLOW)
+}
+
+/// Starts the child on which the probe tries things out; it waits until its input ends.
+pub fn start_probe() -> std::io::Result<Child> {
+    helper(&[PROBE]).stdin(Stdio::piped()).spawn()
+}
+
+/// Does the work of a helper. `None` if these are not the arguments of one.
+pub fn run(arguments: &[String]) -> Option<i32> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [PROBE] => Some(be_probe()),
+        [INBOX, guardian] => Some(be_inbox(guardian.parse().ok()?)),
+        [RESERVE, score, size] => Some(be_reserve(score, size.parse().ok()?)),
+        _ => None,
+    }
+}
+
+fn settle(name: &CStr) {
+    // Names and sessions are a help for those who look at a listing of processes, not a need.
+    let _ = rustix::thread::set_name(name);
+    let _ = process::setsid();
+}
+
+/// Ends with 1 if a new user namespace could be made.
+fn be_probe() -> i32 {
+    let _ = std::io::stdin().read(&mut [0]);
+    i32::from(sys::can_make_user_namespace())
+}
+
+fn be_reserve(score: &str, size: usize) -> i32 {
+    settle(c"belljar-reserve");
+    let _ = fs::write("/proc/self/oom_score_adj", score);
+    let pages = std::hint::black_box(vec![1_u8; size]);
+    loop {
+        rustix::event::pause();
+        std::hint::black_box(&pages);
+    }
+}
+
+fn be_inbox(guardian: i32) -> i32 {
+    // A datagram socket does not report that the guardian has closed its end.
+    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
+    if process::getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(guardian) {
+        return 0; // it died before
+    }
+    let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    settle(c"belljar-inbox");
+    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
+    while let Ok(came) = receive_descriptors(stdin.as_fd()) {
+        for descriptor in came.iter().filter(|descriptor| rollup_of(descriptor.as_fd()).is_some()) {
+            let _ = send_descriptors(stdout.as_fd(), b"r", &[descriptor.as_fd()]);
+        }
+    }
+    0
+}
+
+/// Receives one byte and at most one descriptor; the system closes others that came with it.
+fn receive_descriptors(socket: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    net::recvmsg(socket, &mut [IoSliceMut::new(&mut [0])], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let of_message = |message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    };
+    Ok(rights.drain().flat_map(of_message).collect())
+}
+
+/// The pid of the process whose size the descriptor shows; `None` if it is something else.
+fn rollup_of(descriptor: BorrowedFd<'_>) -> Option<i32> {
+    use std::os::fd::AsRawFd;
+    let link = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()?;
+    parse_rollup(link.to_str()?)
+}
+
+fn parse_rollup(link: &str) -> Option<i32> {
+    let pid = link.strip_prefix("/proc/")?.strip_suffix("/smaps_rollup")?;
+    pid.bytes().all(|byte| byte.is_ascii_digit()).then(|| pid.parse().ok())?
+}
+
+struct OpenInbox {
+    pid: i32,
+    socket: OwnedFd,
+    runner_end: OwnedFd,
+    _watch: Watch,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    open: Option<OpenInbox>,
+}
+
+impl Inbox {
+    /// The descriptor on which runners send; an error if the process cannot be started.
+    pub fn runner_end(&mut self, poller: &Poller) -> io::Result<BorrowedFd<'_>> {
+        if self.open.is_none() {
+            self.open = Some(open_inbox(poller)?);
+        }
+        self.open.as_ref().map(|open| open.runner_end.as_fd()).ok_or(io::Errno::AGAIN)
+    }
+
+    pub fn pid(&self) -> Option<i32> {
+        self.open.as_ref().map(|open| open.pid)
+    }
+
+    /// A child of the guardian has ended. False if it was not the inbox.
+    pub fn ended(&mut self, pid: i32) -> bool {
+        let is_ours = self.pid() == Some(pid);
+        if is_ours {
+            self.open = None;
+        }
+        is_ours
+    }
+
+    /// Descriptors that show sizes, with the pids of these processes.
+    pub fn receive(&mut self) -> Vec<(i32, OwnedFd)> {
+        let Some(open) = &self.open else { return Vec::new() };
+        let came = receive_descriptors(open.socket.as_fd()).unwrap_or_default();
+        came.into_iter().filter_map(|descriptor| Some((rollup_of(descriptor.as_fd())?, descriptor))).collect()
+    }
+}
+
+fn open_inbox(poller: &Poller) -> io::Result<OpenInbox> {
+    // Datagrams, so that an incomplete message cannot hold back another one.
+    let pair = || net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let ((receives, runner_end), (socket, its)) = (pair()?, pair()?);
+    io::ioctl_fionbio(&socket, true)?;
+    let guardian = process::getpid().as_raw_nonzero().to_string();
+    let pid = start(helper(&[INBOX, &guardian]).stdin(receives).stdout(its))?;
+    let mut watch = Watch::new(Token::Inbox);
+    watch.set(poller, &socket, EventFlags::IN);
+    Ok(OpenInbox { pid, socket, runner_end, _watch: watch })
+}
+
+#[derive(Default)]
+pub struct MemoryReserve {
+    pid: Option<i32>,
+}
+
+impl MemoryReserve {
+    /// Bytes that are in use only for the reserve.
+    pub fn held(&self) -> u64 {
+        if self.pid.is_some() { RESERVE_BYTES } else { 0 }
+    }
+
+    /// Makes the reserve when memory gets short, but not when it is used up: that would end the worker.
+    pub fn keep(&mut self, in_use: u64, bound: u64) {
+        let is_short = in_use > bound / 100 * RESERVE_FROM_PERCENT;
+        if !is_short {
+            self.release();
+        } else if self.pid.is_none() && in_use + 2 * RESERVE_BYTES < bound {
+            let (score, size) = (oom_score(bound).to_string(), RESERVE_BYTES.to_string());
+            self.pid = start(&mut helper(&[RESERVE, &score, &size])).ok(); // the next check tries again
+        }
+    }
+
+    pub fn release(&mut self) {
+        if let Some(pid) = self.pid.take() {
+            send_signal(pid, Signal::KILL);
+            let _ = process::waitpid(Pid::from_raw(pid), WaitOptions::empty());
+        }
+    }
+
+    /// A child of the guardian has ended. False if it was not the reserve.
+    pub fn ended(&mut self, pid: i32) -> bool {
+        self.pid.take_if(|own| *own == pid).is_some()
+    }
+}
+
+/// A score below the worker's by more than the size of the reserve can add.
+fn oom_score(bound: u64) -> i64 {
+    let added = i64::try_from(2 * RESERVE_BYTES * 1000 / bound.max(1)).unwrap_or(WORKER_OOM_SCORE);
+    WORKER_OOM_SCORE - added.min(WORKER_OOM_SCORE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_size_of_a_process_is_passed_on() {
+        assert_eq!(parse_rollup("/proc/17/smaps_rollup"), Some(17));
+        for other in [
+            "/proc/17/maps",
+            "/proc/x/smaps_rollup",
+            "/proc/-1/smaps_rollup",
+            "/proc//smaps_rollup",
+            "socket:[1]",
+        ] {
+            assert_eq!(parse_rollup(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_reserve_goes_after_the_worker() {
+        assert_eq!(oom_score(512 * 1024 * 1024), WORKER_OOM_SCORE - 62);
+        assert_eq!(oom_score(0), 0);
+    }
+}

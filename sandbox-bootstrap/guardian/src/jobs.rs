@@ -1,0 +1,227 @@
+//! Code that is checked or evaluated in processes of its own, made by the zygote, which has no user data.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::epoll::EventFlags;
+use rustix::io::{self, Errno};
+use rustix::pipe::{self, PipeFlags};
+use rustix::process::{self as os_process, Pid, Signal, WaitOptions};
+use serde_json::{Value, json};
+
+use crate::frames::{HostFrame, Refusal};
+use crate::guardian::Guardian;
+use crate::limits::{ANSWER_BYTES, COMPUTES, NAMES, NAMES_MEMORY_BYTES};
+use crate::poller::{Timer, Token, Watch};
+use crate::process::send_signal;
+use crate::zygote::Wanted;
+
+const VALUE: u8 = b'V';
+const ERROR: u8 = b'E';
+const BUSY: Refusal = Refusal::Busy("too many expressions are being evaluated");
+
+/// How the process of a job ended.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ending {
+    timed_out: bool,
+    stopped: bool,
+    exit_code: i32,
+}
+
+struct Job {
+    request: u64,
+    wanted: Wanted,
+    pid: i32,
+    descriptor: OwnedFd,
+    watch: Watch,
+    timeout: Duration,
+    answer: Vec<u8>,
+    ending: Ending,
+}
+
+#[derive(Default)]
+pub struct Jobs {
+    open: BTreeMap<u32, Job>,
+    next: u32,
+}
+
+impl Jobs {
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        self.open.values().map(|job| job.pid)
+    }
+
+    /// Kills the processes; their answers are told when they have ended.
+    pub fn stop(&mut self) {
+        for job in self.open.values_mut() {
+            job.ending.stopped = true;
+            send_signal(job.pid, Signal::KILL);
+        }
+    }
+}
+
+impl Guardian {
+    /// Evaluates an expression.
+    pub fn start_compute(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let request = frame.get("request")?;
+        let timeout = Duration::from_millis(frame.get("timeout_ms")?);
+        frame.get::<u64>("memory_bytes")?;
+        for (name, first) in [("expression", '"'), ("values", '{')] {
+            if !frame.raw(name)?.starts_with(first) {
+                return Err(Refusal::Malformed(format!("compute: the field `{name}` has another type")));
+            }
+        }
+        let bound = json!({"chars": self.limits.repr_chars}).to_string();
+        self.start_job(request, Wanted::Compute, timeout, &bound, frame.text)
+    }
+
+    /// Lists the names that code assigns.
+    pub fn start_names(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let request = frame.get("request")?;
+        if !frame.raw("code")?.starts_with('"') {
+            return Err(Refusal::Malformed("names: the field `code` has another type".into()));
+        }
+        let timeout_ms = u64::try_from(NAMES.as_millis()).unwrap_or(u64::MAX);
+        let bound =
+            json!({"most": self.limits.names, "timeout_ms": timeout_ms, "memory_bytes": NAMES_MEMORY_BYTES});
+        self.start_job(request, Wanted::Names, NAMES, &bound.to_string(), frame.text)
+    }
+
+    fn start_job(
+        &mut self,
+        request: u64,
+        wanted: Wanted,
+        timeout: Duration,
+        bound: &str,
+        text: &str,
+    ) -> Result<(), Refusal> {
+        if self.jobs.open.len() >= COMPUTES || !self.ensure_zygote() {
+            return Err(BUSY);
+        }
+        let (descriptor, write_end) = pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|_| BUSY)?;
+        io::ioctl_fionbio(&descriptor, true).map_err(|_| BUSY)?;
+        let patience = self.poller.patience(crate::limits::ZYGOTE_ANSWER);
+        let payload: [&[u8]; 3] = [bound.as_bytes(), b"\n", text.as_bytes()];
+        let made = self.zygote.make(wanted, &payload, &[write_end.as_fd()], patience);
+        let pid = made.ok_or(BUSY)?;
+        let index = self.jobs.next;
+        self.jobs.next = index.wrapping_add(1);
+        let mut watch = Watch::new(Token::Job(index));
+        watch.set(&self.poller, &descriptor, EventFlags::IN);
+        let (answer, ending) = (Vec::new(), Ending::default());
+        let job = Job { request, wanted, pid, descriptor, watch, timeout, answer, ending };
+        self.jobs.open.insert(index, job);
+        self.poller.after(Timer::Job(index), timeout);
+        Ok(())
+    }
+
+    /// The process has written something, or has ended.
+    pub fn job_ready(&mut self, index: u32) {
+        let Some(job) = self.jobs.open.get_mut(&index) else { return };
+        if job.receive(&mut self.scratch) {
+            return;
+        }
+        // The process has answered or died; either way it is not needed any more.
+        send_signal(job.pid, Signal::KILL);
+        let status = os_process::waitpid(Pid::from_raw(job.pid), WaitOptions::empty());
+        if let Ok(Some((_, status))) = status {
+            let code = status.exit_status().or_else(|| status.terminating_signal().map(|number| -number));
+            job.ending.exit_code = code.unwrap_or(0);
+        }
+        self.finish_job(index);
+    }
+
+    pub fn job_timed_out(&mut self, index: u32) {
+        if let Some(job) = self.jobs.open.get_mut(&index) {
+            job.ending.timed_out = true;
+            send_signal(job.pid, Signal::KILL);
+        }
+    }
+
+    /// A child of the guardian has ended. False if it was none of these processes.
+    pub fn job_ended(&mut self, pid: i32, exit_code: i32) -> bool {
+        let Some((index, job)) = self.jobs.open.iter_mut().find(|(_, job)| job.pid == pid) else {
+            return false;
+        };
+        job.ending.exit_code = exit_code;
+        let index = *index;
+        self.finish_job(index);
+        true
+    }
+
+    fn finish_job(&mut self, index: u32) {
+        let Some(mut job) = self.jobs.open.remove(&index) else { return };
+        self.poller.cancel(Timer::Job(index));
+        job.watch.set(&self.poller, &job.descriptor, EventFlags::empty());
+        let mut left = ANSWER_BYTES / self.scratch.len();
+        while job.receive(&mut self.scratch) && job.has_more() && left > 0 {
+            left -= 1;
+        }
+        let frame = if job.wanted == Wanted::Names {
+            // Nothing is there if the code was too much to parse.
+            let names: Vec<String> = serde_json::from_slice(&job.answer).unwrap_or_default();
+            json!({"type": "names", "request": job.request, "names": names})
+        } else {
+            let outcome = describe_outcome(&job.answer, job.ending, job.timeout);
+            json!({"type": "computed", "request": job.request, "outcome": outcome})
+        };
+        self.send(&frame);
+    }
+}
+
+impl Job {
+    /// Reads what is there. False at the end.
+    fn receive(&mut self, scratch: &mut [u8]) -> bool {
+        match io::read(&self.descriptor, &mut *scratch) {
+            Ok(0) => false,
+            Ok(count) => {
+                // A process that sends more than any answer has is treated as one that has ended.
+                self.answer.extend_from_slice(&scratch[..count]);
+                self.answer.len() <= ANSWER_BYTES
+            }
+            Err(error) => matches!(error, Errno::AGAIN | Errno::INTR),
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        crate::channel::bytes_waiting(&self.descriptor) > 0
+    }
+}
+
+fn describe_outcome(answer: &[u8], ending: Ending, timeout: Duration) -> Value {
+    let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
+    let error = |kind: &str, message: &str| json!({"error": format!("PythonError: {kind}: {message}")});
+    match answer.split_first() {
+        Some((&VALUE, rest)) => json!({"value": text(rest)}),
+        Some((&ERROR, rest)) => json!({"error": text(rest)}),
+        _ if ending.stopped => error("RuntimeError", "the session was reset"),
+        _ if ending.timed_out || ending.exit_code == -Signal::XCPU.as_raw() => {
+            error("TimeoutError", &format!("longer than {} ms", timeout.as_millis()))
+        }
+        _ if ending.exit_code == -Signal::KILL.as_raw() => error("MemoryError", "the memory was not enough"),
+        _ => error("RuntimeError", &format!("the process ended with {}", ending.exit_code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outcome_is_what_the_process_wrote_or_how_it_ended() {
+        let second = Duration::from_secs(1);
+        let outcome = |answer: &[u8], ending| describe_outcome(answer, ending, second);
+        let ended = |exit_code| Ending { exit_code, ..Ending::default() };
+        assert_eq!(outcome(b"V42", ended(0)), json!({"value": "42"}));
+        assert_eq!(outcome(b"Eno", ended(0)), json!({"error": "no"}));
+        for (ending, kind) in [
+            (Ending { stopped: true, ..Ending::default() }, "RuntimeError: the session was reset"),
+            (Ending { timed_out: true, ..Ending::default() }, "TimeoutError: longer than 1000 ms"),
+            (ended(-24), "TimeoutError: longer than 1000 ms"),
+            (ended(-9), "MemoryError: the memory was not enough"),
+            (ended(1), "RuntimeError: the process ended with 1"),
+        ] {
+            assert_eq!(outcome(b"", ending), json!({"error": format!("PythonError: {kind}")}));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The processes of the sandbox as `/proc` lists them, and which of them are strays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use crate::limits::DEPTH;
+
+/// What a row of the listing says about a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    pub parent: i32,
+    pub session: i32,
+    /// The process was stopped.
+    pub stands: bool,
+    /// In clock ticks since the machine's start.
+    pub started: u64,
+    pub is_zombie: bool,
+}
+
+pub type Rows = BTreeMap<i32, Row>;
+
+/// The row of a process in `/proc/PID/stat`.
+fn parse_row(stat: &[u8]) -> Option<Row> {
+    // The command may hold spaces and parentheses: the fields start after the last one.
+    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let text = std::str::from_utf8(&stat[behind..]).ok()?;
+    let fields: Vec<&str> = text.split_ascii_whitespace().take(20).collect();
+    let state = *fields.first()?;
+    Some(Row {
+        parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        stands: matches!(state, "T" | "t"),
+        started: fields.get(19)?.parse().ok()?,
+        is_zombie: matches!(state, "Z" | "X"),
+    })
+}
+
+/// The row of a process, which may be a zombie.
+pub fn row(pid: i32) -> Option<Row> {
+    parse_row(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Pids of everything that `/proc` lists; `None` if it cannot be listed.
+pub fn pids() -> Option<Vec<i32>> {
+    let listing = fs::read_dir("/proc").ok()?;
+    Some(listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// All living processes by pid; zombies do not count. Empty if no descriptor is left: there is nothing better to do
+/// than to go on.
+pub fn living() -> Rows {
+    let pids = pids().unwrap_or_default().into_iter();
+    pids.filter_map(|pid| Some((pid, row(pid).filter(|row| !row.is_zombie)?))).collect()
+}
+
+pub fn is_alive(pid: i32) -> bool {
+    row(pid).is_some_and(|row| !row.is_zombie)
+}
+
+/// Whether the process exists, also as a zombie: until it is reaped, it counts towards the limit on processes.
+pub fn is_there(pid: i32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap_or(false)
+}
+
+/// Whether the process is a descendant of `root`; it may have ended, but not been reaped.
+pub fn comes_of(root: i32, pid: i32) -> bool {
+    let mut each = pid;
+    for _ in 0..DEPTH {
+        match row(each) {
+            Some(row) if row.parent == root => return true,
+            None if each == pid => return false,
+            // An ancestor that is gone has left its children to another process, so the search begins again.
+            None => each = pid,
+            Some(row) => each = row.parent,
+        }
+    }
+    false
+}
+
+/// All descendants of `root`, but not the `spared` ones and what is below them.
+pub fn descendants(rows: &Rows, root: i32, spared: &BTreeSet<i32>) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for (pid, row) in rows {
+        children.entry(row.parent).or_default().push(*pid);
+    }
+    let (mut found, mut waiting) = (Vec::new(), vec![root]);
+    while let Some(parent) = waiting.pop() {
+        for pid in children.remove(&parent).unwrap_or_default() {
+            if !spared.contains(&pid) {
+                found.push(pid);
+                waiting.push(pid);
+            }
+        }
+    }
+    found
+}
+
+/// The processes to keep when strays are killed.
+#[derive(Debug, Default, Clone)]
+pub struct Kept {
+    pub living: BTreeSet<i32>,
+    /// Runners whose descendants are kept, too.
+    pub copies: BTreeSet<i32>,
+    /// Tags of copies that have not reported yet.
+    pub coming: BTreeSet<u64>,
+}
+
+/// Which strays are to be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    All,
+    /// Those that started after this process.
+    Younger(i32),
+    /// What is left of copies that have ended: of one copy by its session, of all by their tags.
+    LeftBehind(Option<i32>),
+}
+
+/// Descendants of `root` that are to be killed. Processes that a checkpoint has started are not kept.
+///
+/// Descendants of a copy are below it, because it adopts its orphans, or in its session, which no other process can
+/// enter. The tag of an existing copy proves nothing: code can read it, and set it on itself.
+pub fn strays(
+    rows: &Rows,
+    root: i32,
+    kept: &Kept,
+    which: Which,
+    tag_of: impl Fn(i32) -> Option<u64>,
+) -> Vec<i32> {
+    let mut found = descendants(rows, root, &kept.copies);
+    found.retain(|pid| {
+        !kept.living.contains(pid) && !rows.get(pid).is_some_and(|row| kept.copies.contains(&row.session))
+    });
+    if !kept.coming.is_empty() {
+        found.retain(|pid| tag_of(*pid).is_none_or(|tag| !kept.coming.contains(&tag)));
+    }
+    match which {
+        Which::All => {}
+        Which::Younger(oldest) => {
+            // The start is known to a hundredth of a second; within one, pids decide, because they ascend.
+            let age = |pid: i32| rows.get(&pid).map(|row| (row.started, pid));
+            let oldest = age(oldest);
+            found.retain(|pid| oldest.is_some() && age(*pid) > oldest);
+        }
+        Which::LeftBehind(session) => found.retain(|pid| {
+            session.is_some_and(|session| rows.get(pid).is_some_and(|row| row.session == session))
+                || tag_of(*pid).is_some()
+        }),
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GUARDIAN: i32 = 1;
+
+    fn rows(given: &[(i32, i32, i32, u64)]) -> Rows {
+        let row = |&(pid, parent, session, started): &(i32, i32, i32, u64)| {
+            (pid, Row { parent, session, stands: false, started, is_zombie: false })
+        };
+        given.iter().map(row).collect()
+    }
+
+    #[test]
+    fn a_row_is_found_behind_any_command() {
+        let stat = b"7 (a) Z (b) T 3 7 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0";
+        let expected = Row { parent: 3, session: 5, stands: true, started: 99, is_zombie: false };
+        assert_eq!(parse_row(stat), Some(expected));
+        assert_eq!(parse_row(b"7 (a"), None);
+    }
+
+    #[test]
+    fn what_lives_below_a_copy_or_in_its_session_is_kept_and_all_else_is_not() {
+        let rows = rows(&[
+            (10, 1, 10, 5), // the worker
+            (11, 10, 10, 6),
+            (20, 1, 20, 7), // a copy
+            (21, 20, 99, 8),
+            (22, 1, 20, 8), // an orphan in the copy's session
+            (30, 1, 30, 9), // an orphan
+        ]);
+        let kept = Kept { living: [10, 20].into(), copies: [20].into(), coming: BTreeSet::new() };
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, |_| None), [30, 11]);
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(20), |_| None), [30]);
+    }
+
+    #[test]
+    fn of_processes_with_the_same_start_the_higher_pid_is_younger() {
+        let rows = rows(&[(10, 1, 10, 5), (11, 1, 11, 5), (9, 1, 9, 5)]);
+        let kept = Kept { living: [10].into(), ..Kept::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(10), |_| None), [11]);
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(77), |_| None), [0; 0]);
+    }
+
+    #[test]
+    fn a_copy_that_is_coming_is_known_by_its_tag() {
+        let rows = rows(&[(10, 1, 10, 5), (11, 1, 11, 5), (12, 1, 12, 5)]);
+        let tags = |pid: i32| (pid < 12).then_some(u64::try_from(pid).unwrap());
+        let kept = Kept { coming: [10].into(), ..Kept::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags), [11, 12]);
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(None), tags), [11]);
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(Some(12)), tags), [11, 12]);
+    }
+}

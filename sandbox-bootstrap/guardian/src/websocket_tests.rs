@@ -1,0 +1,222 @@
+//! The websocket codec by itself.
+
+use super::*;
+
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+
+fn request() -> String {
+    format!(
+        "GET /bridge HTTP/1.1\r\nHost: kernel\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+}
+
+fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = encode(0, &[payload]);
+    frame[0] = first;
+    frame[1] |= 0x80;
+    let head = frame.len() - payload.len();
+    let key = [0x11, 0x82, 0x33, 0xF4];
+    unmask(&mut frame[head..], key);
+    frame.splice(head..head, key);
+    frame
+}
+
+fn final_frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    masked(0x80 | opcode, payload)
+}
+
+fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Message>, Violation> {
+    let (mut reader, mut messages) = (MessageReader::default(), Vec::new());
+    for piece in pieces {
+        reader.feed(piece);
+        while let Some(message) = reader.next()? {
+            messages.push(message);
+        }
+    }
+    Ok(messages)
+}
+
+#[test]
+fn the_example_of_the_rfc() {
+    let (answer, used) = answer_upgrade(format!("{}rest", request()).as_bytes()).unwrap().unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 101 ") && answer.ends_with("\r\n\r\n"));
+    assert_eq!(used, request().len());
+}
+
+#[test]
+fn half_a_request_waits() {
+    let whole = request();
+    for size in 0..whole.len() {
+        assert_eq!(answer_upgrade(&whole.as_bytes()[..size]), Ok(None));
+    }
+}
+
+#[test]
+fn what_is_refused() {
+    for (good, bad) in [
+        ("GET", "PUT"),
+        ("HTTP/1.1", "HTTP/1.0"),
+        ("Version: 13", "Version: 8"),
+        ("Upgrade: websocket", "Upgrade: h2c"),
+        ("Connection: Upgrade", "Connection: close"),
+        ("Sec-WebSocket-Key", "X"),
+        ("Sec-WebSocket-Key: ", "Sec-WebSocket-Key: AAAA"),
+        ("Sec-WebSocket-Key: ", "Sec-WebSocket-Key: !"),
+        ("Host: kernel", "Host kernel"),
+        ("Host: kernel", "Host : kernel"),
+        ("Host: kernel", "Upgrade: websocket"),
+        ("Host: kernel", "A: b\r\nA: b"),
+    ] {
+        assert!(answer_upgrade(request().replace(good, bad).as_bytes()).is_err(), "{bad}");
+    }
+    let many = (0..70).map(|number| format!("A{number}: b\r\n")).collect::<Vec<_>>().concat();
+    assert!(answer_upgrade(request().replace("Host", &format!("{many}Host")).as_bytes()).is_err());
+    assert!(answer_upgrade(&[b'x'; UPGRADE_BYTES]).is_err());
+}
+
+#[test]
+fn messages_of_all_sizes_in_any_pieces() {
+    for size in [0, 1, 62, 63, 32_767, 32_768, 100_000] {
+        let text = "é".repeat(size);
+        let frame = final_frame(TEXT, text.as_bytes());
+        assert_eq!(read([&frame[..]]), Ok(vec![Message::Text(text.clone())]));
+        let (left, right) = frame.split_at(frame.len() * 2 / 3);
+        assert_eq!(read([left, right]), Ok(vec![Message::Text(text)]));
+    }
+    let frame = final_frame(TEXT, b"slow");
+    assert_eq!(read(frame.chunks(1)), Ok(vec![Message::Text("slow".into())]));
+}
+
+#[test]
+fn control_frames_between_fragments() {
+    let sent = [
+        masked(TEXT, b"a"),
+        final_frame(PING, b"p"),
+        masked(CONTINUATION, b"b"),
+        final_frame(CONTINUATION, b"c"),
+    ]
+    .concat();
+    assert_eq!(read([&sent[..]]), Ok(vec![Message::Ping(b"p".to_vec()), Message::Text("abc".into())]));
+}
+
+#[test]
+fn breaches_of_the_protocol() {
+    let too_big = [&[0x81, 0xFF][..], &(FRAME_BYTES as u64 + 1).to_be_bytes()].concat();
+    for (frame, code) in [
+        (b"\x81\x01a".to_vec(), PROTOCOL_ERROR),
+        (masked(0x80 | 0x10 | TEXT, b"a"), PROTOCOL_ERROR),
+        (final_frame(0x7, b"a"), PROTOCOL_ERROR),
+        (final_frame(BINARY, b"a"), PROTOCOL_ERROR),
+        (final_frame(CONTINUATION, b"a"), PROTOCOL_ERROR),
+        (masked(TEXT, b"a").repeat(2), PROTOCOL_ERROR),
+        (masked(PING, b"a"), PROTOCOL_ERROR),
+        (final_frame(CLOSE, &[b'a'; 126]), PROTOCOL_ERROR),
+        (too_big, TOO_BIG),
+        ([masked(TEXT, b""), masked(CONTINUATION, b"").repeat(FRAGMENTS)].concat(), TOO_BIG),
+        (final_frame(TEXT, b"\xc3"), BAD_TEXT),
+    ] {
+        assert_eq!(read([&frame[..]]).unwrap_err().code, code);
+    }
+}
+
+#[test]
+fn fragments_together_are_bounded() {
+    let half = vec![b'x'; FRAME_BYTES / 2 + 1];
+    let sent = [masked(TEXT, &half), final_frame(CONTINUATION, &half)];
+    assert_eq!(read(sent.iter().map(Vec::as_slice)).unwrap_err().code, TOO_BIG);
+}
+
+/// Numbers without a pattern, the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % bound
+    }
+
+    fn bytes(&mut self, size: usize) -> Vec<u8> {
+        (0..size).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
+    }
+}
+
+/// All messages up to the end or a violation, however the bytes are cut.
+fn read_all(pieces: &[&[u8]]) -> (Vec<Message>, Option<Violation>) {
+    let (mut reader, mut messages) = (MessageReader::default(), Vec::new());
+    for piece in pieces {
+        reader.feed(piece);
+        loop {
+            match reader.next() {
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break,
+                Err(violation) => return (messages, Some(violation)),
+            }
+        }
+    }
+    (messages, None)
+}
+
+#[test]
+fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
+    let mut noise = Noise(1);
+    for _ in 0..4000 {
+        let text = "ä".repeat(noise.below(40));
+        let ping = noise.bytes(3);
+        let mut sent = [
+            masked(TEXT, text.as_bytes()),
+            final_frame(PING, &ping),
+            final_frame(CONTINUATION, b"end"),
+            final_frame(TEXT, &vec![b'x'; noise.below(200)]),
+        ]
+        .concat();
+        for _ in 0..noise.below(3) {
+            let at = noise.below(sent.len());
+            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
+            let put = noise.bytes(size);
+            sent.splice(at..end, put);
+        }
+        let (left, right) = sent.split_at(noise.below(sent.len().max(1)));
+        assert_eq!(read_all(&[left, right]), read_all(&[&sent]), "{sent:?}");
+    }
+}
+
+#[test]
+fn an_upgrade_is_answered_refused_or_waited_for_and_what_comes_first_decides_nothing() {
+    let mut noise = Noise(2);
+    for _ in 0..2000 {
+        let mut sent = request().into_bytes();
+        for _ in 0..=noise.below(3) {
+            let at = noise.below(sent.len());
+            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
+            let put = if noise.below(3) == 0 { b"\r\n".to_vec() } else { noise.bytes(size) };
+            sent.splice(at..end, put);
+        }
+        let whole = answer_upgrade(&sent);
+        let early = answer_upgrade(&sent[..noise.below(sent.len())]);
+        assert!(early == Ok(None) || early == whole, "{sent:?}");
+        if let Ok(Some((answer, used))) = whole {
+            assert!(sent[..used].ends_with(b"\r\n\r\n") && answer.ends_with(b"\r\n\r\n"));
+        }
+    }
+}
+
+#[test]
+fn bytes_without_sense_never_do_more_than_violate() {
+    let mut noise = Noise(3);
+    for size in 0..4000 {
+        let bytes = noise.bytes(size % 60);
+        read_all(&[&bytes]);
+        let _ = answer_upgrade(&bytes);
+    }
+}
+
+#[test]
+fn frames_to_the_client() {
+    assert_eq!(encode(TEXT, &[b"hi"]), b"\x81\x02hi");
+    assert_eq!(encode(BINARY, &[b"a", &[b'b'; 199]])[..4], *b"\x82\x7e\x00\xc8");
+    assert_eq!(encode(BINARY, &[&vec![b'b'; 70_000]])[..10], *b"\x82\x7f\0\0\0\0\0\x01\x11\x70");
+    assert_eq!(encode_close(1002, "no"), b"\x88\x04\x03\xeano");
+}

@@ -1,0 +1,207 @@
+//! Python's first process, from which all workers are made: it runs no user code, and nobody can open its memory.
+//!
+//! It is asked on a socket, with descriptors, and answers on a pipe, which carries bytes only. What it makes is a child
+//! of the guardian. Code of the session can kill or stop it, no more than that; then Python is started anew.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{self, Errno};
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::pipe::{self, PipeFlags};
+use rustix::process::{self, Pid, Signal, WaitOptions};
+
+use crate::channel::send_descriptors;
+use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES};
+use crate::process::send_signal;
+use crate::wire::{self, MessageReader};
+
+/// What the zygote can make. The values are the kinds of the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// A fresh worker; the descriptors are those of a runner.
+    Worker = b'W' as isize,
+    /// A process that evaluates an expression; the descriptor takes its answer.
+    Compute = b'E' as isize,
+    /// A process that lists the names that code assigns, likewise.
+    Names = b'N' as isize,
+}
+
+/// First message of the zygote: Python's version.
+const READY: u8 = b'R';
+/// Answer to every request: the pid of the process, 0 if there is none.
+const MADE: u8 = b'P';
+
+struct Running {
+    pid: i32,
+    socket: OwnedFd,
+    answers: OwnedFd,
+    reader: MessageReader,
+}
+
+/// How Python is started.
+pub struct Zygote {
+    python: String,
+    kernel: String,
+    workspace: String,
+    running: Option<Running>,
+    /// As Python reports it; empty until it has started once.
+    pub version: String,
+}
+
+impl Zygote {
+    pub fn new(python: String, kernel: String, workspace: String) -> Self {
+        Self { python, kernel, workspace, running: None, version: String::new() }
+    }
+
+    pub fn pid(&self) -> Option<i32> {
+        self.running.as_ref().map(|running| running.pid)
+    }
+
+    /// A child of the guardian has ended. False if it was not the zygote.
+    pub fn ended(&mut self, pid: i32) -> bool {
+        self.running.take_if(|running| running.pid == pid).is_some()
+    }
+
+    /// Whether it has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        let Some(running) = &self.running else { return false };
+        let ended = process::waitpid(Pid::from_raw(running.pid), WaitOptions::NOHANG);
+        if !matches!(ended, Ok(None)) {
+            self.running = None;
+        }
+        self.running.is_some()
+    }
+
+    /// Starts Python and waits until it is ready. False if it is not by then.
+    pub fn start(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let Ok(mut running) = self.spawn() else { return false };
+        let pid = running.pid;
+        let version = running.answer(deadline).and_then(|(kind, payload)| {
+            (kind == READY).then(|| String::from_utf8(payload).ok().filter(|text| is_version(text)))?
+        });
+        let Some(version) = version else {
+            send_signal(pid, Signal::KILL);
+            return false;
+        };
+        (self.version, self.running) = (version, Some(running));
+        true
+    }
+
+    fn spawn(&self) -> io::Result<Running> {
+        let (socket, its) =
+            net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        io::ioctl_fionbio(&socket, true)?;
+        net::shutdown(&socket, net::Shutdown::Read)?;
+        let (answers, speaks) = pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        io::ioctl_fionbio(&answers, true)?;
+        let mut command = Command::new(&self.python);
+        command.args(["-I", "-X", "utf8", "-B", &self.kernel, "--zygote", &self.workspace]);
+        let child = command.stdin(its).stdout(speaks).stderr(Stdio::inherit()).spawn();
+        let child = child.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+        let pid = i32::try_from(child.id()).map_err(|_| Errno::OVERFLOW)?;
+        Ok(Running { pid, socket, answers, reader: MessageReader::default() })
+    }
+
+    /// The pid of a process that was made for this. `None` if there is none; a zygote that does not answer is given up.
+    pub fn make(
+        &mut self,
+        wanted: Wanted,
+        payload: &[&[u8]],
+        given: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> Option<i32> {
+        let running = self.running.as_mut()?;
+        let deadline = Instant::now() + patience.min(ZYGOTE_ANSWER);
+        send_signal(running.pid, Signal::CONT); // user code may have stopped it
+        let message = wire::pack_parts(wanted as u8, payload);
+        let made = running.ask(&message, given, deadline).ok().and_then(|()| running.answer(deadline));
+        if let Some((MADE, payload)) = made {
+            return Some(wire::parse_pid(&payload)).filter(|pid| *pid > 0);
+        }
+        send_signal(running.pid, Signal::KILL);
+        self.running = None;
+        None
+    }
+}
+
+impl Running {
+    fn ask(&self, message: &[u8], given: &[BorrowedFd<'_>], deadline: Instant) -> io::Result<()> {
+        let mut sent = send_descriptors(&self.socket, message, given)?;
+        while sent < message.len() {
+            match net::send(&self.socket, &message[sent..], SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    if !is_ready(&self.socket, PollFlags::OUT, deadline) {
+                        return Err(Errno::TIMEDOUT);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, deadline: Instant) -> Option<(u8, Vec<u8>)> {
+        let mut buffer = [0; ZYGOTE_ANSWER_BYTES];
+        loop {
+            if let Some(message) = self.reader.next().ok()? {
+                return Some(message);
+            }
+            if self.reader.unread() > ZYGOTE_ANSWER_BYTES || !is_ready(&self.answers, PollFlags::IN, deadline)
+            {
+                return None;
+            }
+            match io::read(&self.answers, &mut buffer) {
+                Ok(0) => return None,
+                Ok(count) => self.reader.feed(&buffer[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// Waits until the descriptor is ready. False at the deadline.
+pub fn is_ready(descriptor: impl std::os::fd::AsFd, flags: PollFlags, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    let mut waiting = [PollFd::new(&descriptor, flags)];
+    match poll(&mut waiting, Some(&timeout)) {
+        Ok(count) => count > 0,
+        Err(error) => error == Errno::INTR && Instant::now() < deadline,
+    }
+}
+
+/// Whether this is a version as the protocol shows it, three numbers with dots.
+fn is_version(text: &str) -> bool {
+    let is_number =
+        |part: &str| matches!(part.len(), 1..=4) && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split('.').count() == 3 && text.split('.').all(is_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_three_numbers() {
+        assert!(is_version("3.13.1") && is_version("3.9.20"));
+        for bad in ["", "3.13", "3.13.x", "3.13.1.1", "3..1", "3.13.12345"] {
+            assert!(!is_version(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_python_is_given_up() {
+        let nothing = || String::new();
+        assert!(!Zygote::new("/bin/false".into(), nothing(), nothing()).start(Duration::from_secs(5)));
+        assert!(!Zygote::new("/does/not/exist".into(), nothing(), nothing()).start(Duration::from_secs(5)));
+    }
+}

@@ -1,0 +1,106 @@
+"""Python's first process, from which workers come: code of the session can end it, and no more than that."""
+
+import os
+import signal
+import subprocess
+import unittest
+
+from harness import KERNEL, Kernel, KernelTest, is_alive
+from test_checkpoints import parent_of
+from test_processes import UNSHARE, _can_unshare
+
+# In a cell: the pid of the zygote.
+FIND = """
+import os, signal
+def named(name):
+    try: return open(f'/proc/{name}/comm').read() == 'belljar-zygote\\n'
+    except OSError: return False
+zygote = next(int(name) for name in os.listdir('/proc') if name.isdigit() and named(name)
+              and int(open(f'/proc/{name}/stat').read().split()[3]) == os.getppid())
+"""
+
+
+class Zygote(KernelTest):
+    def zygotes(self):
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            if parent_of(name) == self.kernel.process.pid and is_alive(name):
+                with open(f"/proc/{name}/comm", encoding="ascii", errors="replace") as file:
+                    found += [int(name)] if file.read() == "belljar-zygote\n" else []
+        return found
+
+    def test_workers_are_children_of_the_guardian(self):
+        self.assertEqual(self.value("import os; os.getppid()"), str(self.kernel.process.pid))
+        self.assertEqual(len(self.zygotes()), 1)
+
+    def test_an_expression_is_evaluated_after_it_was_killed(self):
+        self.run_ok(FIND + "os.kill(zygote, signal.SIGKILL)")
+        self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+        self.assertEqual(self.kernel.compute("6 * 8"), {"value": "48"})
+        self.assertEqual(len(self.zygotes()), 1)
+
+    def test_a_stopped_one_goes_on(self):
+        self.run_ok(FIND + "os.kill(zygote, signal.SIGSTOP)")
+        self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+
+    def test_no_signal_interrupts_it(self):
+        before = self.zygotes()
+        self.run_ok(FIND + "os.kill(zygote, signal.SIGINT)")
+        self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+        self.assertEqual(self.zygotes(), before)
+
+    def test_a_fresh_worker_comes_after_all_others_were_killed(self):
+        self.run_ok(FIND + "x = 1")
+        for pid in self.zygotes():
+            os.kill(pid, signal.SIGKILL)
+        self.kernel.send(type="reset", request=3)
+        self.kernel.expect("reset_done", request=3)
+        self.assertEqual(self.value("'x' in globals()"), "False")
+
+    def test_it_ends_with_the_guardian(self):
+        (zygote,) = self.zygotes()
+        self.kernel.process.kill()
+        self.kernel.process.wait()
+        self.wait_until(lambda: not is_alive(zygote), "it is gone")
+
+
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
+PYTHON = "/usr/bin/python3"
+
+
+def _can_be_nobody():
+    """Whether the test can run as another user, to whom the kernel's files and a Python are open."""
+    command = [*AS_NOBODY, PYTHON, "-I", "-c", f"import os; os.listdir({KERNEL!r})"]
+    try:
+        return _can_unshare() and subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@unittest.skipUnless(_can_be_nobody(), "needs a pid namespace and another user")
+class ToOthers(unittest.TestCase):
+    """The guardian and the zygote hide their memory, from the session's own user, too."""
+
+    def setUp(self):
+        self.kernel = Kernel(prefix=(*UNSHARE, *AS_NOBODY), arguments=("--python", PYTHON))
+        self.addCleanup(self.kernel.close)
+        os.chmod(self.kernel.directory, 0o755)
+        os.chmod(self.kernel.bridge_path, 0o777)
+        self.kernel.start()
+
+    def test_neither_memory_nor_descriptors_can_be_opened(self):
+        code = FIND + (
+            "refused = []\n"
+            "for pid in (1, zygote):\n"
+            "    for act in (lambda: open(f'/proc/{pid}/mem', 'rb'), lambda: os.listdir(f'/proc/{pid}/fd')):\n"
+            "        try: act()\n"
+            "        except PermissionError: refused.append(pid)\n"
+            "refused == [1, 1, zygote, zygote]"
+        )
+        run = self.kernel.run(code)
+        self.assertEqual((run.end.get("status"), run.value), ("success", "True"), run.end)
+
+    def test_one_that_is_started_again_hides_its_memory_too(self):
+        self.kernel.run(FIND + "os.kill(zygote, signal.SIGKILL)")
+        self.assertEqual(self.kernel.compute("1"), {"value": "1"})
+        self.test_neither_memory_nor_descriptors_can_be_opened()
