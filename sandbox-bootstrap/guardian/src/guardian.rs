@@ -5,6 +5,7 @@
 //! namespace protects its init only from signals without one.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::EventFlags;
 use rustix::process::Signal;
@@ -15,7 +16,10 @@ use crate::frames::{self, HostFrame, Refusal};
 use crate::handle::{Handle, Side};
 use crate::helpers::Inbox;
 use crate::jobs::Jobs;
-use crate::limits::{CROWD, FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_RESTART, ZYGOTE_START};
+use crate::limits::{
+    CROWD, FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
+    ZYGOTE_TRIES,
+};
 use crate::mainline::MainLine;
 use crate::memory::Memory;
 use crate::memory_limit::MemoryLimit;
@@ -24,7 +28,7 @@ use crate::poller::{Poller, Timer, Token};
 use crate::process::Processes;
 use crate::strays::Strays;
 use crate::websocket;
-use crate::zygote::Zygote;
+use crate::zygote::{Wanted, Zygote};
 
 pub struct Guardian {
     pub poller: Poller,
@@ -427,8 +431,30 @@ impl Guardian {
         Ok(())
     }
 
+    /// The pid of a process that Python's first process has made for this; `None` if there is no room for one.
+    ///
+    /// Code of the session may have killed the zygote so recently that it still seemed to be there: then another one is
+    /// started and asked.
+    pub fn make_process(
+        &mut self,
+        wanted: Wanted,
+        payload: &[&[u8]],
+        given: &[BorrowedFd<'_>],
+    ) -> Option<i32> {
+        for _ in 0..ZYGOTE_TRIES {
+            if !self.ensure_zygote() {
+                return None;
+            }
+            let made = self.zygote.make(wanted, payload, given, self.poller.patience(ZYGOTE_ANSWER));
+            if made.is_some() || self.zygote.pid().is_some() {
+                return made;
+            }
+        }
+        None
+    }
+
     /// Whether Python's first process is there; it is started anew if code of the session has killed it.
-    pub fn ensure_zygote(&mut self) -> bool {
+    fn ensure_zygote(&mut self) -> bool {
         if self.zygote.is_alive() {
             return true;
         }

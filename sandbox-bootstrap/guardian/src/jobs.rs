@@ -95,15 +95,13 @@ impl Guardian {
         bound: &str,
         text: &str,
     ) -> Result<(), Refusal> {
-        if self.jobs.open.len() >= COMPUTES || !self.ensure_zygote() {
+        if self.jobs.open.len() >= COMPUTES {
             return Err(BUSY);
         }
         let (descriptor, write_end) = pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|_| BUSY)?;
         io::ioctl_fionbio(&descriptor, true).map_err(|_| BUSY)?;
-        let patience = self.poller.patience(crate::limits::ZYGOTE_ANSWER);
         let payload: [&[u8]; 3] = [bound.as_bytes(), b"\n", text.as_bytes()];
-        let made = self.zygote.make(wanted, &payload, &[write_end.as_fd()], patience);
-        let pid = made.ok_or(BUSY)?;
+        let pid = self.make_process(wanted, &payload, &[write_end.as_fd()]).ok_or(BUSY)?;
         let index = self.jobs.next;
         self.jobs.next = index.wrapping_add(1);
         let mut watch = Watch::new(Token::Job(index));

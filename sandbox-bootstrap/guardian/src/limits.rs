@@ -39,6 +39,8 @@ pub const ZYGOTE_START: Duration = ms(60_000);
 pub const ZYGOTE_RESTART: Duration = ms(6_000);
 /// A process is made within this time, or the zygote is replaced.
 pub const ZYGOTE_ANSWER: Duration = ms(4_000);
+/// Zygotes that are asked for one process: the first may have been killed a moment before.
+pub const ZYGOTE_TRIES: usize = 2;
 /// Bytes of an answer of the zygote.
 pub const ZYGOTE_ANSWER_BYTES: usize = 256;
 

@@ -12,7 +12,6 @@ use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::limits::{
     CROWD, NAMES_BYTES, PROMOTE, PROMOTE_HALTED, PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
-    ZYGOTE_ANSWER,
 };
 use crate::poller::Timer;
 use crate::process_table::Which;
@@ -282,13 +281,10 @@ impl Guardian {
 
     /// The index and the pid of a worker that was just made.
     fn make_worker(&mut self) -> Option<(u32, i32)> {
-        if !self.ensure_zygote() {
-            return None;
-        }
         let mut handle = self.new_handle(Role::Worker)?;
-        let inbox = self.inbox.runner_end(&self.poller).ok()?;
+        let inbox = self.inbox.runner_end(&self.poller).ok()?.try_clone_to_owned().ok()?;
         let given = handle.runner_descriptors(inbox.as_fd());
-        let pid = self.zygote.make(Wanted::Worker, &[], &given, self.poller.patience(ZYGOTE_ANSWER))?;
+        let pid = self.make_process(Wanted::Worker, &[], &given)?;
         handle.close_runner_ends();
         let index = handle.index;
         self.handles.insert(index, handle);
