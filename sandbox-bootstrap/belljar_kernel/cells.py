@@ -55,13 +55,15 @@ def _asyncio_names(code):
 
 
 class CellRunner:
-    def __init__(self, runner, streams, interrupts, loop, displays, live):
+    def __init__(self, runner, streams, interrupts, loop, displays, live, is_quiet):
         self._runner = runner
         self._streams = streams
         self._interrupts = interrupts
         self._loop = loop
         self._displays = displays
         self._live = live
+        self._is_quiet = is_quiet
+        self._was_quiet = False  # since the end of the last cell nothing but the kernel has run
         self._sources = deque()
         self._trace = self._profile = None
         self.current = None
@@ -89,12 +91,14 @@ class CellRunner:
         self.current = None
         outcome["duration_ms"] = duration_ms
         outcome["displays_dropped"] = self._displays.dropped
-        redo = b""
+        redo, self._was_quiet = b"", False
         try:
-            outcome["live"] = live = self._live()
+            outcome["live"] = self._live()
             answer = wire.encode_json(outcome)
-            if self._assigns is not None and outcome["status"] == "success" and not live["threads"] + live["tasks"]:
+            is_quiet = self._is_quiet()
+            if self._assigns is not None and outcome["status"] == "success" and is_quiet:
                 redo = harmless.redo(self._assigns, self._runner.namespace)
+            self._was_quiet = is_quiet
         except BaseException as error:
             answer = _last_resort(duration_ms, type(error).__name__)
         self._runner.send(wire.CELL_DONE, wire.DONE.pack(cell, len(redo)) + redo + answer)
@@ -120,7 +124,7 @@ class CellRunner:
 
         def look(tree):
             harmless.assigned_plainly(tree, self._runner.namespace)
-            harmless.nobody_listens()
+            self._is_quiet()
             found.extend(names.assigned_in(tree, 1))
 
         body, last = self._compiled(frame["code"], name, frame["expression"], look)
@@ -146,7 +150,8 @@ class CellRunner:
                     if self._runner.interrupt_waits(frame["cell"]):
                         raise KeyboardInterrupt
                 value = self._execute(frame)
-                self._displays.flush_figures()
+                if self._displays.flush_figures():
+                    self._assigns = None  # a cell that failed had left them
                 return _outcome("success", "ok", result=self._view(value))
             finally:
                 self._interrupts.active = False
@@ -181,7 +186,7 @@ class CellRunner:
         found = b""
         try:
             assigns = harmless.assigned_plainly(tree, self._runner.namespace)
-            if assigns is not None and self._trace is self._profile is None and harmless.nobody_listens():
+            if assigns is not None and self._trace is self._profile is None and self._was_quiet:
                 self._assigns = assigns
                 return  # it has no effects that matter should the process die
             found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))

@@ -6,7 +6,9 @@ possible where the copy holds nothing that has to be replaced before the origina
 the C library does beside the system call is known. Elsewhere `copies.py` makes the copy.
 """
 
+import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import ctypes
+import gc
 import posix  # not `os`, whose functions user code may replace
 import posixpath
 import select
@@ -24,7 +26,6 @@ _PR_GET_TID_ADDRESS = 40
 _THREAD_BYTES = 8192  # within so many, the C library's record of a thread holds the number of the thread
 # By architecture: the number of `clone`, and the place of the address of that number among its arguments.
 _CALLS = {"x86_64": (56, 3), "aarch64": (220, 4)}
-_LINKS_OF_ONE_THREAD = 3
 
 # They hold the interpreter's lock, so that no other thread runs on in between.
 _python = ctypes.pythonapi
@@ -33,6 +34,8 @@ _KERNEL = posixpath.dirname(__file__) + "/"
 _STDLIB = posixpath.dirname(posixpath.__file__) + "/"
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _getframe = sys._getframe
+_SIGNALS = _signal.valid_signals()
+_collects, _stop_collecting, _go_on_collecting = gc.isenabled, gc.disable, gc.enable  # a cell may replace them
 
 
 class _AtFork:
@@ -67,7 +70,7 @@ class Clones:
         """Whether the process has no other thread, and no descriptors but the kernel's, those `given` and `allowed`."""
         if self._clone is None or self._at_fork.is_used:
             return False
-        if posix.stat("/proc/self/task").st_nlink != _LINKS_OF_ONE_THREAD:
+        if process.count_threads() != 1:
             return False
         others = set(posix.listdir("/proc/self/fd")).difference(self._kept, map(str, given), map(str, allowed))
         return len(others) == 1  # of the listing itself
@@ -84,6 +87,7 @@ class Clones:
         scores = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY | posix.O_CLOEXEC)
         settled, arrives = posix.pipe()
         pid = -1
+        self._calm()
         _python.PyOS_BeforeFork()
         try:
             # Inherited: the copy itself could do both only when others have seen it.
@@ -98,6 +102,7 @@ class Clones:
                 process.set_dumpable(True)
                 posix.write(scores, own_score)
                 _python.PyOS_AfterFork_Parent()
+                self._excite()
         for descriptor in (scores, arrives):
             posix.close(descriptor)
         self._unsettled = settled
@@ -105,6 +110,18 @@ class Clones:
             self.settle()
             return None
         return pid
+
+    def _calm(self):
+        """Let neither a handler of a signal nor a finalizer run in between: the interpreter holds locks, and the copy would
+        run it, too."""
+        self._blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
+        self._collected = _collects()
+        _stop_collecting()
+
+    def _excite(self):
+        if self._collected:
+            _go_on_collecting()
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._blocked)
 
     def settle(self):
         """Before code of the session runs: wait until a `killpg` of this process cannot reach the newest copy."""
@@ -120,6 +137,7 @@ class Clones:
         self._unsettled = None
         state = copies.random_state()
         copies.silently(_python.PyOS_AfterFork_Child)
+        self._excite()
         copies.restore_random(state)
 
 

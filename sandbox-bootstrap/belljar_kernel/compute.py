@@ -12,7 +12,7 @@ import sys
 import types
 
 from . import process
-from .limits import COMPUTE_CHARS, COMPUTE_OOM_SCORE, cut
+from .limits import COMPUTE_CHARS, cut
 
 VALUE, ERROR = b"V", b"E"
 
@@ -149,7 +149,6 @@ def child(descriptor, timeout_ms, memory_bytes, work):
         for standard in (0, 1, 2):
             os.dup2(null, standard)
         os.setsid()
-        process.set_oom_score(COMPUTE_OOM_SCORE)
         process.give_way()
         memory_hard = _bound_process(timeout_ms, memory_bytes)
         data = work()

@@ -138,6 +138,16 @@ class EventLoop:
         """How many tasks there are that are not done."""
         return len(self._tasks())
 
+    def is_quiet(self):
+        """Whether nothing waits for the loop to run: no task, timer, or descriptor but the loop's own."""
+        if self._loop is None or self._loop.is_closed():
+            return True
+        try:
+            waits = self._loop._ready or self._loop._scheduled or len(self._loop._selector.get_map()) > 1
+            return not waits and not self._tasks()
+        except Exception:
+            return False  # another kind of loop than asyncio's own
+
     def _tasks(self):
         if self._loop is None or self._loop.is_closed():
             return ()

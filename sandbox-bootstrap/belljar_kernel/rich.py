@@ -56,11 +56,12 @@ class Displays:
         }
 
     def flush_figures(self):
-        """Show the figures that are open, in the order they were made, and close them."""
+        """Show the figures that are open, in the order they were made, and close them. True if there were any."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
-            return
-        for number in pyplot.get_fignums():
+            return False
+        numbers = pyplot.get_fignums()
+        for number in numbers:
             figure = pyplot.figure(number)
             try:
                 # An empty figure is only a side effect, as of `savefig()` after `show()`.
@@ -70,6 +71,7 @@ class Displays:
                     self._send({_PNG: base64.b64encode(picture.getvalue()).decode()})
             finally:
                 pyplot.close(figure)
+        return bool(numbers)
 
     def _send(self, mime):
         limits = self._runner.limits

@@ -1,5 +1,6 @@
 """A process that runs cells: set-up after the fork, and the loop over the guardian's messages."""
 
+import _thread
 import os.path
 import posix  # not `os`, whose functions user code may replace
 import resource
@@ -31,6 +32,7 @@ _CUT = int(socket.MSG_CTRUNC)  # `enum` stands on built-in functions that user c
 
 _getpid = posix.getpid
 _threads = threading._active  # changed in place only
+_count_threads = _thread._count  # also those that `threading` does not know
 
 
 def enter(given, workspace):
@@ -53,6 +55,9 @@ def _take_descriptors(given):
     place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
     for offset, descriptor in enumerate(given):
         posix.dup2(descriptor, place + offset, inheritable=False)
+    # The zygote's own are gone before others can open what this process holds: it is answered on one of them.
+    for standard, offset in ((1, _STDOUT), (2, _STDERR)):
+        posix.dup2(place + offset, standard)
     posix.closerange(3, place)
     posix.closerange(place + _DESCRIPTORS, min(most, place + 1024))
     null = posix.open(os.devnull, posix.O_RDONLY)
@@ -81,7 +86,7 @@ class Runner:
         self._displays = Displays(self)
         self._tools = ToolBox(self)
         self._tools.offer((), ())
-        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live)
+        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live, self._is_quiet)
         self._nested = NestedTools(self, self._cells, self._injected, ToolError)
         self._tools.local = self._nested.by_name
         self._attach()
@@ -91,6 +96,8 @@ class Runner:
     def _attach(self):
         """Use the descriptors in place as those of this process."""
         self.pid = _getpid()
+        self._past_threads = _count_threads()  # of the original: Python goes on counting them
+        self._unknown_threads = 0
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _CONTROL_LISTENS)
         self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _TOOLS_LISTENS)
         self._send_lock = threading.Lock()
@@ -268,6 +275,15 @@ class Runner:
             "children": process.count_children(),
         }
 
+    def _is_quiet(self):
+        """Whether no code of the session can run before the next cell."""
+        known = _count_threads() - self._past_threads
+        # Of libraries, and one that has just been started and is not counted yet.
+        unknown = process.count_threads() - 1 - known
+        is_new, self._unknown_threads = unknown > self._unknown_threads, unknown
+        threads = known - self._tools.has_thread
+        return threads <= 0 and not is_new and self._loop.is_quiet() and harmless.nobody_listens()
+
     def _injected(self):
         return {**self._displays.injected, **self._tools.injected, **self._preloaded}
 
@@ -321,8 +337,8 @@ class Runner:
         A checkpoint holds the state that the session goes back to. No other process can open its memory or its
         descriptors until it is promoted, and none could before: this process ends after the fork.
         """
-        process.set_dumpable(True)  # the original may be a checkpoint
         self._take_place(given)
+        process.set_dumpable(True)  # the original may be a checkpoint
         self.serves_once = not is_checkpoint
         # When memory is short, the worker has to go first: with the checkpoint, the saved state would be lost.
         process.set_oom_score(self._checkpoint_oom_score if is_checkpoint else WORKER_OOM_SCORE)

@@ -14,7 +14,7 @@ import socket
 import sys
 
 from . import clones, compute, names, process, runner, wire
-from .limits import CONTROL_READ_BYTES
+from .limits import COMPUTE_OOM_SCORE, CONTROL_READ_BYTES
 
 NAME = "belljar-zygote"
 _REQUESTS, _ANSWERS = 0, 1
@@ -33,6 +33,8 @@ class Zygote:
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, _REQUESTS)
         self._reader = wire.MessageReader()
         self._descriptors = []  # of the request that is being read
+        self._own_score = process.oom_score()
+        self._scores = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         with open("/proc/self/comm", encoding="ascii", errors="replace") as file:
             self._usual_name = file.read().strip()
 
@@ -43,7 +45,7 @@ class Zygote:
             kind, payload = self._receive()
             given, self._descriptors = self._descriptors, []
             work = self._work(kind, payload, given)
-            pid = self._make(work)
+            pid = self._make(work) if kind == _WORKER else self._make_with_score(work)
             for descriptor in given:
                 os.close(descriptor)
             self._answer(_MADE, wire.PID.pack(pid))
@@ -75,16 +77,26 @@ class Zygote:
             return lambda: _list_names(payload, *given)
         raise ValueError(kind)
 
+    def _make_with_score(self, work):
+        """The same, first in line for the out-of-memory killer. The new process could not set that itself: it hides."""
+        try:
+            os.pwrite(self._scores, b"%d" % COMPUTE_OOM_SCORE, 0)
+            return self._make(work)
+        finally:
+            os.pwrite(self._scores, b"%d" % self._own_score, 0)
+
     def _make(self, work):
         """The pid of a new process, a child of the guardian, that does the work; 0 if there is none."""
         if self._clone is None:
             return self._fork_twice(work)
+        gc.disable()  # it may need a lock that is held until the process is made
         _python.PyOS_BeforeFork()
         pid = self._clone()
         if pid == 0:
             _python.PyOS_AfterFork_Child()
             self._run(work)
         _python.PyOS_AfterFork_Parent()
+        gc.enable()
         return max(pid, 0)
 
     def _fork_twice(self, work):
@@ -111,6 +123,7 @@ class Zygote:
 
     def _run(self, work):
         """In the new process; does not return."""
+        gc.enable()
         try:
             process.set_name(self._usual_name)
             work()
@@ -139,9 +152,10 @@ def _decoded(payload):
 
 
 def main(workspace):
-    process.set_dumpable(False)
+    zygote = Zygote(workspace)
+    process.set_dumpable(False)  # after the file of the score was opened, which is hidden, too
     # Workers unblock it when they can handle it; before that, it would end them.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     gc.collect()
     gc.freeze()  # so that the collector of runners does not touch the pages that they share with this process
-    Zygote(workspace).serve()
+    zygote.serve()

@@ -1,10 +1,13 @@
 """Cells that provably change nothing but plain values: they need no checkpoint, and nothing of them is lost."""
 
 import os
+import time
 
 from test_checkpoints import CheckpointTest
 
 DIE = "import os; os._exit(1)"
+DONE = b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,"duration_ms":1.0,'
+DONE += b'"displays_dropped":0,"live":{"threads":0,"tasks":0,"children":0}}'
 
 
 class Harmless(CheckpointTest):
@@ -135,16 +138,41 @@ class Harmless(CheckpointTest):
             self.lose(DIE)
             self.assertEqual(self.value("x"), shown)
 
+    def test_what_others_did_between_cells_is_kept(self):
+        thread = "def w():\n    global data; time.sleep(.3); data = 'precious'\n"
+        for code in (
+            thread + "threading.Thread(target=w).start()",
+            thread + "_thread.start_new_thread(w, ())",
+            "async def w():\n    global data; await asyncio.sleep(.3); data = 'precious'\nt = asyncio.create_task(w()); None",
+            "asyncio.get_running_loop().call_later(.3, globals().update, {'data': 'precious'}); await asyncio.sleep(0)",
+            "signal.signal(signal.SIGALRM, lambda *_: (globals().update(data='precious'), "
+            "signal.signal(signal.SIGALRM, signal.SIG_DFL)))\nsignal.setitimer(signal.ITIMER_REAL, .3); None",
+        ):
+            self.run_ok("import _thread, asyncio, signal, threading, time; data = None")
+            self.run_ok(code)
+            time.sleep(0.8)
+            self.assertEqual(self.value("data"), "'precious'", code)
+            self.lose(DIE)
+            self.assertEqual(self.value("data"), "'precious'", code)
+
     def test_forged_ones_cost_no_session(self):
         self.run_ok("kept = int(5)\nimport os, struct")
         for forged in (b"{", b"[]", b'{"__builtins__":{}}', b'{"x":[1]}', b"\xff"):
-            done = b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,"duration_ms":1.0,'
-            done += b'"displays_dropped":0,"live":{"threads":0,"tasks":0,"children":0}}'
             cell = self.kernel.next_cell + 1
-            payload = f"struct.pack('>QH', {cell}, {len(forged)}) + {forged!r} + {done!r}"
+            payload = f"struct.pack('>QH', {cell}, {len(forged)}) + {forged!r} + {DONE!r}"
             self.run_ok(f"p = {payload}\nos.write(900, struct.pack('>IB', len(p), ord('D')) + p)\nNone")
             self.run_ok("later = 1")
             self.lose("os._exit(1)")
             self.assertEqual(self.value("(kept, later)"), "(5, 1)", forged)
             self.run_ok("del later, p")
+
+    def test_a_forged_one_that_no_worker_can_read_ends_none(self):
+        self.run_ok("kept = int(5)\nimport os, struct")
+        forged = b'{"x":' + b"9" * 5000 + b"}"
+        payload = f"struct.pack('>QH', {self.kernel.next_cell + 1}, {len(forged)}) + {forged!r} + {DONE!r}"
+        code = f"p = {payload}\nos.write(900, struct.pack('>IB', len(p), ord('D')) + p)\nos._exit(1)"
+        cell = self.kernel.submit(code).cell
+        self.kernel.expect("cell_done", cell=cell)
+        self.kernel.expect("worker_replaced")
+        self.assertEqual(self.value("kept"), "5")
 

@@ -243,7 +243,7 @@ class Descriptors(Hostile):
         self.wait_until(lambda: not is_alive(inbox), "it is gone")
 
     def test_no_process_but_one_of_a_runner_can_be_named_as_a_copy(self):
-        for named in ("os.getppid()", "1", "os.getpid()"):
+        for named in ("os.getppid()", "1", "os.getpid()", "threading.get_native_id()"):
             run = self.kernel.submit(
                 "import threading, socket\n"
                 "def steal():\n"

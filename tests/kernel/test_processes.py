@@ -1,5 +1,6 @@
 """Ends of workers, fork cells, reset, and what is left of their processes."""
 
+import ast
 import os
 import re
 import signal
@@ -259,6 +260,54 @@ class PidOne(KernelTest):
         self.kernel = Kernel(prefix=UNSHARE)
         self.addCleanup(self.kernel.close)
         self.assertTrue(self.kernel.start()["probe"]["is_init"])
+
+    def test_processes_that_stop_every_new_one_do_not_hold_it_up(self):
+        self.run_ok("import os, signal, time; kept = [1]")
+        self.run_ok(
+            "for name in filter(str.isdigit, os.listdir('/proc')):\n"
+            "    if open(f'/proc/{name}/comm').read() == 'belljar-inbox\\n': os.kill(int(name), 9)\n"
+            "time.sleep(0.6)\n"  # the guardian reaps it, and starts another one for the next checkpoint
+            "if os.fork() == 0:\n"
+            "    os.setsid()\n"
+            "    own, until = os.getpid(), time.monotonic() + 2\n"
+            "    while time.monotonic() < until:\n"
+            "        for pid in range(own + 1, own + 6):\n"
+            "            try: os.kill(pid, signal.SIGSTOP)\n"
+            "            except OSError: pass\n"
+            "    os._exit(0)"
+        )
+        time.sleep(1)
+        self.assertEqual(self.kernel.run("kept", mode="fork").value, "[1]")
+        self.assertEqual(self.value("kept"), "[1]")
+
+    def test_no_number_that_code_chooses_overflows(self):
+        run = self.kernel.run(
+            "import mmap, os, time\n"
+            "zero = os.open('/dev/zero', os.O_RDWR)\n"
+            "maps = [mmap.mmap(zero, 4096, offset=2**63 - 2**13) for _ in range(3)]\n"
+            "time.sleep(3)"
+        )
+        self.assertIn(run.end["type"], ("cell_done", "cell_lost"))
+        self.assertEqual(self.value("6 * 7"), "42")
+
+    def test_a_copy_takes_along_processes_whose_first_thread_has_ended(self):
+        self.run_ok("import os")
+        run = self.kernel.run(
+            "import ctypes, os, threading, time\n"
+            "def tick():\n"
+            "    while True: time.sleep(1)\n"
+            "pid = os.fork()\n"
+            "if pid == 0:\n"
+            "    os.setsid()\n"
+            "    threading.Thread(target=tick).start()\n"
+            "    ctypes.CDLL(None).syscall(60, 0)\n"
+            "time.sleep(0.3)\n"
+            "pid, open(f'/proc/{pid}/stat').read().split()[2]",
+            mode="fork",
+        )
+        pid, state = ast.literal_eval(run.value)
+        self.assertEqual(state, "Z")
+        self.wait_until(lambda: self.value(f"os.path.exists('/proc/{pid}')") == "False", "it is gone")
 
     def test_no_signal_from_inside_reaches_the_guardian(self):
         for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP", "SIGHUP", "SIGSEGV"):

@@ -100,6 +100,33 @@ class ToOthers(unittest.TestCase):
         run = self.kernel.run(code)
         self.assertEqual((run.end.get("status"), run.value), ("success", "True"), run.end)
 
+    def test_a_new_worker_shows_nothing_of_it(self):
+        # A cell in a copy outlives the worker and all checkpoints, and looks at once at what comes next.
+        code = (
+            "import os, signal, time\n"
+            "def runners():\n"
+            "    for name in filter(str.isdigit, os.listdir('/proc')):\n"
+            "        try: line = open(f'/proc/{name}/stat').read().rpartition(') ')[2].split()\n"
+            "        except OSError: continue\n"
+            "        if line[1] == '1' and int(name) not in others: yield int(name)\n"
+            "others = {1, os.getpid()}\n"
+            "others.update(pid for pid in runners() if 'belljar' in open(f'/proc/{pid}/comm').read())\n"
+            "foreign, until = 0, time.monotonic() + 4\n"
+            "for pid in runners(): os.kill(pid, signal.SIGKILL)\n"
+            "newest = max(int(name) for name in os.listdir('/proc') if name.isdigit())\n"
+            "while time.monotonic() < until:\n"
+            "    for pid in range(newest + 1, newest + 6):\n"
+            "        try: foreign += os.readlink(f'/proc/{pid}/fd/1') != os.readlink(f'/proc/{pid}/fd/902')\n"
+            "        except OSError: pass\n"
+            "foreign"
+        )
+        for _ in range(3):
+            self.kernel.run("x = 1")
+            self.kernel.submit(code, mode="fork")
+            self.kernel.expect("worker_replaced")
+            end = self.kernel.expect("cell_done")
+            self.assertEqual((end["status"], end["result"]["repr"]), ("success", "0"), end)
+
     def test_one_that_is_started_again_hides_its_memory_too(self):
         self.kernel.run(FIND + "os.kill(zygote, signal.SIGKILL)")
         self.assertEqual(self.kernel.compute("1"), {"value": "1"})

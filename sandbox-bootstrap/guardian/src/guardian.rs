@@ -26,6 +26,7 @@ use crate::memory_limit::MemoryLimit;
 use crate::output::Stream;
 use crate::poller::{Poller, Timer, Token};
 use crate::process::Processes;
+use crate::process_table;
 use crate::strays::Strays;
 use crate::websocket;
 use crate::zygote::{Wanted, Zygote};
@@ -446,11 +447,19 @@ impl Guardian {
                 return None;
             }
             let made = self.zygote.make(wanted, payload, given, self.poller.patience(ZYGOTE_ANSWER));
-            if made.is_some() || self.zygote.pid().is_some() {
+            if made.is_some_and(|pid| !self.is_new_child(pid)) {
+                self.zygote.give_up(); // somebody else speaks for it
+            } else if made.is_some() || self.zygote.pid().is_some() {
                 return made;
             }
         }
         None
+    }
+
+    /// Whether this can be a process that was just made. It may have ended, but nobody has reaped it.
+    fn is_new_child(&self, pid: i32) -> bool {
+        let is_child = process_table::row(pid).is_some_and(|row| row.parent == self.processes.own());
+        is_child && !self.by_pid.contains_key(&pid) && !self.living().contains(&pid)
     }
 
     /// Whether Python's first process is there; it is started anew if code of the session has killed it.

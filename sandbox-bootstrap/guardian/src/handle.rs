@@ -186,6 +186,12 @@ impl Handle {
         }
     }
 
+    /// Watches nothing of it any more: it has ended, and is kept for what is known about it.
+    pub fn unwatch(&mut self, poller: &Poller) {
+        self.read(false, poller);
+        self.look_no_more(poller);
+    }
+
     /// Whether the end of the runner is noticed at once.
     pub fn is_watched(&self) -> bool {
         self.pidfd.is_some()

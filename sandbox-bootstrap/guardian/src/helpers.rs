@@ -24,7 +24,7 @@ use rustix::io;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
-use rustix::process::{self, DumpableBehavior, Pid, Signal, WaitOptions};
+use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::channel::send_descriptors;
 use crate::limits::{RESERVE_BYTES, RESERVE_FROM_PERCENT, WORKER_OOM_SCORE};
@@ -32,10 +32,12 @@ use crate::poller::{Poller, Token, Watch};
 use crate::process::send_signal;
 use crate::sys;
 
-pub const INBOX: &str = "--inbox";
 pub const RESERVE: &str = "--reserve";
 pub const PROBE: &str = "--probe";
 const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// What a process ends with if its program cannot be run.
+const EXIT_NO_PROGRAM: i32 = 127;
 
 /// A command that starts this program as a helper, with nothing but what is added to it.
 fn helper(arguments: &[&str]) -> Command {
@@ -47,10 +49,12 @@ fn helper(arguments: &[&str]) -> Command {
     command
 }
 
-fn start(command: &mut Command) -> io::Result<i32> {
-    let child =
-        command.spawn().map_err(|error| io::Errno::from_io_error(&error).unwrap_or(io::Errno::AGAIN))?;
-    i32::try_from(child.id()).map_err(|_| io::Errno::OVERFLOW)
+/// Starts a program. Where it cannot be run, the process ends at once.
+pub fn start(command: &mut Command) -> io::Result<i32> {
+    sys::fork_into(|| {
+        let _ = command.exec();
+        EXIT_NO_PROGRAM
+    })
 }
 
 /// Starts the child on which the probe tries things out; it waits until its input ends.
@@ -63,7 +67,6 @@ pub fn run(arguments: &[String]) -> Option<i32> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         [PROBE] => Some(be_probe()),
-        [INBOX, guardian] => Some(be_inbox(guardian.parse().ok()?)),
         [RESERVE, score, size] => Some(be_reserve(score, size.parse().ok()?)),
         _ => None,
     }
@@ -91,14 +94,17 @@ fn be_reserve(score: &str, size: usize) -> i32 {
     }
 }
 
-fn be_inbox(guardian: i32) -> i32 {
+/// A fork of the guardian, and no program of its own: so nobody can open its memory at any time.
+fn be_inbox(guardian: Option<Pid>, receives: OwnedFd, passes_on: OwnedFd) -> i32 {
     // A datagram socket does not report that the guardian has closed its end.
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
-    if process::getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(guardian) {
+    if process::getppid() != guardian {
         return 0; // it died before
     }
-    let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     settle(c"belljar-inbox");
+    if keep_only(&receives, &passes_on).is_err() {
+        return 1;
+    }
     let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
     while let Ok(came) = receive_descriptors(stdin.as_fd()) {
         for descriptor in came.iter().filter(|descriptor| rollup_of(descriptor.as_fd()).is_some()) {
@@ -106,6 +112,16 @@ fn be_inbox(guardian: i32) -> i32 {
         }
     }
     0
+}
+
+/// Makes these the standard input and output, and closes all else that the guardian has open.
+fn keep_only(stdin: &OwnedFd, stdout: &OwnedFd) -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(stdin)?;
+    rustix::stdio::dup2_stdout(stdout)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    crate::close_inherited();
+    Ok(())
 }
 
 /// Receives one byte and at most one descriptor; the system closes others that came with it.
@@ -179,8 +195,9 @@ fn open_inbox(poller: &Poller) -> io::Result<OpenInbox> {
     let pair = || net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let ((receives, runner_end), (socket, its)) = (pair()?, pair()?);
     io::ioctl_fionbio(&socket, true)?;
-    let guardian = process::getpid().as_raw_nonzero().to_string();
-    let pid = start(helper(&[INBOX, &guardian]).stdin(receives).stdout(its))?;
+    let guardian = Some(process::getpid());
+    let ends = (receives, its);
+    let pid = sys::fork_into(|| be_inbox(guardian, ends.0, ends.1))?;
     let mut watch = Watch::new(Token::Inbox);
     watch.set(poller, &socket, EventFlags::IN);
     Ok(OpenInbox { pid, socket, runner_end, _watch: watch })

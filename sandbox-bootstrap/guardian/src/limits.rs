@@ -89,6 +89,10 @@ pub const REDO_ALL_BYTES: usize = 256 * 1024;
 /// If there was no process or no memory for a checkpoint, it is tried again.
 pub const CHECKPOINT_RETRY: Duration = ms(200);
 pub const CHECKPOINT_TRIES: u32 = 10;
+/// Workers that end one after the other without a cell. After the first number, cells that needed no checkpoint are not
+/// repeated any more, because repeating them may be what ends the workers; after the second, a fresh worker is started.
+pub const DEATHS_WITHOUT_REDO: u32 = 2;
+pub const DEATHS_WITHOUT_CHECKPOINTS: u32 = 8;
 /// A worker that reported the end of a cell answers within this time that its first thread is free, or a checkpoint
 /// replaces it.
 pub const BACK: Duration = ms(10_000);
@@ -133,6 +137,8 @@ pub const REAP_IDLE: Duration = ms(5_000);
 /// Used where the host's kernel has no pidfd and the end of a runner is only found by polling.
 pub const REAP_WITHOUT_PIDFD: Duration = ms(20);
 pub const REAPED_REMEMBERED: usize = 256;
+/// More than there can be processes in a sandbox.
+pub const REAPED_AT_ONCE: usize = 8192;
 /// A copy that has ended becomes a child of the guardian within this time, or never does.
 pub const ORPHANED: Duration = ms(1_000);
 pub const KILL_ROUNDS: u32 = 50;

@@ -94,7 +94,8 @@ fn parse_options(arguments: &[String]) -> Option<BTreeMap<&str, String>> {
         .then_some(options)
 }
 
-/// Closes what the starter of the sandbox left open: neither the guardian nor the guest may have it.
+/// Closes what the starter of this process left open, except for the standard descriptors: neither the guardian nor the
+/// guest may have what the starter of the sandbox has, nor a helper what the guardian has.
 fn close_inherited() {
     let Ok(listing) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> =

@@ -38,6 +38,8 @@ pub struct MainLine {
     pub at_worker_start: Vec<Untold>,
     /// Starts of workers that failed in a row.
     pub failed_starts: u32,
+    /// Workers that ended in a row at rest, without a cell between them.
+    pub deaths_in_a_row: u32,
     /// Checkpoints of the present state that failed.
     pub failed_checkpoints: u32,
     /// When the first cell ended whose changes no checkpoint holds.
@@ -158,7 +160,7 @@ impl Guardian {
             (worker.state_of, worker.last_cell) = (cell, cell);
             worker.position += 1;
         }
-        self.line.failed_checkpoints = 0;
+        (self.line.failed_checkpoints, self.line.deaths_in_a_row) = (0, 0);
         if self.line.unsaved_since.is_none() && !self.has_newest() {
             self.line.unsaved_since = Some(Instant::now());
         }

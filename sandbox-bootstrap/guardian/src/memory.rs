@@ -1,7 +1,8 @@
 //! How much memory the sandbox uses.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -13,6 +14,8 @@ use crate::process_table;
 const ROLLUPS: usize = 64;
 const ROLLUP_FILE_BYTES: usize = 8192;
 const NAMELESS_KEPT: usize = 4096;
+/// Bytes of a list of mappings that are read. A process with a longer one counts as larger than any limit.
+const MAPS_BYTES: u64 = 8 * 1024 * 1024;
 /// The system's name for shared memory without one.
 const NAMELESS: &str = "/dev/zero (deleted)";
 
@@ -140,12 +143,13 @@ impl Memory {
     /// What processes use together, where a page that n processes share counts as an nth for each.
     pub fn total(&mut self, pids: &[i32], processes: &mut Processes) -> u64 {
         let mut still = Stillness::new(processes);
-        let (mut own, mut shared) = (0, 0);
+        // Code of the session chooses some of the numbers, so no sum may overflow.
+        let (mut own, mut shared) = (0_u64, 0_u64);
         for pid in pids {
             still.look();
             let share = self.share(*pid);
-            own += share.0 - share.1.min(share.0);
-            shared += share.1;
+            own = own.saturating_add(share.0.saturating_sub(share.1));
+            shared = shared.saturating_add(share.1);
         }
         let nameless = self.nameless(pids, &mut still);
         still.end();
@@ -163,7 +167,7 @@ impl Memory {
         }
         // The process hides its memory, or has ended. What it shares with others counts in full then.
         let [own, shared] = status(pid);
-        (own + shared, shared)
+        (own.saturating_add(shared), shared)
     }
 
     /// The memory of a process, except for what a disk backs, with the files that lie in memory.
@@ -188,8 +192,8 @@ impl Memory {
 
     /// Shared memory may be mapped files or not; no page is counted twice, at the price that some are not counted.
     fn with_files(&self, own: u64, shared: u64, nameless: u64) -> u64 {
-        let files: u64 = self.folders.iter().map(|folder| bytes_of_files(folder)).sum();
-        own + shared.max(nameless + files)
+        let files = sum(self.folders.iter().map(|folder| bytes_of_files(folder)));
+        own.saturating_add(shared.max(nameless.saturating_add(files)))
     }
 
     /// Shared memory that is no file. A process can release its pages while they stay allocated, so all of it counts.
@@ -198,9 +202,9 @@ impl Memory {
         for pid in pids {
             still.look();
             // A process that has ended, or hides, shows nothing: then its own pages are all that can be seen.
-            let Ok(maps) = fs::read(format!("/proc/{pid}/maps")) else { continue };
-            let maps = String::from_utf8_lossy(&maps);
-            for (key, extent) in maps.lines().filter_map(parse_nameless) {
+            let Ok(maps) = File::open(format!("{}/maps", folder_of(*pid))) else { continue };
+            let Some(found) = nameless_in(maps) else { return u64::MAX };
+            for (key, extent) in found {
                 // Pages that are no longer mapped stay allocated as long as any part is mapped.
                 let known = self.nameless_ends.get(&key).copied().unwrap_or(0);
                 let end: &mut u64 = ends.entry(key).or_default();
@@ -210,7 +214,7 @@ impl Memory {
         if self.nameless_ends.len() > NAMELESS_KEPT {
             self.nameless_ends.clear();
         }
-        let total = ends.values().sum();
+        let total = sum(ends.values().copied());
         self.nameless_ends.extend(ends);
         total
     }
@@ -266,7 +270,7 @@ impl Memory {
         let text = String::from_utf8_lossy(&buffer[..count]);
         let [seen] = sums(&text, ["Rss:"]);
         // The process may run another program by now, while the descriptor shows the memory from when it was opened.
-        let hides = status(pid).iter().sum::<u64>() > seen + ROLLUP_SLACK_BYTES;
+        let hides = resident(pid) > seen.saturating_add(ROLLUP_SLACK_BYTES);
         if hides { [0; N] } else { sums(&text, keys) }
     }
 }
@@ -315,7 +319,9 @@ fn folders_in_memory() -> Vec<&'static str> {
 }
 
 fn bytes_of_files(folder: &str) -> u64 {
-    rustix::fs::statvfs(folder).map_or(0, |room| (room.f_blocks - room.f_bfree) * room.f_frsize)
+    rustix::fs::statvfs(folder).map_or(0, |room| {
+        room.f_blocks.saturating_sub(room.f_bfree).saturating_mul(room.f_frsize)
+    })
 }
 
 /// The number in a file; `None` if it is not there, or `max`.
@@ -330,17 +336,28 @@ fn cached(counters: &Counters, keys: &[&str]) -> u64 {
         let (name, value) = line.split_once(' ')?;
         keys.contains(&name.strip_prefix(counters.prefix)?).then(|| value.trim().parse::<u64>().ok())?
     };
-    text.lines().filter_map(row).sum()
+    sum(text.lines().filter_map(row))
 }
 
 /// Memory of a process of its own, and shared memory, except for what a disk backs; quick to read.
 fn status(pid: i32) -> [u64; 2] {
-    kibibytes(&format!("/proc/{pid}/status"), ["RssAnon:", "RssShmem:"])
+    kibibytes(&format!("{}/status", folder_of(pid)), ["RssAnon:", "RssShmem:"])
+}
+
+/// Where `/proc` shows the memory of a process. If its first thread has ended, only its other threads show it.
+fn folder_of(pid: i32) -> String {
+    let thread = process_table::other_thread(pid);
+    thread.map_or_else(|| format!("/proc/{pid}"), |thread| format!("/proc/{pid}/task/{thread}"))
+}
+
+/// A sum that ends at the largest number.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// Memory of a process, shared or not, except for what a disk backs.
 pub fn resident(pid: i32) -> u64 {
-    status(pid).iter().sum()
+    sum(status(pid).into_iter())
 }
 
 /// For each key, the sum in bytes of the lines that start with it.
@@ -349,17 +366,29 @@ fn kibibytes<const N: usize>(path: &str, keys: [&str; N]) -> [u64; N] {
 }
 
 fn sums<const N: usize>(text: &str, keys: [&str; N]) -> [u64; N] {
-    let mut totals = [0; N];
+    let mut totals = [0_u64; N];
     for line in text.lines() {
         for (total, key) in totals.iter_mut().zip(keys) {
             if line.starts_with(key) {
                 let kibibytes =
                     line.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
-                *total += kibibytes.unwrap_or(0) * 1024;
+                *total = total.saturating_add(kibibytes.unwrap_or(0).saturating_mul(1024));
             }
         }
     }
     totals
+}
+
+/// Pieces of nameless shared memory in a list of mappings, and how far each reaches. `None` if the list is too long:
+/// code of the session chooses how many mappings there are, and how long their names.
+fn nameless_in(maps: impl Read) -> Option<Vec<((String, String), u64)>> {
+    let mut maps = BufReader::new(maps.take(MAPS_BYTES));
+    let (mut found, mut line) = (Vec::new(), Vec::new());
+    while maps.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+        found.extend(std::str::from_utf8(&line).ok().and_then(parse_nameless));
+        line.clear();
+    }
+    (maps.get_ref().limit() > 0).then_some(found)
 }
 
 /// Which piece of nameless shared memory a line of `maps` shows, and how far it reaches.
@@ -390,5 +419,22 @@ mod tests {
         let line = "7f00-7f80 rw-s 00000040 00:01 1027   /dev/zero (deleted)";
         assert_eq!(parse_nameless(line), Some((("00:01".into(), "1027".into()), 0xC0)));
         assert_eq!(parse_nameless("7f00-7f80 rw-s 00000040 00:01 1027   /dev/shm/x"), None);
+    }
+
+    #[test]
+    fn no_list_of_mappings_takes_memory_without_bound() {
+        let line = b"7f00-7f80 rw-s 00000040 00:01 1027   /dev/zero (deleted)\n";
+        let other = b"7f00-7f80 rw-s 00000040 00:01 1027   /tmp/\xff\n";
+        let maps = [&other[..], line, other].concat();
+        assert_eq!(nameless_in(&maps[..]).map(|found| found.len()), Some(1));
+        assert!(nameless_in(std::io::repeat(b'a')).is_none());
+    }
+
+    #[test]
+    fn sums_of_what_code_of_the_session_chooses_do_not_overflow() {
+        assert_eq!(sum([u64::MAX, 1].into_iter()), u64::MAX);
+        assert_eq!(sums(&format!("Pss: {} kB\nPss: 1 kB\n", u64::MAX), ["Pss:"]), [u64::MAX]);
+        let memory = Memory::new(false);
+        assert_eq!(memory.with_files(1, u64::MAX, u64::MAX), u64::MAX);
     }
 }

@@ -107,6 +107,7 @@ impl Guardian {
     fn cell_begun(&mut self, index: u32, payload: &[u8]) -> bool {
         let Some(handle) = self.handles.get_mut(&index) else { return true };
         handle.begun = true;
+        self.line.deaths_in_a_row = 0;
         handle.names = if payload.len() <= NAMES_BYTES { payload.to_vec() } else { Vec::new() };
         handle.cell != 0
     }
@@ -212,7 +213,8 @@ impl Guardian {
             return;
         }
         let is_taken = self.by_pid.contains_key(&pid) || self.living().contains(&pid);
-        if is_taken || !(is_gone || self.processes.comes_of_us(pid)) {
+        let is_ours = || process_table::is_process(pid) && self.processes.comes_of_us(pid);
+        if is_taken || !(is_gone || is_ours()) {
             // Code of the runner that was asked for a copy poses as the copy.
             self.copy_missing(index);
             if let Some(parent) = parent {

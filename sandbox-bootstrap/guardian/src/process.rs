@@ -7,7 +7,7 @@ use std::thread::sleep;
 use rustix::process::{self, Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use crate::controls;
-use crate::limits::{CROWD, KILL_ROUNDS, RUNNER_INDEXES, STAND_POLL};
+use crate::limits::{CROWD, KILL_ROUNDS, REAPED_AT_ONCE, RUNNER_INDEXES, STAND_POLL};
 use crate::process_table::{self, Kept, Rows, Which};
 
 /// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
@@ -27,10 +27,13 @@ fn send_to_all(signal: Signal) {
     let _ = process::kill_process_group(Pid::INIT, signal);
 }
 
-/// Children that have ended, with their exit codes as in `subprocess`: n for an exit, negative for a signal.
+/// Children that have ended, with their exit codes as in `subprocess`: n for an exit, negative for a signal. Only so many
+/// at a time, because others may end as fast as these are reaped.
 pub fn reap() -> Vec<(i32, i32)> {
     let mut ended = Vec::new();
-    while let Ok(Some((pid, status))) = process::wait(WaitOptions::NOHANG) {
+    while ended.len() < REAPED_AT_ONCE
+        && let Ok(Some((pid, status))) = process::wait(WaitOptions::NOHANG)
+    {
         let code = status.exit_status().or_else(|| status.terminating_signal().map(|number| -number));
         ended.push((pid.as_raw_nonzero().get(), code.unwrap_or(0)));
     }
@@ -54,6 +57,11 @@ impl Processes {
         let most = process::getrlimit(Resource::Rttime).maximum;
         let own = process::getpid().as_raw_nonzero().get();
         Self { own, can_tag: most.is_none_or(|most| most >= TAGS_END), halted: false }
+    }
+
+    /// The guardian's own pid.
+    pub fn own(&self) -> i32 {
+        self.own
     }
 
     pub fn is_init(&self) -> bool {

@@ -14,6 +14,7 @@ pub struct Row {
     pub stands: bool,
     /// In clock ticks since the machine's start.
     pub started: u64,
+    /// No thread of it is left. A process whose first thread has ended is listed as a zombie, too, and lives on.
     pub is_zombie: bool,
 }
 
@@ -25,14 +26,32 @@ fn parse_row(stat: &[u8]) -> Option<Row> {
     let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let text = std::str::from_utf8(&stat[behind..]).ok()?;
     let fields: Vec<&str> = text.split_ascii_whitespace().take(20).collect();
-    let state = *fields.first()?;
+    let (state, threads) = (*fields.first()?, fields.get(17)?.parse::<u64>().ok()?);
     Some(Row {
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         stands: matches!(state, "T" | "t"),
         started: fields.get(19)?.parse().ok()?,
-        is_zombie: matches!(state, "Z" | "X"),
+        is_zombie: matches!(state, "Z" | "X") && threads <= 1,
     })
+}
+
+/// A living thread of a process whose first thread has ended; `None` for any other process.
+pub fn other_thread(pid: i32) -> Option<i32> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    if !stat[behind..].starts_with(b" Z") {
+        return None;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(|thread| *thread != pid)
+}
+
+/// Whether this is the number of a process; threads have numbers, too.
+pub fn is_process(pid: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    group.and_then(|group| group.trim().parse().ok()) == Some(pid)
 }
 
 /// The row of a process, which may be a zombie.
@@ -168,6 +187,9 @@ mod tests {
         let expected = Row { parent: 3, session: 5, stands: true, started: 99, is_zombie: false };
         assert_eq!(parse_row(stat), Some(expected));
         assert_eq!(parse_row(b"7 (a"), None);
+        let zombie = |threads: u64| format!("7 (a) Z 3 7 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 99 0");
+        assert!(parse_row(zombie(1).as_bytes()).unwrap().is_zombie);
+        assert!(!parse_row(zombie(2).as_bytes()).unwrap().is_zombie);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::frames::{self, After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::limits::{
-    CROWD, NAMES_BYTES, PROMOTE, PROMOTE_HALTED, PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
+    CROWD, DEATHS_WITHOUT_CHECKPOINTS, DEATHS_WITHOUT_REDO, NAMES_BYTES, PROMOTE, PROMOTE_HALTED, PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
 };
 use crate::poller::Timer;
 use crate::process_table::Which;
@@ -158,8 +158,12 @@ impl Guardian {
         let cell = self.handles.get(&index).map_or(0, |handle| handle.cell);
         self.end_cell(index);
         self.line.worker = None;
-        let Some(ended) = self.drop_handle(index) else { return };
+        let Some(mut ended) = self.drop_handle(index) else { return };
+        ended.unwatch(&self.poller);
         let was_reset = !ended.resets.is_empty();
+        if cell == 0 && !was_reset {
+            self.give_up_what_kills();
+        }
         if let Some(request) = ended.preload_request.filter(|_| !ended.killed) {
             // The next worker would die of the imports, too.
             self.line.imports = None;
@@ -189,6 +193,21 @@ impl Guardian {
             self.start_worker();
         } else {
             self.start_worker_later(); // it ended before its first message
+        }
+    }
+
+    /// Where workers end again and again without a cell, takes away what the next one would die of, too.
+    fn give_up_what_kills(&mut self) {
+        self.line.deaths_in_a_row += 1;
+        if self.line.deaths_in_a_row > DEATHS_WITHOUT_CHECKPOINTS {
+            self.drop_checkpoints();
+        } else if self.line.deaths_in_a_row > DEATHS_WITHOUT_REDO {
+            for checkpoint in &self.line.ring {
+                if let Some(handle) = self.handles.get_mut(checkpoint) {
+                    handle.redo.clear();
+                    handle.given_later = false;
+                }
+            }
         }
     }
 

@@ -17,6 +17,21 @@ pub fn can_make_user_namespace() -> bool {
     unsafe { libc::unshare(libc::CLONE_NEWUSER) == 0 }
 }
 
+/// Makes a child that does the work and ends with its result. Unlike `Command::spawn`, this does not wait until the child
+/// runs another program: code of the session could stop the child before that, and the guardian would wait for ever.
+pub fn fork_into(work: impl FnOnce() -> i32) -> rustix::io::Result<i32> {
+    // SAFETY: this process has one thread, so that no lock is held by another one; the child never returns from here.
+    match unsafe { libc::fork() } {
+        -1 => Err(rustix::io::Errno::AGAIN),
+        0 => {
+            let code = work();
+            // SAFETY: the process ends at once.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Ok(pid),
+    }
+}
+
 /// Closes a descriptor that was open when the program started, and that nothing in it owns.
 pub fn close(descriptor: i32) {
     // SAFETY: the caller names only descriptors from before the program opened any itself, or that are closed again.

@@ -14,6 +14,7 @@ use rustix::pipe::{self, PipeFlags};
 use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::channel::send_descriptors;
+use crate::helpers;
 use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES};
 use crate::process::send_signal;
 use crate::wire::{self, MessageReader};
@@ -100,9 +101,7 @@ impl Zygote {
         io::ioctl_fionbio(&answers, true)?;
         let mut command = Command::new(&self.python);
         command.args(["-I", "-X", "utf8", "-B", &self.kernel, "--zygote", &self.workspace]);
-        let child = command.stdin(its).stdout(speaks).stderr(Stdio::inherit()).spawn();
-        let child = child.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
-        let pid = i32::try_from(child.id()).map_err(|_| Errno::OVERFLOW)?;
+        let pid = helpers::start(command.stdin(its).stdout(speaks).stderr(Stdio::inherit()))?;
         Ok(Running { pid, socket, answers, reader: MessageReader::default() })
     }
 
@@ -118,13 +117,24 @@ impl Zygote {
         let deadline = Instant::now() + patience.min(ZYGOTE_ANSWER);
         send_signal(running.pid, Signal::CONT); // user code may have stopped it
         let message = wire::pack_parts(wanted as u8, payload);
-        let made = running.ask(&message, given, deadline).ok().and_then(|()| running.answer(deadline));
+        let made = match running.ask(&message, given, deadline) {
+            // Code of the session has as many descriptors on their way as its user may have: nothing was sent.
+            Err(Errno::TOOMANYREFS) => return None,
+            Err(_) => None,
+            Ok(()) => running.answer(deadline),
+        };
         if let Some((MADE, payload)) = made {
             return Some(wire::parse_pid(&payload)).filter(|pid| *pid > 0);
         }
-        send_signal(running.pid, Signal::KILL);
-        self.running = None;
+        self.give_up();
         None
+    }
+
+    /// Ends it; the next request starts another one.
+    pub fn give_up(&mut self) {
+        if let Some(running) = self.running.take() {
+            send_signal(running.pid, Signal::KILL);
+        }
     }
 }
 
