@@ -393,6 +393,7 @@ class Await(KernelTest):
             "    except asyncio.CancelledError:\n        caught = n\nn"
         )
         self.kernel.wait_for_output(run, "ready\n")
+        time.sleep(0.03)  # what was printed is here before `print` has returned
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
         self.assertEqual((run.end["status"], run.value), ("success", "19"), run.end)

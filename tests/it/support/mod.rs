@@ -121,14 +121,33 @@ impl Ran {
     }
 }
 
-/// The configuration with a pool of the size that `BELLJAR_TEST_POOL` says, unless a test has its own. Without the
-/// variable there is none, so that a test finds the sandboxes that it made and no others.
-fn with_pool(config: &str) -> String {
-    if config.contains("[pool]") {
-        return config.to_owned();
+/// The configuration with a pool of the size that `BELLJAR_TEST_POOL` says, and with the checkpoints that
+/// `BELLJAR_TEST_CHECKPOINTING` says, unless a test has its own. Without the first variable there is no pool, so that a
+/// test finds the sandboxes that it made and no others.
+fn of_the_matrix(config: &str) -> String {
+    let mut config = config.to_owned();
+    if !config.contains("[pool]") {
+        let size = std::env::var("BELLJAR_TEST_POOL").unwrap_or_else(|_| "0".into());
+        config = format!("{config}\n[pool]\nsize = {size}\n");
     }
-    let size = std::env::var("BELLJAR_TEST_POOL").unwrap_or_else(|_| "0".into());
-    format!("{config}\n[pool]\nsize = {size}\n")
+    let Ok(policy) = std::env::var("BELLJAR_TEST_CHECKPOINTING") else { return config };
+    let line = format!("[sandbox]\ncheckpointing = \"{policy}\"\n");
+    if config.contains("checkpointing") {
+        config
+    } else if config.contains("[sandbox]\n") {
+        config.replacen("[sandbox]\n", &line, 1)
+    } else {
+        config + &line
+    }
+}
+
+/// False where the tests run without checkpoints: then a cell that dies takes the variables along, and nothing is undone.
+pub fn keeps_variables() -> bool {
+    let keeps = std::env::var("BELLJAR_TEST_CHECKPOINTING").as_deref() != Ok("off");
+    if !keeps {
+        eprintln!("NOT RUN: this test needs checkpoints, and BELLJAR_TEST_CHECKPOINTING=off is set");
+    }
+    keeps
 }
 
 fn home() -> tempfile::TempDir {
@@ -217,7 +236,7 @@ impl Daemon {
         let ground = jails::ground();
         let config = if ground.is_some() { jails::with_backend(config) } else { config.to_owned() };
         let user = user.or(ground.and_then(|ground| ground.user));
-        let config = with_pool(&config);
+        let config = of_the_matrix(&config);
         std::fs::write(home.path().join("config.toml"), config).expect("a configuration");
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");

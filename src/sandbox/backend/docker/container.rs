@@ -18,6 +18,10 @@ use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec, bridge_dir};
 
+/// How often, and after which pause, the engine is asked again while it has not heard of the change before.
+const PAUSE_TRIES: u32 = 40;
+const PAUSE_RETRY: Duration = Duration::from_millis(25);
+
 pub struct Container {
     engine: Arc<Engine>,
     name: String,
@@ -80,11 +84,30 @@ impl Container {
         Ok(Some(Self::seen(engine, name, inspected, socket)))
     }
 
-    async fn unpause(&self) -> Result<(), Problem> {
-        match self.engine.unpause(&self.name).await {
-            Err(EngineError::Refused { message, .. }) if message.contains("not paused") => Ok(()),
-            other => other.map_err(|error| error.problem()),
+    /// Freezes or thaws the container. Either is done if it is so already.
+    ///
+    /// The engine hears of its own changes through events, so that for a moment after one it may hold the container for
+    /// what it was before, and refuse. The container's own group tells how it is; the engine is asked again until it has
+    /// heard of it, too.
+    async fn pause(&self, wanted: bool) -> Result<(), Problem> {
+        for tried in 0.. {
+            let (answer, refusal) = if wanted {
+                (self.engine.pause(&self.name).await, "already paused")
+            } else {
+                (self.engine.unpause(&self.name).await, "not paused")
+            };
+            let is_refused =
+                matches!(&answer, Err(EngineError::Refused { message, .. }) if message.contains(refusal));
+            let is_frozen = || self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(wanted);
+            if is_refused && is_frozen() == wanted {
+                break;
+            }
+            if !is_refused || tried >= PAUSE_TRIES {
+                return answer.map_err(|error| error.problem());
+            }
+            tokio::time::sleep(PAUSE_RETRY).await;
         }
+        Ok(())
     }
 
     /// Asks the engine for the state of the container after its end.
@@ -144,11 +167,11 @@ impl RunningSandbox for Container {
     }
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        async { self.engine.pause(&self.name).await.map_err(|error| error.problem()) }.boxed()
+        self.pause(true).boxed()
     }
 
     fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.unpause().boxed()
+        self.pause(false).boxed()
     }
 
     fn is_frozen(&self) -> bool {
