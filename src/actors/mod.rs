@@ -16,7 +16,7 @@ pub mod llm;
 pub mod pool;
 pub mod reaper;
 pub mod replay;
-pub mod restarted;
+pub mod restarting_actor;
 pub mod results;
 pub mod session;
 mod sink;

@@ -8,8 +8,8 @@ use super::app::App;
 use super::peer::Peer;
 use super::problems::{ApiResult, Refused};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 /// Characters of the path that are kept in the record.
 const ACT_CHARS: usize = 200;
@@ -28,7 +28,7 @@ impl App {
         };
         let found = self.directory.find(owner, name, of_all).ok_or_else(none)?;
         let roots = found.owner.is_root() && !peer.principal.is_root();
-        if roots && !peer.looks_or_stops && controls::holds("only_root_acts_in_sessions_of_root") {
+        if roots && !peer.looks_or_stops && security_controls::holds("only_root_acts_in_sessions_of_root") {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
                 .hint("look at it, interrupt it or remove it; or make a session of your own")
                 .into());

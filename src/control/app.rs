@@ -15,7 +15,7 @@ use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;
-use crate::actors::restarted::Restarted;
+use crate::actors::restarting_actor::RestartingActor;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::config::Settings;
 use crate::protocol::ids::Seq;
@@ -28,7 +28,7 @@ use crate::tools::Registry;
 pub struct App {
     pub supervisor: SupervisorRef,
     pub directory: Directory,
-    pub jobs: Restarted<JobsMsg>,
+    pub jobs: RestartingActor<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
     pub pool: Pool,

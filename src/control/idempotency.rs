@@ -18,7 +18,7 @@ use super::in_work::{Entry, Work};
 use super::peer::Peer;
 use super::problems::{ApiResult, Refused};
 use super::routes::{cells, sessions};
-use crate::actors::session::keyed::CellTarget;
+use crate::actors::session::keyed_request::CellTarget;
 use crate::memory::MemoryPurpose;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::{CONNECTIONS_PER_USER, FRAME_BYTES};

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
+use crate::security_controls;
 use crate::store::{Journal, JournalError};
 
 /// The name under which these bytes appear in a user's quota.
@@ -63,7 +63,7 @@ impl KeyAccounts {
                 let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
             }
         }
-        if controls::holds("answer_charge") {
+        if security_controls::holds("answer_charge") {
             gauge.grow(Kind::Journal, bytes)?;
         }
         Ok(())

@@ -4,12 +4,12 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::controls;
 use crate::protocol::limits::{
     CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
 };
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -83,7 +83,7 @@ impl UserSlots {
         let all: usize = counts.values().sum();
         let own = counts.entry(user).or_default();
         let taken = *own >= self.per_user || (all >= self.all && *own >= self.sure);
-        if taken && controls::holds("places_are_counted") {
+        if taken && security_controls::holds("places_are_counted") {
             return None;
         }
         *own += 1;

@@ -18,9 +18,9 @@ use super::caller::Caller;
 use super::hang_ups::HangUps;
 use super::peer::{Connection, UserSlot, UserSlots};
 use super::problems::Refused;
-use crate::controls;
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -82,7 +82,9 @@ fn let_in(
 ) -> Result<(Principal, UserSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
     let caller = Principal::new(credentials.uid());
-    if controls::holds("one_user_is_served") && only.is_some_and(|own| caller != own && !caller.is_root()) {
+    if security_controls::holds("one_user_is_served")
+        && only.is_some_and(|own| caller != own && !caller.is_root())
+    {
         return Err(format!("user {caller} is not the one who is served"));
     }
     let slot = slots.take(caller).ok_or_else(|| format!("user {caller} has too many"))?;
@@ -114,7 +116,7 @@ async fn serve_connection(
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .max_buf_size(CONNECTION_BUFFER_BYTES)
-        .header_read_timeout(controls::setting("requests_come_in_time", REQUEST_HEAD))
+        .header_read_timeout(security_controls::setting("requests_come_in_time", REQUEST_HEAD))
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::keep_with;
 use crate::actors::holding::Hold;
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{AskScope, Event, EventBody};
@@ -21,6 +20,7 @@ use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse;
+use crate::security_controls;
 use crate::store::{EventLog, Gone, Rendered};
 
 /// The most events in one chunk. A chunk larger than [`SMALL_BYTES`] is a single event, which is charged before it is
@@ -200,7 +200,7 @@ impl Feed {
     /// is read ahead.
     async fn room_for_next(&self) -> ReadAdmission {
         let size = self.log.next_size(self.after).unwrap_or(0);
-        if size <= SMALL_BYTES || !controls::holds("stream_charge") {
+        if size <= SMALL_BYTES || !security_controls::holds("stream_charge") {
             return ReadAdmission::Free;
         }
         let mut charge = self.pool.open(MemoryPurpose::Streams);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::refusal::{Refusal, Whose};
 use crate::config::{Limits, Quota};
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::{Kind, QuotaUsage, Share};
+use crate::security_controls;
 
 /// Maximum number of names that a refusal or a view lists.
 const NAMED: usize = 5;
@@ -77,7 +77,7 @@ fn sure_share(kind: Kind, limit: u64) -> u64 {
 fn is_sure(kind: Kind, of_user: u64, of_all: u64, limit: u64) -> bool {
     of_user <= sure_share(kind, limit)
         && of_all < limit.saturating_mul(2)
-        && controls::holds("sure_share_of_the_machine")
+        && security_controls::holds("sure_share_of_the_machine")
 }
 
 impl Books {
@@ -172,8 +172,8 @@ impl Books {
         let limits = [self.limit(owner, kind), self.machine.get(kind)];
         for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
             let judged = match whose {
-                Whose::User => controls::holds("quotas_of_users"),
-                Whose::Machine => controls::holds("quotas_of_the_machine"),
+                Whose::User => security_controls::holds("quotas_of_users"),
+                Whose::Machine => security_controls::holds("quotas_of_the_machine"),
             };
             if let Some(limit) = limit
                 && judged
@@ -329,7 +329,7 @@ impl Books {
     /// A refusal if the user has no tokens left on `day`.
     pub fn may_spend(&mut self, owner: Principal, day: u64) -> Result<(), Refusal> {
         self.on(owner, day);
-        if controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
+        if security_controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
     }
 
     fn on(&mut self, owner: Principal, day: u64) -> &mut Spent {

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, oneshot};
 use super::books::{Amounts, Books, HoldId};
 use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
-use crate::fair_queue::{FairQueue, Full, Place};
+use crate::fair_queue::{FairQueue, Full, QueueTicket};
 use crate::memory::{Memory, Pool, keep_small};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -58,7 +58,7 @@ pub struct Gauge {
 #[derive(Debug)]
 pub struct PermitWaiter {
     ledger: Ledger,
-    place: Place,
+    place: QueueTicket,
     granted: oneshot::Receiver<Permit>,
 }
 

@@ -45,7 +45,7 @@ pub enum Phase {
 struct Beginning {
     cell: CellNumber,
     /// Whether the start is in the journal, so that the cell only waits for a frozen sandbox.
-    written: bool,
+    is_written: bool,
     /// Whether a client interrupted the cell meanwhile.
     interrupted: bool,
 }
@@ -208,7 +208,7 @@ impl<W> Machine<W> {
                 self.wants_permit = false;
                 self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem, out);
             }
-            Input::Started { begin, written } => self.started(begin, written, out),
+            Input::Started { begin, is_written } => self.started(begin, is_written, out),
             Input::PutBack(cell) => self.queue.put_back(cell, true),
             Input::Finished(cell) => {
                 self.touch(now);
@@ -348,7 +348,7 @@ impl<W> Machine<W> {
                 Some(Next::Variables { which, reply_to }) => out.push(Effect::Show { which, reply_to }),
                 Some(Next::Cell(cell)) => {
                     self.begun += 1;
-                    let beginning = Beginning { cell, written: false, interrupted: false };
+                    let beginning = Beginning { cell, is_written: false, interrupted: false };
                     self.beginning.insert(self.begun, beginning);
                     out.push(Effect::Begin { cell, begin: self.begun });
                 }
@@ -359,21 +359,21 @@ impl<W> Machine<W> {
 
     /// Handles the commit of a cell's start. The journal keeps the order, so all earlier starts are written
     /// as well.
-    fn started(&mut self, begin: u64, written: bool, out: &mut Vec<Effect<W>>) {
-        if !written {
+    fn started(&mut self, begin: u64, is_written: bool, out: &mut Vec<Effect<W>>) {
+        if !is_written {
             if let Some(beginning) = self.beginning.remove(&begin) {
                 self.give_up(beginning.cell, UNWRITTEN, out);
             }
             return;
         }
-        self.beginning.range_mut(..=begin).for_each(|(_, beginning)| beginning.written = true);
+        self.beginning.range_mut(..=begin).for_each(|(_, beginning)| beginning.is_written = true);
         if !self.frozen {
             self.run_written(out);
         }
     }
 
     fn run_written(&mut self, out: &mut Vec<Effect<W>>) {
-        while let Some(first) = self.beginning.first_entry().filter(|first| first.get().written) {
+        while let Some(first) = self.beginning.first_entry().filter(|first| first.get().is_written) {
             let Beginning { cell, interrupted, .. } = first.remove();
             let Some(start) = self.queue.running(cell) else { continue };
             let mut start = start.clone();

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::controls;
 use crate::protocol::limits::OUTPUT_SEGMENTS;
 use crate::protocol::result::{OutputSegment, Stream};
+use crate::security_controls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputCaps {
@@ -14,7 +14,11 @@ pub struct OutputCaps {
 
 /// Adds without overflow, because the kernel reports these counts and the guest may forge them.
 fn sum(bytes: u64, more: u64) -> u64 {
-    if controls::holds("numbers_of_guests_saturate") { bytes.saturating_add(more) } else { bytes + more }
+    if security_controls::holds("numbers_of_guests_saturate") {
+        bytes.saturating_add(more)
+    } else {
+        bytes + more
+    }
 }
 
 /// Output bytes tagged with their stream; only the first and the last are kept.

@@ -10,12 +10,12 @@ use super::journal::Journal;
 use super::rows::{all, bytes, int, uuid};
 use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
-use crate::controls;
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
 use crate::protocol::limits::JOB_ACTS_LISTED;
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -72,7 +72,7 @@ impl Journal {
         });
         let mut views = Vec::new();
         for (id, bytes) in ids.map_err(JournalError::from)? {
-            if controls::holds("job_list_charge") {
+            if security_controls::holds("job_list_charge") {
                 room(bytes)?;
             }
             let text = self.text_of_job(id)?.unwrap_or_default();

@@ -15,7 +15,6 @@ use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
 use super::rows::{AppliedFrame, RecorderState, Rest};
 use super::spill::Spill;
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
@@ -24,6 +23,7 @@ use crate::protocol::limits::{
     DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, MARKERS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES,
 };
 use crate::protocol::result::{Display, Stream};
+use crate::security_controls;
 
 /// Placeholders in the output of a sandbox, which are replaced before the output is published.
 pub trait Placeholders: Send + Sync {
@@ -243,7 +243,7 @@ impl Recorder {
             running.displays_dropped = running.displays_dropped.saturating_add(1);
             return;
         }
-        let memory = self.log.memory().filter(|_| controls::holds("display_memory_charge"));
+        let memory = self.log.memory().filter(|_| security_controls::holds("display_memory_charge"));
         let Ok(memory) =
             memory.map(|pool| pool.try_charge(MemoryPurpose::Displays, bytes as u64)).transpose()
         else {

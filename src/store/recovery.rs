@@ -8,11 +8,11 @@ use super::event_log::EventLog;
 use super::recorder::{Recorder, Running, State, UnpublishedOutput};
 use super::rows::{Content, RecorderState, Rest, StoredEvent};
 use super::spill::{Range, Spill};
-use crate::controls;
 use crate::memory::MemoryPurpose;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::result::{Display, Stream};
+use crate::security_controls;
 
 impl Recorder {
     /// A recorder that continues where the journal ends; `running` are the cells that had not ended.
@@ -104,7 +104,7 @@ fn take_event(running: &mut Running, log: &EventLog, text: &str) {
             running.display_bytes += bytes;
             // The displays are already in memory and their cell must not lose them, so they are charged even without
             // room.
-            let memory = log.memory().filter(|_| controls::holds("restored_display_charge"));
+            let memory = log.memory().filter(|_| security_controls::holds("restored_display_charge"));
             running
                 .memory
                 .extend(memory.map(|pool| pool.charge_anyway(MemoryPurpose::Displays, bytes as u64)));

@@ -20,10 +20,10 @@ use super::event_log::LogState;
 use super::idempotency::KeyTarget;
 use super::rows::Row;
 use super::schema;
-use crate::controls;
 use crate::memory::Charge;
 use crate::panics::CrashCounter;
 use crate::protocol::problem::Problem;
+use crate::security_controls;
 
 /// Requests (commands other than events) that may be queued; further callers wait for a permit.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -382,7 +382,7 @@ impl Writer {
         let end = End(Arc::clone(&self.queue));
         let mut deaths = CrashCounter::default();
         while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
-            if deaths.one_more() || !controls::holds("writer_lives_on") {
+            if deaths.one_more() || !security_controls::holds("writer_lives_on") {
                 tracing::error!("the journal's writer panicked too often; the daemon ends");
                 *self.queue.trouble.lock() = Some(Trouble::Failed);
                 self.failed.cancel();

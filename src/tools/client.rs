@@ -13,13 +13,13 @@ use uuid::Uuid;
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
 use super::registry::{Entry, Registry, RegistryError};
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
 use crate::protocol::text::quotable;
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
 use crate::schema::Checker;
+use crate::security_controls;
 
 /// How often the compiled schemas of a lent tool are in memory: with the tool, and in the ask that is being worked on.
 const LENT_COPIES: u64 = 2;
@@ -129,7 +129,7 @@ impl ClientTools {
                 return Err(RegistryError::BadSchema { tool: quotable(&tool.name), problem });
             }
             let (name, paid) = (tool.name.clone(), charge.bytes());
-            if controls::holds("lent_tools_memory_charge") {
+            if security_controls::holds("lent_tools_memory_charge") {
                 let schemas = std::iter::once(&tool.parameters).chain(&tool.output);
                 charge.try_grow(LENT_COPIES * schemas.map(Checker::most_bytes).sum::<u64>())?;
             }

@@ -24,10 +24,10 @@ use super::limited::ProgramSlot;
 use super::port::{Owner, as_failure};
 use super::registry::RegistryError;
 use crate::config::CommandTool;
-use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::problem::Problem;
 use crate::protocol::values;
+use crate::security_controls;
 
 /// The last bytes of the program's stderr that are quoted in the failure.
 const STDERR_BYTES: usize = 4 * 1024;
@@ -121,7 +121,7 @@ fn not_allowed(problem: Problem) -> ToolFailure {
 
 fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {
     let own = rustix::process::geteuid();
-    let ids = if own.is_root() && controls::holds("programs_run_as_the_owner") {
+    let ids = if own.is_root() && security_controls::holds("programs_run_as_the_owner") {
         Some((owner.principal.uid(), owner.gid))
     } else if own.as_raw() == owner.principal.uid() {
         None
@@ -139,7 +139,7 @@ fn keeper(line: UnixStream) -> std::io::Result<Process> {
     process
         .arg(keeper::WORD)
         .env_clear()
-        .envs(controls::handed_on())
+        .envs(security_controls::handed_on())
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(line)))
         .stdout(Stdio::piped())

@@ -18,8 +18,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use super::limited;
-use crate::controls;
 use crate::processes::Identity;
+use crate::security_controls;
 
 /// The only argument of a process that is started as a keeper.
 pub const WORD: &str = "keep-program";
@@ -145,7 +145,7 @@ fn ended(leader: u32) -> std::io::Result<i32> {
 fn end(own: &Identity, leader: u32) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
-    if !controls::holds("programs_end_with_all_that_they_started") {
+    if !security_controls::holds("programs_end_with_all_that_they_started") {
         let group = i32::try_from(leader).ok().and_then(Pid::from_raw);
         let _ = group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::KILL));
         return;

@@ -117,7 +117,7 @@ impl SessionActorState {
             }
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
-            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to),
+            SessionMsg::ResetNoted { is_written, reply_to } => state.reset_noted(is_written, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());

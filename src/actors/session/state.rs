@@ -7,7 +7,7 @@ use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
 use crate::actors::holding::Holders;
-use crate::actors::launch::Ready;
+use crate::actors::launch::ReadySandbox;
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
@@ -113,7 +113,7 @@ pub struct SessionActorState {
     /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,
     /// A sandbox of the pool that the session has claimed, until its executor has it.
-    pub(super) ready_ahead: Option<Box<Ready>>,
+    pub(super) ready_ahead: Option<Box<ReadySandbox>>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
@@ -182,7 +182,7 @@ impl SessionActorState {
 #[derive(Default)]
 pub(super) struct CellPermits {
     /// The permits of the running cells.
-    pub held: HashMap<CellNumber, Permit>,
+    pub running: HashMap<CellNumber, Permit>,
     /// A granted permit for the cell that is first in the queue when it is used.
     pub spare: Option<Permit>,
     pub waiting: Option<AbortOnDropHandle<()>>,

@@ -21,11 +21,11 @@ use tokio::time::timeout;
 use crate::cli::client::autostart::Starter;
 use crate::cli::client::follow::{PAUSE, TRIES};
 use crate::cli::failure::Failure;
-use crate::controls;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::security_controls;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Largest JSON answer or event: a result with all its displays, doubled for the escapes of JSON.
@@ -253,7 +253,7 @@ fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, F
     };
     let strange =
         [listens.map_err(|e| unknown(&e))?, owns.map_err(|e| unknown(&e))?].into_iter().find(is_strange);
-    match strange.filter(|_| controls::holds("commands_know_their_daemon")) {
+    match strange.filter(|_| security_controls::holds("commands_know_their_daemon")) {
         None => Ok(stream),
         Some(uid) => Err(Failure::new(format!("the daemon at `{}` is that of user {uid}", socket.display()))
             .hint("commands talk only to root's daemon and to your own; look at `BELLJAR_SOCKET`")),

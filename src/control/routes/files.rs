@@ -20,7 +20,6 @@ use super::requests::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, in_time, upload_slot};
 use crate::control::problems::ApiResult;
-use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
 use crate::protocol::periods::period;
@@ -29,6 +28,7 @@ use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
 use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage;
+use crate::security_controls;
 
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
@@ -137,7 +137,7 @@ impl Outgoing {
 impl Write for Outgoing {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let chunk = bytes::Bytes::copy_from_slice(bytes);
-        let unread = controls::setting("unread_downloads_end", period("unread", UNREAD));
+        let unread = security_controls::setting("unread_downloads_end", period("unread", UNREAD));
         let within = unread.unwrap_or(Duration::MAX);
         let taken =
             self.runtime.block_on(async { tokio::time::timeout(within, self.chunks.send(chunk)).await });
@@ -178,16 +178,16 @@ pub async fn put(
             return Err(refused);
         }
     };
-    let room = handles.room(&app.settings.sandbox);
+    let open_room = handles.upload_room(&app.settings.sandbox);
     let received = handles.workspace.access(WorkKind::Transfer, move |root| {
         let _slot = slot;
         let received = (|| {
             let path = files::clean(&path)?;
-            let room = room(root)?;
+            let upload_room = open_room(root)?;
             if is_tar {
-                files::read_tar(root, &path, &mut input, &room).map(drop)
+                files::read_tar(root, &path, &mut input, &upload_room).map(drop)
             } else {
-                receive(Upload::begin(root, &path, &room)?, &mut input)
+                receive(Upload::begin(root, &path, &upload_room)?, &mut input)
             }
         })();
         if received.is_err() {

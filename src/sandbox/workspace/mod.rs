@@ -8,13 +8,13 @@ mod folder;
 pub mod gather;
 pub(in crate::sandbox) mod groups;
 mod local;
-mod nameless;
 pub mod owner;
 mod project;
 mod removal;
-pub mod room;
 mod root;
 mod set_id;
+mod unlinked_files;
+pub mod upload_room;
 pub mod usage;
 mod walk;
 

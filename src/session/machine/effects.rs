@@ -53,7 +53,7 @@ pub enum Input<W> {
     /// Whether the start of a cell got into the journal in time.
     Started {
         begin: u64,
-        written: bool,
+        is_written: bool,
     },
     /// The kernel cannot run this cell now.
     PutBack(CellNumber),

@@ -97,7 +97,7 @@ struct World {
     wants_permit: bool,
     permit: bool,
     begins: Vec<(u64, CellNumber)>,
-    written: BTreeSet<CellNumber>,
+    written_cells: BTreeSet<CellNumber>,
     in_sandbox: BTreeMap<CellNumber, Mode>,
     undoing: usize,
     resetting: usize,
@@ -173,7 +173,7 @@ impl World {
             wants_permit: false,
             permit: false,
             begins: Vec::new(),
-            written: BTreeSet::new(),
+            written_cells: BTreeSet::new(),
             in_sandbox: BTreeMap::new(),
             undoing: 0,
             resetting: 0,
@@ -209,12 +209,16 @@ impl World {
             }
             Effect::Begin { cell, begin } => {
                 assert!(std::mem::take(&mut self.permit), "cell {cell} has no permit");
-                self.written.remove(&cell);
+                self.written_cells.remove(&cell);
                 self.begins.push((begin, cell));
             }
             Effect::Run(start) => {
                 assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
-                assert!(self.written.contains(&start.cell), "cell {} is not in the journal", start.cell);
+                assert!(
+                    self.written_cells.contains(&start.cell),
+                    "cell {} is not in the journal",
+                    start.cell
+                );
                 let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
                 assert!(start.mode == Mode::Fork || !main, "two cells of the main line");
                 assert_eq!(self.undoing + self.resetting, 0, "cell {} is in the way", start.cell);
@@ -260,15 +264,15 @@ impl World {
         self.take(Input::Finished(cell));
     }
 
-    fn written(&mut self, place: usize, in_time: bool) {
-        let (begin, _) = self.begins[place];
+    fn commit_begin(&mut self, index: usize, in_time: bool) {
+        let (begin, _) = self.begins[index];
         if in_time {
             // The journal keeps the order of its events.
             let before = self.begins.iter().filter(|(other, _)| *other <= begin);
-            self.written.extend(before.map(|(_, cell)| *cell));
+            self.written_cells.extend(before.map(|(_, cell)| *cell));
         }
-        self.begins.remove(place);
-        self.take(Input::Started { begin, written: in_time });
+        self.begins.remove(index);
+        self.take(Input::Started { begin, is_written: in_time });
     }
 
     fn attaches(&mut self, good: bool) {
@@ -329,7 +333,7 @@ impl World {
                 (self.wants_permit, self.permit) = (false, may);
                 self.take(if may { Input::MayRun } else { Input::MayNotRun(Problem::new(Code::Busy, "no")) });
             }
-            Op::Written { which, in_time } if which < self.begins.len() => self.written(which, in_time),
+            Op::Written { which, in_time } if which < self.begins.len() => self.commit_begin(which, in_time),
             Op::Finish(which) => {
                 if let Some(cell) = self.nth(which).filter(|_| !self.frozen) {
                     self.finish(cell);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Begun, Died, OpenCall, Restored, Span, WaitingCall};
-use crate::controls;
 use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
@@ -14,6 +13,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::security_controls;
 use crate::session::approvals::{Approvals, code_call};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
@@ -264,7 +264,7 @@ impl Fold {
             if open.start.mode == Mode::Main {
                 self.restored.reset = false;
             }
-            if controls::holds("rules_survive_the_daemon") {
+            if security_controls::holds("rules_survive_the_daemon") {
                 self.restored.sandbox_rules.bind(open.start.ask, &open.start.rules, cell);
             }
         }

@@ -36,11 +36,13 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
         flood.append(large());
     }
     assert!(flood.is_crowded() && same_user.is_crowded() && !other_user.is_crowded());
-    other_user.room().await;
-    let waits = tokio::time::timeout(Duration::from_millis(50), same_user.room()).await;
+    other_user.wait_for_room().await;
+    let waits = tokio::time::timeout(Duration::from_millis(50), same_user.wait_for_room()).await;
     assert!(waits.is_err(), "it waits");
     go.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(20), same_user.room()).await.expect("there is room again");
+    tokio::time::timeout(Duration::from_secs(20), same_user.wait_for_room())
+        .await
+        .expect("there is room again");
     flood.flushed().await;
     assert!(!flood.is_crowded());
 }

@@ -1,6 +1,6 @@
 //! Writing to the journal before others are told: what an answer waits for, and for how long.
 
-use super::journalled::when_written;
+use super::journal_waits::when_written;
 use super::state::SessionActorState;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};

@@ -4,39 +4,39 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 /// How long a look that found no trouble counts. Whoever asks for the health again and again costs the engine little.
-const KEPT: Duration = Duration::from_secs(2);
+const VALID_FOR: Duration = Duration::from_secs(2);
 
 /// One look at a time: those who ask meanwhile get its outcome, so that an engine that hangs is not asked once for each.
-pub(super) struct Looks {
-    kept: Duration,
-    last: Mutex<Option<Look>>,
+pub(super) struct HealthChecks {
+    valid_for: Duration,
+    last: Mutex<Option<HealthCheck>>,
 }
 
-struct Look {
+struct HealthCheck {
     ended: Instant,
     troubles: Vec<String>,
 }
 
-impl Default for Looks {
+impl Default for HealthChecks {
     fn default() -> Self {
-        Self { kept: KEPT, last: Mutex::default() }
+        Self { valid_for: VALID_FOR, last: Mutex::default() }
     }
 }
 
-impl Looks {
+impl HealthChecks {
     /// What `look` finds, or what the last look found, if it ended after this was called or found no trouble. The end of
     /// a trouble is told at once.
-    pub async fn troubles(&self, look: impl Future<Output = Vec<String>>) -> Vec<String> {
+    pub async fn troubles(&self, check: impl Future<Output = Vec<String>>) -> Vec<String> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
-        let counts = |last: &&Look| {
-            last.ended >= asked || last.troubles.is_empty() && last.ended.elapsed() < self.kept
+        let counts = |last: &&HealthCheck| {
+            last.ended >= asked || last.troubles.is_empty() && last.ended.elapsed() < self.valid_for
         };
         if let Some(last) = last.as_ref().filter(counts) {
             return last.troubles.clone();
         }
-        let troubles = look.await;
-        *last = Some(Look { ended: Instant::now(), troubles: troubles.clone() });
+        let troubles = check.await;
+        *last = Some(HealthCheck { ended: Instant::now(), troubles: troubles.clone() });
         troubles
     }
 }
@@ -50,26 +50,27 @@ mod tests {
 
     #[tokio::test]
     async fn looks_are_shared_and_only_good_ones_are_kept() {
-        let looked = AtomicUsize::new(0);
-        let look = |troubles: &[&str]| {
+        let checks_made = AtomicUsize::new(0);
+        let check = |troubles: &[&str]| {
             let troubles: Vec<String> = troubles.iter().map(|trouble| (*trouble).to_owned()).collect();
-            looked.fetch_add(1, Ordering::Relaxed);
+            checks_made.fetch_add(1, Ordering::Relaxed);
             async {
                 tokio::task::yield_now().await;
                 troubles
             }
         };
-        let looks = Looks { kept: LONG, last: Mutex::default() };
+        let health_checks = HealthChecks { valid_for: LONG, last: Mutex::default() };
         // The second asks while the look of the first is under way, and its own is never begun.
         let never = std::future::pending();
-        let both = futures_util::join!(looks.troubles(look(&["away"])), looks.troubles(never));
+        let both =
+            futures_util::join!(health_checks.troubles(check(&["away"])), health_checks.troubles(never));
         assert_eq!(both, (vec!["away".to_owned()], vec!["away".to_owned()]));
-        assert_eq!(looks.troubles(look(&[])).await, Vec::<String>::new(), "a trouble is not kept");
+        assert_eq!(health_checks.troubles(check(&[])).await, Vec::<String>::new(), "a trouble is not kept");
         let never = std::future::pending();
-        assert_eq!(looks.troubles(never).await, Vec::<String>::new(), "that there is none is kept");
-        assert_eq!(looked.load(Ordering::Relaxed), 2);
-        let looks = Looks { kept: Duration::ZERO, last: Mutex::default() };
-        assert_eq!(looks.troubles(look(&[])).await, Vec::<String>::new());
-        assert_eq!(looks.troubles(look(&["away"])).await, ["away"], "but not for long");
+        assert_eq!(health_checks.troubles(never).await, Vec::<String>::new(), "that there is none is kept");
+        assert_eq!(checks_made.load(Ordering::Relaxed), 2);
+        let health_checks = HealthChecks { valid_for: Duration::ZERO, last: Mutex::default() };
+        assert_eq!(health_checks.troubles(check(&[])).await, Vec::<String>::new());
+        assert_eq!(health_checks.troubles(check(&["away"])).await, ["away"], "but not for long");
     }
 }
