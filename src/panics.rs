@@ -143,17 +143,17 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_is_told_of_every_end() {
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(async { 7 }, |outcome| tell(sender, outcome));
-        assert_eq!(told.await.unwrap(), Some(7));
+        assert_eq!(reported.await.unwrap(), Some(7));
 
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(async { panic!("as it was told to") }, |outcome: Option<()>| tell(sender, outcome));
-        assert_eq!(told.await.unwrap(), None);
+        assert_eq!(reported.await.unwrap(), None);
 
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(std::future::pending::<()>(), |outcome| tell(sender, outcome)).abort();
-        assert_eq!(told.await.unwrap(), None);
+        assert_eq!(reported.await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -172,13 +172,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_loop_ends_when_its_owner_aborts_it() {
-        let (held, dropped) = oneshot::channel::<()>();
-        let held = std::sync::Mutex::new(Some(held));
+        let (sender, dropped) = oneshot::channel::<()>();
+        let sender = std::sync::Mutex::new(Some(sender));
         let running = spawn_restarting("a test", move || {
-            let held = held.lock().unwrap().take();
+            let sender = sender.lock().unwrap().take();
             async move {
                 std::future::pending::<()>().await;
-                drop(held);
+                drop(sender);
             }
         });
         tokio::task::yield_now().await;

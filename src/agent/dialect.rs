@@ -73,13 +73,13 @@ pub(super) struct Call {
     /// The id that the model or the dialect wants; the machine makes it unique.
     pub id: String,
     pub name: String,
-    pub wish: Wish,
+    pub input: CallInput,
     /// Whether the call came as `function_call`.
     pub legacy: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum CallInput {
     /// The arguments as JSON text, valid or not.
     Call(String),
     Cell(String),
@@ -122,8 +122,8 @@ impl ParsedReply {
 
 impl Call {
     /// The only call of a reply, in dialects whose calls have no ids of their own.
-    fn of_step(step: u32, name: &str, wish: Wish) -> Self {
-        Self { id: format!("step_{}", step.saturating_sub(1)), name: name.to_owned(), wish, legacy: false }
+    fn of_step(step: u32, name: &str, input: CallInput) -> Self {
+        Self { id: format!("step_{}", step.saturating_sub(1)), name: name.to_owned(), input, legacy: false }
     }
 }
 

@@ -194,12 +194,12 @@ impl Link {
         });
         let writing = AbortOnDropHandle::new(writing);
         let (deliver, ender) = (Arc::new(deliver), cancel.clone());
-        let told = Arc::clone(&deliver);
+        let deliver_end = Arc::clone(&deliver);
         spawn_reporting(async move { driver.read(&*deliver).await }, move |closed| {
             drop(writing);
             ender.cancel();
             if closed.is_some() || security_controls::holds("end_of_a_bridge_is_told") {
-                told(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
+                deliver_end(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
             }
         });
         Self { outgoing, cancel, silent, pool, unwritable }
@@ -414,7 +414,7 @@ impl<S: Sink> Driver<S> {
             Message::Binary(bytes) => {
                 if let Some(frame) = OutputFrame::parse(&bytes) {
                     self.sink.output(frame, number);
-                } else if let Some(frame) = said(&bytes, &turn).map_err(not_understood)? {
+                } else if let Some(frame) = runner_frame(&bytes, &turn).map_err(not_understood)? {
                     self.take(frame, turn, deliver);
                 } else {
                     self.unread += 1;
@@ -469,7 +469,7 @@ impl<S: Sink> Driver<S> {
 }
 
 /// The frame that a runner sent, or, if there was no room for its content, the frame without that content.
-fn said(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
+fn runner_frame(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
     if turn.refused().is_some() { KernelFrame::unread(bytes) } else { KernelFrame::of_runner(bytes) }
 }
 

@@ -193,10 +193,11 @@ mod tests {
     /// A tool call, wrapped by the guardian as it wraps every message of a runner.
     fn call(arguments: &str) -> Message {
         let own = json!({"type": "tool_call", "call": 1, "cell": 1}).to_string();
-        let said = format!("{{\"name\": \"t\", \"arguments\": {{\"a\": {arguments}}}}}");
+        let content = format!("{{\"name\": \"t\", \"arguments\": {{\"a\": {arguments}}}}}");
         let length = u32::try_from(own.len()).unwrap().to_be_bytes();
         Message::binary(
-            [&[crate::protocol::frames::SAID_KIND][..], &length, own.as_bytes(), said.as_bytes()].concat(),
+            [&[crate::protocol::frames::RUNNER_FRAME_KIND][..], &length, own.as_bytes(), content.as_bytes()]
+                .concat(),
         )
     }
 

@@ -45,12 +45,12 @@ impl App {
 }
 
 fn no_such_session(key: &str) -> Problem {
-    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    let hint = match shown.split_once('@') {
+    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    let hint = match printable_key.split_once('@') {
         Some(_) => "list all with `belljar ps --all`, if you are an administrator".to_owned(),
-        None => format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"),
+        None => format!("make it with `belljar new {printable_key}`, or list yours with `belljar ps`"),
     };
-    Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
+    Problem::new(Code::NoSuchSession, format!("there is no session `{printable_key}`")).hint(hint)
 }
 
 /// Whether a request neither runs nor changes anything that may run, judged by its route. The programs of tools run as

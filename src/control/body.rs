@@ -67,8 +67,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let value = offload_if_large(text.len() as u64, || parse(text))?;
         drop(bytes);
         charge.shrink_to(parsed);
-        let place = parts.extensions.remove::<Connection>();
-        Ok(Self(value, charge.keeping(place.map(|Connection(slot)| slot as _))))
+        let connection = parts.extensions.remove::<Connection>();
+        Ok(Self(value, charge.keeping(connection.map(|Connection(slot)| slot as _))))
     }
 }
 
@@ -177,8 +177,8 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let bad = |message: String| Problem::new(Code::BadRequest, message).hint("see `GET /openapi.json`");
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        let place = if path == "." { String::new() } else { format!(" at `{path}`") };
-        bad(format!("the body is not what it should be{place}: {}", error.inner()))
+        let at_path = if path == "." { String::new() } else { format!(" at `{path}`") };
+        bad(format!("the body is not what it should be{at_path}: {}", error.inner()))
     })?;
     deserializer.end().map_err(|error| bad(format!("something follows the JSON body: {error}")))?;
     values::check_integers(text)

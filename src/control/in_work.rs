@@ -73,12 +73,12 @@ mod tests {
     fn requests_that_outlive_their_connections_are_bounded() {
         let in_work = InWork::default();
         let enter = |owner, n: usize| in_work.enter(owner, &format!("key {n}"), "hash");
-        let held: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(Principal::ANN, n)).collect();
-        assert!(held.iter().all(|entry| matches!(entry, Entry::First(_))));
+        let entries: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(Principal::ANN, n)).collect();
+        assert!(entries.iter().all(|entry| matches!(entry, Entry::First(_))));
         assert!(matches!(enter(Principal::ANN, CONNECTIONS_PER_USER), Entry::TooMany));
         assert!(matches!(enter(Principal::ANN, 0), Entry::Repetition(_)));
         assert!(matches!(enter(Principal::BOB, 0), Entry::First(_)));
-        drop(held);
+        drop(entries);
         assert!(matches!(enter(Principal::ANN, 0), Entry::First(_)));
     }
 }

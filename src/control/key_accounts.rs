@@ -32,12 +32,12 @@ struct Account {
 impl KeyAccounts {
     /// Starts with the bytes that the journal already has.
     pub fn open(journal: Journal, ledger: Ledger) -> Result<Self, JournalError> {
-        let kept = journal.kept_for_keys(None)?;
+        let stored_answers = journal.kept_for_keys(None)?;
         let account = |(owner, bytes)| {
             let permit = ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]));
             (owner, Account { permit, counted: Instant::now() })
         };
-        let accounts = Arc::new(Mutex::new(kept.into_iter().map(account).collect()));
+        let accounts = Arc::new(Mutex::new(stored_answers.into_iter().map(account).collect()));
         Ok(Self { journal, ledger, accounts })
     }
 
@@ -58,9 +58,10 @@ impl KeyAccounts {
         if is_due {
             let journal = self.journal.clone();
             // Many keys take long to count, and others must not wait for that.
-            let kept = tokio::task::spawn_blocking(move || journal.kept_for_keys(Some(owner))).await;
-            if let Ok(Ok(kept)) = kept {
-                let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
+            let stored_answers =
+                tokio::task::spawn_blocking(move || journal.kept_for_keys(Some(owner))).await;
+            if let Ok(Ok(stored_answers)) = stored_answers {
+                let _ = gauge.measure(Kind::Journal, stored_answers.iter().map(|(_, bytes)| bytes).sum());
             }
         }
         if security_controls::holds("answer_charge") {

@@ -95,18 +95,18 @@ async fn serve_connection(
     stream: UnixStream,
     router: Router,
     caller: Arc<Caller>,
-    place: Connection,
+    connection: Connection,
     shutdown: CancellationToken,
 ) {
     let uid = caller.principal.uid();
     let called = Arc::clone(&caller);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let (mut router, caller, place) = (router.clone(), Arc::clone(&called), place.clone());
+        let (mut router, caller, connection) = (router.clone(), Arc::clone(&called), connection.clone());
         async move {
             match caller.peer().await {
                 Ok(peer) => {
                     request.extensions_mut().insert(peer);
-                    request.extensions_mut().insert(place);
+                    request.extensions_mut().insert(connection);
                     router.call(request.map(axum::body::Body::new)).await
                 }
                 Err(problem) => Ok(Refused(problem).into_response()),

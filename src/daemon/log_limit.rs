@@ -26,8 +26,8 @@ impl<W: Write> LogLimit<W> {
     pub fn new(inner: W, folder: &Path) -> Self {
         let (day, date) = (clock::today(), clock::now());
         let date = date.get(..DATE_CHARS).unwrap_or_default();
-        let written = std::fs::metadata(folder.join(format!("{PREFIX}.{date}.{SUFFIX}")));
-        let left = DAY_BYTES.saturating_sub(written.map_or(0, |file| file.len()));
+        let log_file = std::fs::metadata(folder.join(format!("{PREFIX}.{date}.{SUFFIX}")));
+        let left = DAY_BYTES.saturating_sub(log_file.map_or(0, |file| file.len()));
         Self { inner, day, left }
     }
 

@@ -49,8 +49,8 @@ const LAUNCHES: Duration = Duration::from_secs(5);
 pub enum DaemonError {
     #[error("{0}")]
     Config(String),
-    #[error("a daemon serves `{place}` already (pid {pid})")]
-    AlreadyRunning { place: String, pid: String },
+    #[error("a daemon serves `{location}` already (pid {pid})")]
+    AlreadyRunning { location: String, pid: String },
     #[error(
         "the home of the daemon was removed or replaced while it ran, and all sessions with it; the daemon ends and removes their sandboxes\n\nhint: start it anew, and move its state only while no daemon runs"
     )]

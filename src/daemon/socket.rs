@@ -96,7 +96,7 @@ fn clear_stale(path: &Path) -> Result<(), DaemonError> {
     if let Ok(stream) = std::os::unix::net::UnixStream::connect(path) {
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_or_else(|_| "unknown".into(), |peer| peer.pid.as_raw_nonzero().to_string());
-        return Err(DaemonError::AlreadyRunning { place: path.display().to_string(), pid });
+        return Err(DaemonError::AlreadyRunning { location: path.display().to_string(), pid });
     }
     std::fs::remove_file(path).map_err(|error| {
         DaemonError::Start(format!("the stale socket `{}` cannot be removed: {error}", path.display()))

@@ -51,9 +51,9 @@ fn judge(path: &Path, may_be_sticky: bool, otherwise: &str) -> Result<(), Daemon
     if !security_controls::holds("paths_are_the_daemons") {
         return Ok(());
     }
-    let shown = path.display();
+    let printable_path = path.display();
     Err(DaemonError::Start(format!(
-        "`{shown}` {what}, and whoever can write there can replace what the daemon trusts\n\nhint: `{fix} {shown}`, or {otherwise}"
+        "`{printable_path}` {what}, and whoever can write there can replace what the daemon trusts\n\nhint: `{fix} {printable_path}`, or {otherwise}"
     )))
 }
 

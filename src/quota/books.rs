@@ -55,7 +55,7 @@ pub struct Books {
     everyone: Limits,
     limits: BTreeMap<Principal, Limits>,
     /// The holds of each user. Sums are computed when they are needed, so that they cannot drift from the holds.
-    held: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
+    holds: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
     spent: BTreeMap<Principal, Spent>,
     next: HoldId,
 }
@@ -87,7 +87,7 @@ impl Books {
             machine: quota.machine.clone(),
             everyone: quota.everyone.clone(),
             limits: BTreeMap::new(),
-            held: BTreeMap::new(),
+            holds: BTreeMap::new(),
             spent: BTreeMap::new(),
             next: 0,
         }
@@ -108,31 +108,32 @@ impl Books {
 
     #[must_use]
     pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
-        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
-        let held = held.map(|hold| hold.amounts.get(kind));
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
+        let amounts = holds.map(|hold| hold.amounts.get(kind));
         let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
-        held.chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
+        amounts
+            .chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
             .fold(0, u64::saturating_add)
     }
 
     #[must_use]
     pub fn used_by_all(&self, kind: Kind) -> u64 {
-        let mut users: Vec<Principal> = self.held.keys().chain(self.spent.keys()).copied().collect();
+        let mut users: Vec<Principal> = self.holds.keys().chain(self.spent.keys()).copied().collect();
         users.sort_unstable();
         users.dedup();
         users.into_iter().map(|owner| self.used(owner, kind)).fold(0, u64::saturating_add)
     }
 
     /// The usage of all users without spare holds, which are given up when their room is needed.
-    fn firm_by_all(&self, kind: Kind) -> u64 {
-        let spare = self.held.values().flat_map(BTreeMap::values).filter(|hold| hold.spare);
+    fn used_by_all_without_spare(&self, kind: Kind) -> u64 {
+        let spare = self.holds.values().flat_map(BTreeMap::values).filter(|hold| hold.spare);
         let spare = spare.map(|hold| hold.amounts.get(kind)).fold(0, u64::saturating_add);
         self.used_by_all(kind).saturating_sub(spare)
     }
 
     /// The user's usage without spare holds.
-    fn firm(&self, owner: Principal, kind: Kind) -> u64 {
-        let holds = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
+    fn used_without_spare(&self, owner: Principal, kind: Kind) -> u64 {
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
         let spare = holds.filter(|hold| hold.spare).map(|hold| hold.amounts.get(kind));
         self.used(owner, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
@@ -140,11 +141,11 @@ impl Books {
     /// How much spare holds of the user may take: what the user's other holds leave of the user's limit, and what all
     /// other holds, spare ones of other users included, leave of the machine's.
     #[must_use]
-    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
-        let firm = self.firm(owner, kind);
-        let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(firm));
+    pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
+        let used = self.used_without_spare(owner, kind);
+        let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(used));
         let Some(limit) = self.machine.get(kind) else { return of_user };
-        let own_spare = self.used(owner, kind).saturating_sub(firm);
+        let own_spare = self.used(owner, kind).saturating_sub(used);
         of_user.min(limit.saturating_sub(self.used_by_all(kind).saturating_sub(own_spare)))
     }
 
@@ -157,8 +158,8 @@ impl Books {
     }
 
     fn check_kind(&self, owner: Principal, kind: Kind, wanted: u64) -> Result<(), Refusal> {
-        let of_user = self.firm(owner, kind);
-        let of_all = self.machine.get(kind).map_or(0, |_| self.firm_by_all(kind));
+        let of_user = self.used_without_spare(owner, kind);
+        let of_all = self.machine.get(kind).map_or(0, |_| self.used_by_all_without_spare(kind));
         self.judge(owner, kind, wanted, [of_user, of_all])
     }
 
@@ -201,12 +202,12 @@ impl Books {
         let id = self.next;
         self.next += 1;
         let hold = Hold { by: by.to_owned(), amounts, spare: false, left: None };
-        self.held.entry(owner).or_default().insert(id, hold);
+        self.holds.entry(owner).or_default().insert(id, hold);
         id
     }
 
     fn hold(&mut self, owner: Principal, id: HoldId) -> Option<&mut Hold> {
-        self.held.get_mut(&owner)?.get_mut(&id)
+        self.holds.get_mut(&owner)?.get_mut(&id)
     }
 
     /// Marks a hold as spare.
@@ -228,7 +229,7 @@ impl Books {
 
     /// Removes the holds that were left before `until` was read from `next_id`: the scan that read it counts them now.
     pub fn drop_left(&mut self, until: HoldId) {
-        self.held.retain(|_, holds| {
+        self.holds.retain(|_, holds| {
             holds.retain(|_, hold| hold.left.is_none_or(|left| left >= until));
             !holds.is_empty()
         });
@@ -283,8 +284,8 @@ impl Books {
     }
 
     fn has_most(&self, owner: Principal, kind: Kind) -> bool {
-        let own = self.firm(owner, kind);
-        self.held.keys().all(|other| self.firm(*other, kind) <= own)
+        let own = self.used_without_spare(owner, kind);
+        self.holds.keys().all(|other| self.used_without_spare(*other, kind) <= own)
     }
 
     /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
@@ -307,15 +308,15 @@ impl Books {
     }
 
     #[must_use]
-    pub fn held(&self, owner: Principal, id: HoldId, kind: Kind) -> u64 {
-        self.held.get(&owner).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
+    pub fn amount_of(&self, owner: Principal, id: HoldId, kind: Kind) -> u64 {
+        self.holds.get(&owner).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
     }
 
     pub fn release(&mut self, owner: Principal, id: HoldId) {
-        let Some(holds) = self.held.get_mut(&owner) else { return };
+        let Some(holds) = self.holds.get_mut(&owner) else { return };
         holds.remove(&id);
         if holds.is_empty() {
-            self.held.remove(&owner);
+            self.holds.remove(&owner);
         }
     }
 
@@ -340,11 +341,11 @@ impl Books {
     /// The user's largest holders, the largest first.
     fn shares(&self, owner: Principal, kind: Kind) -> Vec<Share> {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
-        let held = held.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
+        let amounts = holds.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
         let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
         let spent = spent.into_iter().flat_map(|spent| spent.by.iter()).map(|(by, sum)| (by.as_str(), *sum));
-        for (by, amount) in held.chain(spent).filter(|(_, amount)| *amount > 0) {
+        for (by, amount) in amounts.chain(spent).filter(|(_, amount)| *amount > 0) {
             let sum = sums.entry(by).or_default();
             *sum = sum.saturating_add(amount);
         }
@@ -428,7 +429,10 @@ mod tests {
         books.tolerates(Principal::ANN, Kind::Workspace, 2).unwrap();
         books.measure(Principal::ANN, a, Kind::Workspace, 10).unwrap();
         assert_eq!(
-            (books.held(Principal::ANN, a, Kind::Workspace), books.held(Principal::BOB, a, Kind::Workspace)),
+            (
+                books.amount_of(Principal::ANN, a, Kind::Workspace),
+                books.amount_of(Principal::BOB, a, Kind::Workspace)
+            ),
             (10, 0)
         );
     }
@@ -440,7 +444,7 @@ mod tests {
         books.grow(Principal::ANN, a, Kind::Journal, 70).unwrap();
         let refusal = books.grow(Principal::ANN, a, Kind::Journal, 40).unwrap_err();
         assert_eq!(
-            (refusal.used, refusal.wanted, books.held(Principal::ANN, a, Kind::Journal)),
+            (refusal.used, refusal.wanted, books.amount_of(Principal::ANN, a, Kind::Journal)),
             (70, 40, 70)
         );
         // `add` ignores the limit, and the next `grow` is refused.
@@ -454,7 +458,7 @@ mod tests {
         let b = books.keep(Principal::ANN, "b", Amounts::default());
         books.grow(Principal::ANN, b, Kind::Journal, 90).unwrap();
         assert_eq!(
-            (books.used(Principal::ANN, Kind::Journal), books.room(Principal::ANN, Kind::Journal)),
+            (books.used(Principal::ANN, Kind::Journal), books.spare_room(Principal::ANN, Kind::Journal)),
             (190, 10)
         );
         assert!(books.tolerates(Principal::ANN, Kind::Journal, 1).is_err());

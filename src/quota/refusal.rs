@@ -59,7 +59,7 @@ impl Refusal {
             Whose::User => format!("quota.{}", self.kind.name()),
             Whose::Machine => format!("machine.{}", self.kind.name()),
         };
-        let free = match (self.whose, self.kind) {
+        let remedy = match (self.whose, self.kind) {
             _ if self.wanted > self.limit => "ask for less",
             (Whose::Machine, _) | (_, Kind::Cells | Kind::DaemonMemory) => "try again later",
             (_, Kind::Tokens) => "wait until tomorrow (UTC)",
@@ -70,7 +70,7 @@ impl Refusal {
                 "remove a session with `belljar rm`"
             }
         };
-        format!("{free}, or have `{setting}` raised; `belljar quota` shows all of it")
+        format!("{remedy}, or have `{setting}` raised; `belljar quota` shows all of it")
     }
 }
 

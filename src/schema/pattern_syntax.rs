@@ -84,7 +84,7 @@ impl Reader<'_> {
     /// Reads what follows a `(`.
     fn group(&mut self, out: &mut String) -> Result<(), String> {
         out.push_str("(?");
-        if ["?=", "?!", "?<=", "?<!"].iter().any(|look| self.rest.starts_with(look)) {
+        if ["?=", "?!", "?<=", "?<!"].iter().any(|prefix| self.rest.starts_with(prefix)) {
             return Err("look-around".to_owned());
         }
         if self.skip("?<") || self.skip("?P<") {

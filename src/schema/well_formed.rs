@@ -9,7 +9,7 @@ use super::circles::{self, Step};
 use super::equality::count;
 use super::keywords::{Form, form};
 use super::patterns::Patterns;
-use super::problem::{excerpt, shown};
+use super::problem::{excerpt, short_json};
 use super::references::target;
 use crate::protocol::limits::{JSON_DEPTH, SCHEMA_BYTES, SCHEMA_PARTS};
 
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
             }
             _ => Err(format!(
                 "it is no JSON Schema: a schema has to be an object or a boolean, and not {}",
-                shown(schema)
+                short_json(schema)
             )),
         }
     }
@@ -157,7 +157,11 @@ impl<'a> Walk<'a> {
             self.note_steps(schema, keyword, rule, known);
             return Ok(());
         }
-        Err(format!("it is no JSON Schema: `{keyword}` has to be {}, and not {}", form.words(), shown(rule)))
+        Err(format!(
+            "it is no JSON Schema: `{keyword}` has to be {}, and not {}",
+            form.words(),
+            short_json(rule)
+        ))
     }
 
     /// Notes the steps from a schema to those that its keyword added to the open ones.

@@ -317,8 +317,8 @@ impl<W> Machine<W> {
         // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };
-            start.missed += 1;
-            if start.missed < SANDBOXES_MISSED {
+            start.sandboxes_missed += 1;
+            if start.sandboxes_missed < SANDBOXES_MISSED {
                 self.queue.put_back(cell, false);
             } else {
                 self.give_up(cell, "Again and again the sandbox ended before the cell could run in it.", out);
@@ -457,12 +457,12 @@ impl<W> Machine<W> {
         if !self.queue.is_idle() || self.ending {
             return;
         }
-        let Expiry { idle, life } = self.expiry;
+        let Expiry { idle, max_age } = self.expiry;
         // A client that freezes a session intends to return to it, so idleness does not end it.
         let reason = if !self.frozen && self.idle_for(now) >= idle {
             format!("it was not used for {} s", idle.as_secs())
-        } else if now.saturating_duration_since(since) >= life {
-            format!("it was older than {} s", life.as_secs())
+        } else if now.saturating_duration_since(since) >= max_age {
+            format!("it was older than {} s", max_age.as_secs())
         } else {
             return;
         };

@@ -246,7 +246,7 @@ impl SandboxRules {
     }
 
     /// Drops the rules of the cells up to this one after a reset, which ended all their code.
-    pub fn free(&mut self, up_to: CellNumber) {
+    pub fn release_up_to(&mut self, up_to: CellNumber) {
         self.by_source.retain(|_, bound| bound.newest > up_to);
     }
 

@@ -58,7 +58,7 @@ impl Journal {
         &self,
         owner: Option<Principal>,
         limit: usize,
-        mut room: impl FnMut(u64) -> Result<(), E>,
+        mut reserve: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<Vec<JobView>, E> {
         #[derive(Deserialize)]
         struct ViewOnly {
@@ -73,12 +73,12 @@ impl Journal {
         let mut views = Vec::new();
         for (id, bytes) in ids.map_err(JournalError::from)? {
             if security_controls::holds("job_list_charge") {
-                room(bytes)?;
+                reserve(bytes)?;
             }
             let text = self.text_of_job(id)?.unwrap_or_default();
             // A job that was forgotten meanwhile is left out, and so is a record that cannot be parsed: it is logged
             // where it is used.
-            views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|said| said.view));
+            views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|record| record.view));
         }
         Ok(views)
     }

@@ -52,7 +52,7 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
     let mut recovered = Recovered { running: Running::new(caps), end: 0 };
     log.of_cell(cell, |recorded| {
         let (running, end) = (&mut recovered.running, &mut recovered.end);
-        let dropped = recorded.carry.as_ref().map_or(0, |carry| carry.dropped);
+        let dropped = recorded.recorder_state.as_ref().map_or(0, |recorder_state| recorder_state.dropped);
         let stream = match &recorded.entry.content {
             Content::Output { stream, .. } => Some(*stream),
             Content::Json(_) => None,
@@ -62,8 +62,8 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
             Some(Stream::Stderr) => [0, dropped],
             None => [0, 0],
         };
-        if let Some(carry) = &recorded.carry {
-            skip_lost(running, carry, after);
+        if let Some(recorder_state) = &recorded.recorder_state {
+            skip_lost(running, recorder_state, after);
         }
         match &recorded.entry.content {
             Content::Output { stream, start, bytes } => {
@@ -87,14 +87,14 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
 }
 
 /// Counts bytes lost since the previous event, except those that were dropped after this event's own bytes.
-fn skip_lost(running: &mut Running, carry: &RecorderState, after: [u64; 2]) {
+fn skip_lost(running: &mut Running, recorder_state: &RecorderState, after: [u64; 2]) {
     let [stdout, stderr] = [0, 1].map(|of: usize| {
-        let [now, before, later] = [carry.lost, running.lost, after].map(|bytes| bytes[of]);
+        let [now, before, later] = [recorder_state.lost, running.lost, after].map(|bytes| bytes[of]);
         now.saturating_sub(before).saturating_sub(later)
     });
     running.capture.skip(stdout, stderr);
-    running.lost = carry.lost;
-    running.displays_dropped = carry.displays_dropped;
+    running.lost = recorder_state.lost;
+    running.displays_dropped = recorder_state.displays_dropped;
 }
 
 fn take_event(running: &mut Running, log: &EventLog, text: &str) {
@@ -132,7 +132,7 @@ fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
 
 /// The beginning of a character or placeholder that arrived with the last committed frame.
 fn unfinished(state: &mut State, last: StoredEvent) -> Option<UnpublishedOutput> {
-    let Rest { stream, bytes } = last.carry.and_then(|carry| carry.rest)?;
+    let Rest { stream, bytes } = last.recorder_state.and_then(|recorder_state| recorder_state.rest)?;
     if let Some(cell) = last.cell {
         // A cell that has ended got its rest when it ended.
         state.running.get_mut(&cell)?.capture.push(stream, &bytes);

@@ -137,12 +137,12 @@ impl Journal {
     /// take twice the quota on the disk. Works in small steps, so that other writes go in between.
     async fn give_pages_back(&self) -> Result<(), JournalError> {
         let step = |file: &Connection, _: &Blobs| {
-            let free = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
-            let before = free()?;
+            let free_pages = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
+            let before = free_pages()?;
             let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;
             let mut pages = vacuum.query([])?;
             while pages.next()?.is_some() {}
-            let left = free()?;
+            let left = free_pages()?;
             Ok(left > 0 && left < before)
         };
         while self.core.queue.ask(Durability::Normal, OnRefusal::Wait, step).await? {}

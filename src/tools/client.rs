@@ -255,7 +255,7 @@ impl Tool for Lent {
                 ClientAnswer::Value(Value::String(text)) => Ok(ToolOutput::Text(text)),
                 ClientAnswer::Value(value) => Ok(ToolOutput::Text(value.to_string())),
                 ClientAnswer::Parts { text, images } => parts(text, images),
-                ClientAnswer::Failure(said) => Err(bounded(said)),
+                ClientAnswer::Failure(failure) => Err(bounded(failure)),
             }
         })
     }
@@ -294,12 +294,12 @@ fn parts(text: String, images: Vec<ToolImage>) -> Result<ToolOutput, ToolFailure
 }
 
 /// Bounds the failure that a client reports, because its text is not trusted.
-fn bounded(said: ToolFailure) -> ToolFailure {
-    let is_plain = !said.code.is_empty()
-        && said.code.len() <= TOOL_NAME_CHARS
-        && said.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let code = if is_plain { said.code } else { "failed".to_owned() };
-    ToolFailure { code, message: said.message.chars().take(EXCEPTION_CHARS).collect() }
+fn bounded(failure: ToolFailure) -> ToolFailure {
+    let is_plain = !failure.code.is_empty()
+        && failure.code.len() <= TOOL_NAME_CHARS
+        && failure.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let code = if is_plain { failure.code } else { "failed".to_owned() };
+    ToolFailure { code, message: failure.message.chars().take(EXCEPTION_CHARS).collect() }
 }
 
 #[cfg(test)]
@@ -421,8 +421,8 @@ mod tests {
         let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
-        let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
-        clients.answer(&delivered.call, ClientAnswer::Failure(said), None).unwrap();
+        let failure = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
+        clients.answer(&delivered.call, ClientAnswer::Failure(failure), None).unwrap();
         let failure = calling.await.unwrap().unwrap_err();
         assert_eq!((failure.code.as_str(), failure.message.len()), ("failed", EXCEPTION_CHARS));
     }

@@ -178,12 +178,12 @@ impl Registry {
     /// The tools in the form that a model gets.
     pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
         let purpose = purpose_in(language);
-        let told = |entry: &Entry| ModelTool {
+        let model_tool = |entry: &Entry| ModelTool {
             name: entry.definition.name.clone(),
             description: entry.definition.described(language).to_owned(),
             parameters: with_purpose(&entry.definition.parameters, purpose),
         };
-        self.tools.values().map(told).collect()
+        self.tools.values().map(model_tool).collect()
     }
 
     /// The tools in the form that code in a cell gets.

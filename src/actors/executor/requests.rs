@@ -82,7 +82,7 @@ impl ExecutorState {
             KernelFrame::ResetDone { request } => {
                 if let Some(Request::Reset { up_to, reply_to, cpu_boost }) = self.requests.remove(&request) {
                     drop(cpu_boost);
-                    self.bound.free(up_to);
+                    self.bound.release_up_to(up_to);
                     // The answers of tools to the earlier code are forgotten with it.
                     *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });

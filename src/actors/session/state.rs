@@ -159,7 +159,7 @@ impl CellWaiter {
 
 /// When the sandboxes of a session are removed.
 pub(super) fn expiry(args: &SessionArgs) -> Expiry {
-    Expiry { idle: args.idle, life: args.launcher.settings.sandbox.life }
+    Expiry { idle: args.idle, max_age: args.launcher.settings.sandbox.max_age }
 }
 
 impl SessionActorState {

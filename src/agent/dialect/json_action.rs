@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::next_step::hoisted;
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, Format, Intent, ParsedReply, Scene, Speech, nothing_said, only_text};
 use crate::agent::json;
 use crate::agent::turn::Answered;
 use crate::agent::words::{Field, Words};
@@ -86,7 +86,7 @@ fn intent(reply: &ChatReply, step: u32, words: Words) -> Result<Intent, String> 
 fn cell(fields: &Map<String, Value>, step: u32, words: Words) -> Result<Intent, String> {
     match fields.get("code") {
         Some(Value::String(code)) if !code.trim().is_empty() => {
-            Ok(Intent::Calls(vec![Call::of_step(step, CELL_TOOL, Wish::Cell(code.clone()))]))
+            Ok(Intent::Calls(vec![Call::of_step(step, CELL_TOOL, CallInput::Cell(code.clone()))]))
         }
         Some(Value::String(_) | Value::Null) | None => Err(words.field("code", Field::Empty)),
         Some(_) => Err(words.field("code", Field::NoText)),

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, Format, Intent, ParsedReply, Scene, Speech, nothing_said, only_text};
 use crate::agent::json;
 use crate::agent::words::Field;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
@@ -57,7 +57,7 @@ impl Speech for NextStep {
             fields.entry(PURPOSE).or_insert_with(|| Value::String(thought.to_owned()));
         }
         let mut message = Message::new(Role::Assistant, format!("Thought: {thought}"));
-        let call = Call::of_step(step, tool, Wish::Call(Value::Object(fields).to_string()));
+        let call = Call::of_step(step, tool, CallInput::Call(Value::Object(fields).to_string()));
         message.tool_calls.push(ToolCall {
             id: call.id.clone(),
             name: member_name(tool),

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, tame_name};
+use super::{Call, CallInput, Format, Intent, ParsedReply, Scene, Speech, tame_name};
 use crate::agent::history::{NO_ARGUMENTS, function_result, tool_result};
 use crate::agent::turn::Answered;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, FunctionCall, Message, Role, ToolCall};
@@ -36,8 +36,8 @@ impl Speech for ToolCalls {
                 name: tame_name(&call.name),
                 arguments: tame_arguments(&call.arguments),
             });
-            let wish = Wish::Call(call.arguments.clone());
-            calls.push(Call { id: call.id.clone(), name: call.name.clone(), wish, legacy: false });
+            let input = CallInput::Call(call.arguments.clone());
+            calls.push(Call { id: call.id.clone(), name: call.name.clone(), input, legacy: false });
         }
         let mut after = Vec::new();
         let dropped = reply.message.tool_calls.len().saturating_sub(CALLS_PER_REPLY);
@@ -50,14 +50,14 @@ impl Speech for ToolCalls {
                     name: tame_name(&call.name),
                     arguments: tame_arguments(&call.arguments),
                 });
-                let wish = Wish::Call(call.arguments.clone());
+                let input = CallInput::Call(call.arguments.clone());
                 let id = format!("function_{step}");
-                calls.push(Call { id, name: call.name.clone(), wish, legacy: true });
+                calls.push(Call { id, name: call.name.clone(), input, legacy: true });
             }
             // The model should see its call, but as text, because a call would need an answer.
             Some(call) if calls.is_empty() => {
-                let shown = format!("[function_call {} {}]", call.name, call.arguments);
-                message.content.push_str(&shown);
+                let call_text = format!("[function_call {} {}]", call.name, call.arguments);
+                message.content.push_str(&call_text);
                 return ParsedReply::new(message, Intent::Correct(words.no_function_call()));
             }
             Some(_) => after.push(words.no_function_call()),

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, Format, Intent, ParsedReply, Scene, Speech, nothing_said, only_text};
 use crate::agent::history::NO_ARGUMENTS;
 use crate::agent::words::Field;
 use crate::protocol::chat::{ChatReply, Finish, ToolCall};
@@ -76,12 +76,12 @@ impl Speech for XmlTags {
             };
         }
         let missing: Vec<&str> = wanted.iter().filter(|name| !has(scene, name)).map(String::as_str).collect();
-        let wish = if missing.is_empty() {
-            Wish::Cell(code.join("\n"))
+        let input = if missing.is_empty() {
+            CallInput::Cell(code.join("\n"))
         } else {
-            Wish::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
+            CallInput::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
         };
-        let call = Call::of_step(step, CELL_TOOL, wish);
+        let call = Call::of_step(step, CELL_TOOL, input);
         let mut message = only_text(reply);
         message.tool_calls.push(ToolCall {
             id: call.id.clone(),

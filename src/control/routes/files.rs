@@ -73,18 +73,18 @@ pub async fn get(
         }
         Found::Opened(Opened::Folder) => {
             let (writer, reader) = Outgoing::new();
-            let (told, outcome) = oneshot::channel();
+            let (outcome_sender, outcome) = oneshot::channel();
             tokio::spawn(async move {
                 let sent = workspace.access(WorkKind::Transfer, move |root| {
                     let mut writer = BufWriter::with_capacity(CHUNK, writer);
-                    let written = files::write_tar(root, path.as_ref(), &mut writer);
-                    let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
+                    let tar_outcome = files::write_tar(root, path.as_ref(), &mut writer);
+                    let tar_outcome = tar_outcome.and_then(|left_out| writer.flush().map(|()| left_out));
                     // Dropping a `BufWriter` would flush it, but a client that did not take the rest must not be
                     // offered it again.
                     let (_writer, _left) = writer.into_parts();
-                    let broken = written.as_ref().err().map(ToString::to_string);
+                    let broken = tar_outcome.as_ref().err().map(ToString::to_string);
                     // The outcome is sent before the stream ends, so that the reader finds it there.
-                    let _ = told.send(written);
+                    let _ = outcome_sender.send(tar_outcome);
                     broken
                 });
                 match sent.await {

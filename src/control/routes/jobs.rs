@@ -37,15 +37,15 @@ pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Ap
     let slot = upload_slot(&app, peer.principal)?;
     let reserved = app.inputs.reserve(peer.principal);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
-    let kept = tokio::task::spawn_blocking(move || {
+    let stored = tokio::task::spawn_blocking(move || {
         let _slot = slot;
-        let kept = reserved.and_then(|reserved| keep(reserved, &mut input));
-        if kept.is_err() {
+        let stored = reserved.and_then(|reserved| keep(reserved, &mut input));
+        if stored.is_err() {
             pass_over(&mut input);
         }
-        kept
+        stored
     });
-    Ok(Json(kept.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
+    Ok(Json(stored.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
 fn keep(reserved: InputReservation, input: &mut impl Read) -> Result<JobInput, Problem> {
@@ -55,14 +55,14 @@ fn keep(reserved: InputReservation, input: &mut impl Read) -> Result<JobInput, P
     let options = std::fs::File::options().read(true).write(true).create_new(true).open(reserved.path());
     let mut file = options.map_err(storage)?;
     // Twice the limit allows for the header and padding that tar adds to each small file.
-    let mut room = 2 * JOB_INPUT_BYTES;
+    let mut bytes_left = 2 * JOB_INPUT_BYTES;
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = input
             .read(&mut buffer)
             .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
         let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
-        room = room.checked_sub(count as u64).ok_or_else(gather::too_large)?;
+        bytes_left = bytes_left.checked_sub(count as u64).ok_or_else(gather::too_large)?;
         reserved.charge(count as u64)?;
         file.write_all(chunk).map_err(storage)?;
     }
@@ -220,8 +220,8 @@ async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
 }
 
 fn no_such_job(key: &str) -> Problem {
-    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
+    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    Problem::new(Code::NoSuchJob, format!("there is no job `{printable_key}`"))
         .hint("list yours with `belljar job ls`")
 }
 

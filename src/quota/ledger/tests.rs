@@ -63,13 +63,13 @@ async fn who_waits_takes_turns_with_other_users() {
 async fn who_stops_waiting_holds_nobody_up() {
     let ledger = ledger(&[(Kind::Memory, 10)], &[]);
     let memory = |amount| Amounts::of([(Kind::Memory, amount)]);
-    let held = ledger.take(Principal::ANN, "a", memory(5)).unwrap();
+    let permit = ledger.take(Principal::ANN, "a", memory(5)).unwrap();
     let large = ledger.wait(Principal::ANN, "b", memory(10)).unwrap();
     let mut small = ledger.wait(Principal::ANN, "c", memory(5)).unwrap();
     assert!(small.try_take().is_none(), "each user's own order holds");
     drop(large);
     assert!(small.try_take().is_some());
-    drop(held);
+    drop(permit);
     assert_eq!(ledger.used(Principal::ANN, Kind::Memory), 0);
 }
 
@@ -278,7 +278,7 @@ fn what_can_be_deleted_keeps_no_other_user_from_the_machines_journal() {
     let ledger = ledger(&[], &[(Kind::Journal, 100)]);
     let old = ledger.take(Principal::ANN, "old", Amounts::of([(Kind::Journal, 90)])).unwrap().spare();
     let new = ledger.take(Principal::BOB, "new", Amounts::of([(Kind::Journal, 60)])).unwrap();
-    assert_eq!(ledger.room(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
+    assert_eq!(ledger.spare_room(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
     drop((old, new));
 }
 

@@ -128,7 +128,7 @@ pub(super) enum ReplayPhase {
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
     pub idle: Duration,
-    pub life: Duration,
+    pub max_age: Duration,
 }
 
 /// The unfinished work of a session that existed before.

@@ -9,7 +9,7 @@ use super::*;
 use crate::protocol::api::VariablesFilter;
 
 const IDLE: Duration = Duration::from_secs(60);
-const LIFE: Duration = Duration::from_secs(600);
+const MAX_AGE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -148,7 +148,7 @@ fn restored(left: &Left, now: Instant) -> Machine<u32> {
         sandbox: left.sandbox,
         reset: left.reset,
     };
-    Machine::restored(Expiry { idle: IDLE, life: LIFE }, before, now)
+    Machine::restored(Expiry { idle: IDLE, max_age: MAX_AGE }, before, now)
 }
 
 impl World {
@@ -156,7 +156,7 @@ impl World {
         let now = Instant::now();
         let machine = match left {
             Some(left) => restored(left, now),
-            None => Machine::new(Expiry { idle: IDLE, life: LIFE }, now),
+            None => Machine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
         };
         let main = left.is_some_and(|left| left.main);
         let mode = |cell| if main && cell == 1 { Mode::Main } else { Mode::Fork };
@@ -487,7 +487,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
 #[test]
 fn a_replay_that_is_being_prepared_is_the_only_one() {
     let now = Instant::now();
-    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, life: Duration::MAX }, now);
+    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, max_age: Duration::MAX }, now);
     assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);

@@ -372,15 +372,15 @@ impl Fold {
     }
 
     /// The worker is fresh; `kept` are the cells to run in it, if any.
-    fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
+    fn afresh(&mut self, kept_cells: Vec<CellNumber>, replaying: bool) {
         for open in self.open.values_mut() {
             open.to_end.get_or_insert(EndedBy::Cancel);
         }
         let restored = &mut self.restored;
-        let still: BTreeSet<CellNumber> = kept.iter().chain(self.open.keys()).copied().collect();
+        let still: BTreeSet<CellNumber> = kept_cells.iter().chain(self.open.keys()).copied().collect();
         restored.spans.retain(|cell, _| still.contains(cell));
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
-            (kept, replaying, false, None);
+            (kept_cells, replaying, false, None);
         restored.interrupted.clear();
         self.open_resets = self.open_resets.saturating_add(1);
         self.fresh_since = restored.cells;
@@ -413,7 +413,7 @@ impl Fold {
         let restored = &mut self.restored;
         self.open_resets = self.open_resets.saturating_sub(1);
         restored.reset &= self.open_resets > 0;
-        restored.sandbox_rules.free(cells);
+        restored.sandbox_rules.release_up_to(cells);
         restored.tool_responses = Responses::default();
     }
 

@@ -79,9 +79,9 @@ impl EventLog {
             if after >= inner.committed {
                 return None;
             }
-            if let Some(place) = (after + 1).checked_sub(inner.first) {
-                let place = usize::try_from(place).ok()?;
-                return inner.tail.get(place).map(|entry| entry.size());
+            if let Some(index) = (after + 1).checked_sub(inner.first) {
+                let index = usize::try_from(index).ok()?;
+                return inner.tail.get(index).map(|entry| entry.size());
             }
         }
         let session = self.state.session;
@@ -106,7 +106,7 @@ impl EventLog {
             if let Some(charge) = &mut charge {
                 charge.shrink_to(0);
             }
-            let room = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
+            let reserve = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
                 (Some(charge), bytes) if overdraft == Overdraft::Refused => charge.try_grow(bytes),
                 (Some(charge), bytes) => {
                     charge.grow_anyway(bytes);
@@ -116,7 +116,14 @@ impl EventLog {
             };
             // The read lock is released before the events are parsed.
             let batch = self.core.read(|file, blobs| {
-                Ok(rows::read_batch(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
+                Ok(rows::read_batch(
+                    file,
+                    blobs,
+                    session,
+                    (after, until),
+                    (BATCH_EVENTS, READ_BYTES),
+                    reserve,
+                ))
             })??;
             after = batch.last;
             for (seq, json) in batch.events {
@@ -135,7 +142,7 @@ impl EventLog {
             let inner = self.state.inner.lock();
             let numbered = inner.tail.iter().enumerate().rev();
             let mut visible = numbered
-                .map(|(place, entry)| (inner.first + place as u64, entry))
+                .map(|(index, entry)| (inner.first + index as u64, entry))
                 .skip_while(|(seq, _)| *seq > inner.committed);
             let found = visible.find(|(_, entry)| ends(entry));
             (found.map(|(seq, entry)| (seq, Arc::clone(entry))), inner.first > 1)

@@ -15,8 +15,8 @@ impl EventLog {
     /// handled, because the events of all who append to this log wait.
     pub fn together(&self) -> Together<'_> {
         let mut inner = self.state.inner.lock();
-        let is_outermost = inner.held.is_none();
-        inner.held.get_or_insert_default();
+        let is_outermost = inner.batched.is_none();
+        inner.batched.get_or_insert_default();
         drop(inner);
         Together { log: self, is_outermost }
     }
@@ -28,9 +28,9 @@ impl Drop for Together<'_> {
             return;
         }
         let mut inner = self.log.state.inner.lock();
-        if let Some(held) = inner.held.take().filter(|held| !held.is_empty()) {
+        if let Some(batched) = inner.batched.take().filter(|batched| !batched.is_empty()) {
             // Sent while the lock is held, so that the writer gets the events in the order of their numbers.
-            self.log.send(inner, held);
+            self.log.send(inner, batched);
         }
     }
 }

@@ -55,8 +55,9 @@ async fn what_is_left_of_removed_sessions_goes_after_its_time() {
     assert!(!journal.spill_folder(old.id).exists() && journal.spill_folder(recent.id).exists());
     journal.close();
     let journal = Journal::open(folder.path()).unwrap();
-    let kept = [&old, &recent, &living].map(|session| bodies(&journal.log(session.id).unwrap()).len());
-    assert_eq!(kept, [0, 12_001, 12_001]);
+    let event_counts =
+        [&old, &recent, &living].map(|session| bodies(&journal.log(session.id).unwrap()).len());
+    assert_eq!(event_counts, [0, 12_001, 12_001]);
 }
 
 #[tokio::test]

@@ -76,12 +76,12 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let order = order.lock().clone();
-    let place = |name: &str| order.iter().position(|found| *found == name).unwrap();
+    let position = |name: &str| order.iter().position(|found| *found == name).unwrap();
     assert_eq!(order.len(), 6, "{order:?}");
-    assert_eq!(place("somebody else's"), 0, "{order:?}");
+    assert_eq!(position("somebody else's"), 0, "{order:?}");
     assert!(
-        place("large 1") < place("large 2") && place("large 2") < place("small behind them"),
+        position("large 1") < position("large 2") && position("large 2") < position("small behind them"),
         "{order:?}"
     );
-    assert!(place("somebody else's large") < place("and after it"), "{order:?}");
+    assert!(position("somebody else's large") < position("and after it"), "{order:?}");
 }

@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(120);
 pub(in crate::cli) enum Watched {
     Ended {
         end: Box<AskEnd>,
-        told: bool,
+        is_shown: bool,
     },
     /// A signal ended the watching; the ask may continue. The exit code says which signal.
     Left(u8),
@@ -91,8 +91,8 @@ pub(in crate::cli) async fn watch(
         }
         match event.body {
             EventBody::AskFinished { end, .. } => {
-                let told = end.answer.as_deref().is_some_and(|answer| watcher.live.has_told(answer));
-                return Ok(Watched::Ended { end, told });
+                let is_shown = end.answer.as_deref().is_some_and(|answer| watcher.live.has_shown(answer));
+                return Ok(Watched::Ended { end, is_shown });
             }
             EventBody::SessionRemoved => {
                 return Err(Failure::new("the ask ended with its session").hint(format!(

@@ -19,7 +19,7 @@ use crate::protocol::problem::Code;
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
 
 use self::command::Command;
-use self::editor::{LineEditor, Typed};
+use self::editor::{LineEditor, ReplInput};
 use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
@@ -117,10 +117,10 @@ impl Talk {
             context.screen.end_line(Stream::Stdout)?;
             context.screen.end_line(Stream::Stderr)?;
             let text = match editor.read(&mut self.stops).await? {
-                Typed::Cell(text) => text,
-                Typed::Nothing => continue,
-                Typed::Terminated(code) => return Ok(code),
-                Typed::End => break,
+                ReplInput::Cell(text) => text,
+                ReplInput::Nothing => continue,
+                ReplInput::Terminated(code) => return Ok(code),
+                ReplInput::End => break,
             };
             // The words that leave Python's own prompt leave this one, too.
             if matches!(text.trim(), "exit" | "exit()" | "quit" | "quit()") {

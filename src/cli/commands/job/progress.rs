@@ -36,7 +36,7 @@ impl Show {
     pub fn output(
         &mut self,
         context: &mut Context,
-        place: usize,
+        index: usize,
         name: &str,
         stream: Stream,
         text: &str,
@@ -44,7 +44,7 @@ impl Show {
         if !self.prefix {
             return context.screen.guest(stream, text);
         }
-        let mut open = self.open.remove(&(place, stream == Stream::Stderr)).unwrap_or_default();
+        let mut open = self.open.remove(&(index, stream == Stream::Stderr)).unwrap_or_default();
         open.push_str(text);
         while let Some(end) =
             open.find('\n').map(|end| end + 1).or((open.len() > LINE_BYTES).then_some(open.len()))
@@ -56,7 +56,7 @@ impl Show {
             open = rest;
         }
         if !open.is_empty() {
-            self.open.insert((place, stream == Stream::Stderr), open);
+            self.open.insert((index, stream == Stream::Stderr), open);
         }
         Ok(())
     }
@@ -64,13 +64,13 @@ impl Show {
     pub fn ended(
         &mut self,
         context: &mut Context,
-        place: usize,
+        index: usize,
         outcome: &Outcome,
         alone: bool,
     ) -> Result<(), Failure> {
         for (err, stream) in [(false, Stream::Stdout), (true, Stream::Stderr)] {
-            if let Some(open) = self.open.remove(&(place, err)) {
-                self.output(context, place, &outcome.name, stream, &format!("{open}\n"))?;
+            if let Some(open) = self.open.remove(&(index, err)) {
+                self.output(context, index, &outcome.name, stream, &format!("{open}\n"))?;
             }
         }
         if context.json {

@@ -105,8 +105,8 @@ impl Run {
             output_files::check_folder(folder)?;
         }
         let show = Show::new(self.quiet, self.github, plan.jobs.len() > 1);
-        let round = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
-        let (outcomes, stopped) = round.go(&mut stops).await?;
+        let batch = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
+        let (outcomes, stopped) = batch.go(&mut stops).await?;
         if let Some(report) = report {
             report.write(&junit::report(&outcomes))?;
         }

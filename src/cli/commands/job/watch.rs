@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Messages of the task that follows a job.
 pub(in crate::cli) enum JobProgress {
-    Output { place: usize, stream: Stream, text: String },
-    Ended { place: usize, seen: Box<Result<Seen, Failure>> },
+    Output { index: usize, stream: Stream, text: String },
+    Ended { index: usize, seen: Box<Result<Seen, Failure>> },
 }
 
 #[derive(Debug)]
@@ -47,20 +47,20 @@ pub(in crate::cli) async fn submit(client: &Client, job: &NewJob) -> Result<JobV
 pub(in crate::cli) async fn follow(
     client: Arc<Client>,
     id: JobId,
-    place: usize,
+    index: usize,
     live: bool,
     progress: mpsc::Sender<JobProgress>,
 ) {
-    let mut follower = Follower { client, id, place, live, progress, last: 0, output: None };
+    let mut follower = Follower { client, id, index, live, progress, last: 0, output: None };
     let seen = follower.until_it_ends().await;
     // The receiver may be gone already.
-    let _ = follower.progress.send(JobProgress::Ended { place, seen: Box::new(seen) }).await;
+    let _ = follower.progress.send(JobProgress::Ended { index, seen: Box::new(seen) }).await;
 }
 
 struct Follower {
     client: Arc<Client>,
     id: JobId,
-    place: usize,
+    index: usize,
     live: bool,
     progress: mpsc::Sender<JobProgress>,
     /// Sequence number of the last event that was seen.
@@ -112,7 +112,7 @@ impl Follower {
             self.last = event.seq;
             match event.body {
                 EventBody::Output { stream, text, cell: Some(_) } if self.live => {
-                    let _ = self.progress.send(JobProgress::Output { place: self.place, stream, text }).await;
+                    let _ = self.progress.send(JobProgress::Output { index: self.index, stream, text }).await;
                 }
                 EventBody::CellFinished { result } => self.output = Some((result.stdout, result.stderr)),
                 _ => {}

@@ -196,8 +196,8 @@ async fn download(
         response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
     let name =
         Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(session.as_str()).to_owned();
-    let shown = tokio::time::Instant::now();
-    let mut received = Received { body: response, bytes: 0, left_out: 0, shown };
+    let last_shown = tokio::time::Instant::now();
+    let mut received = Received { body: response, bytes: 0, left_out: 0, last_shown };
     match target {
         None => {
             while let Some(chunk) = received.next(context).await? {
@@ -207,17 +207,17 @@ async fn download(
         Some(target) => {
             let inside = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
             let target = if inside { target.join(name) } else { target };
-            let mut told = json!({ "path": target });
-            told["kind"] = if is_folder {
-                told["left_out"] = json!(download_folder(context, &mut received, target).await?);
+            let mut download_json = json!({ "path": target });
+            download_json["kind"] = if is_folder {
+                download_json["left_out"] = json!(download_folder(context, &mut received, target).await?);
                 json!(FileKind::Folder)
             } else {
                 download_file(context, &mut received, &target).await?;
                 json!(FileKind::File)
             };
-            told["bytes"] = json!(received.bytes);
+            download_json["bytes"] = json!(received.bytes);
             if context.json {
-                context.screen.json(&told)?;
+                context.screen.json(&download_json)?;
             }
         }
     }
@@ -271,7 +271,7 @@ struct Received {
     bytes: u64,
     /// How many entries the daemon did not send, according to the trailer at the end.
     left_out: usize,
-    shown: tokio::time::Instant,
+    last_shown: tokio::time::Instant,
 }
 
 impl Received {
@@ -286,8 +286,8 @@ impl Received {
             }
         };
         self.bytes += chunk.as_ref().map_or(0, Bytes::len) as u64;
-        if self.shown.elapsed() > PROGRESS {
-            self.shown = tokio::time::Instant::now();
+        if self.last_shown.elapsed() > PROGRESS {
+            self.last_shown = tokio::time::Instant::now();
             context.screen.progress(&format!("received {}", size(self.bytes)))?;
         }
         Ok(chunk)

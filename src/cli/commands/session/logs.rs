@@ -59,8 +59,10 @@ impl Logs {
                 context.screen.end_line(Stream::Stdout)?;
             }
             match event.body.sentence() {
-                Some(told) if told.severity == Severity::Warning => context.screen.warn(&told.to_string())?,
-                Some(told) => context.screen.note(&format!("-- {told}"))?,
+                Some(sentence) if sentence.severity == Severity::Warning => {
+                    context.screen.warn(&sentence.to_string())?
+                }
+                Some(sentence) => context.screen.note(&format!("-- {sentence}"))?,
                 None => show_event(&mut context.screen, &event.body)?,
             }
         }

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::script::{Script, Step};
 use crate::protocol::frames::{
-    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, Probe, RefusedCode, SAID_KIND, StateAfter,
+    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, Probe, RUNNER_FRAME_KIND, RefusedCode,
+    StateAfter,
 };
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::BRIDGE_VERSION;
@@ -402,7 +403,7 @@ fn encoded(frame: &KernelFrame) -> Message {
     let text = serde_json::to_string(frame).expect("JSON");
     if matches!(frame, KernelFrame::CellDone { .. } | KernelFrame::ToolCall { .. }) {
         let length = u32::try_from(text.len()).expect("a short frame").to_be_bytes();
-        return Message::binary([&[SAID_KIND][..], &length, text.as_bytes(), b"{}"].concat());
+        return Message::binary([&[RUNNER_FRAME_KIND][..], &length, text.as_bytes(), b"{}"].concat());
     }
     Message::text(text)
 }

@@ -13,9 +13,9 @@ const LAST_WORDS: [&str; 5] = ["return", "pass", "break", "continue", "raise"];
 pub fn indent_after(text: &str) -> String {
     let scan = Scan::of(text);
     let last = text.rsplit('\n').next().unwrap_or_default();
-    let (blank, said) = last.split_at(last.len() - last.trim_start().len());
-    let opens_bracket = scan.depth > 0 && said.trim_end().ends_with(['(', '[', '{']);
-    let first_word = said.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    let (blank, code) = last.split_at(last.len() - last.trim_start().len());
+    let opens_bracket = scan.depth > 0 && code.trim_end().ends_with(['(', '[', '{']);
+    let first_word = code.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     match scan.state {
         // Inside of a string the blanks would become part of it.
         State::OpenText => String::new(),
