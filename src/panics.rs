@@ -39,12 +39,12 @@ impl CrashCounter {
 }
 
 /// Reports the outcome of some work when dropped: `None` if the work panicked, or was dropped before its end.
-struct Teller<T, F: FnOnce(Option<T>)> {
+struct ReportOnDrop<T, F: FnOnce(Option<T>)> {
     tell: Option<F>,
     outcome: Option<T>,
 }
 
-impl<T, F: FnOnce(Option<T>)> Drop for Teller<T, F> {
+impl<T, F: FnOnce(Option<T>)> Drop for ReportOnDrop<T, F> {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             tell(self.outcome.take());
@@ -58,7 +58,7 @@ pub fn spawn_reporting<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     tell: impl FnOnce(Option<T>) + Send + 'static,
 ) -> JoinHandle<()> {
-    let mut teller = Teller { tell: Some(tell), outcome: None };
+    let mut teller = ReportOnDrop { tell: Some(tell), outcome: None };
     tokio::spawn(async move {
         let teller = &mut teller;
         teller.outcome = Some(work.await);

@@ -9,11 +9,11 @@ mod answers;
 use super::answer;
 use super::arguments::{Toolbox, Work};
 use super::conversation::Conversation;
-use super::dialect::{Call, CallInput, Format, Intent, ParsedReply, Scene, Speech, speech};
+use super::dialect::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, speech};
 use super::effects::{Effect, Input, Setup};
 use super::ids::Ids;
 use super::prompts;
-use super::turn::{Answered, CallVerdict, Rules, Turn};
+use super::turn::{AnsweredCall, CallVerdict, Rules, Turn};
 use super::words::Words;
 use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
@@ -62,7 +62,7 @@ impl Machine {
     /// `history` is the result of [`Machine::into_history`] of the previous ask, or empty.
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
-        let scene = Scene { spec: &spec, setup: &setup, words };
+        let scene = DialectContext { spec: &spec, setup: &setup, words };
         let speech = speech(spec.dialect);
         let format = speech.format(scene);
         let prompt = prompts::system(scene);
@@ -378,7 +378,7 @@ impl Machine {
     }
 
     /// Moves the last reply and its calls into the history, answered or not.
-    fn close_turn(&mut self) -> Vec<Answered> {
+    fn close_turn(&mut self) -> Vec<AnsweredCall> {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Acting { turn } => {
                 let (message, answered, after) = turn.close(&self.words.never_answered());
@@ -419,14 +419,14 @@ impl Machine {
         vec![Effect::Finish { end }]
     }
 
-    fn scene(&self) -> Scene<'_> {
-        Scene { spec: &self.spec, setup: &self.setup, words: self.words }
+    fn scene(&self) -> DialectContext<'_> {
+        DialectContext { spec: &self.spec, setup: &self.setup, words: self.words }
     }
 }
 
 /// The number of failed replies in a row. The calls of one reply count once, because the model made them
 /// before it knew of any failure.
-fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clone) -> u32 {
+fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a AnsweredCall> + Clone) -> u32 {
     let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
     if has(CallVerdict::Good) { 0 } else { before + u32::from(has(CallVerdict::Bad)) }
 }

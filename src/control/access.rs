@@ -6,7 +6,7 @@ use axum::http::request::Parts;
 
 use super::app::App;
 use super::peer::Peer;
-use super::problems::{ApiResult, Refused};
+use super::problems::{ApiResult, RefusedRequest};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::protocol::problem::{Code, Problem};
 use crate::security_controls;
@@ -80,9 +80,9 @@ fn act(method: &Method, path: &str) -> String {
 }
 
 impl FromRequestParts<App> for Peer {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
         let peer = parts.extensions.get::<Peer>().cloned();
         let peer = peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer"))?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);

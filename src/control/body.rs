@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::app::App;
 use super::peer::{Connection, Peer, UserSlot};
-use super::problems::{ApiResult, Refused};
+use super::problems::{ApiResult, RefusedRequest};
 use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::principal::Principal;
@@ -43,9 +43,9 @@ impl ReadBefore {
 }
 
 impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
+    async fn from_request(request: Request, app: &App) -> Result<Self, RefusedRequest> {
         let limit = security_controls::setting("body_size_limit", app.settings.api.body);
         let limit = limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let (mut parts, body) = request.into_parts();
@@ -190,9 +190,9 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
         axum::extract::Query::try_from_uri(&parts.uri).map(|axum::extract::Query(value)| Self(value)).map_err(
             |error| Problem::new(Code::BadRequest, error.body_text()).hint("see `GET /openapi.json`").into(),
         )
@@ -203,9 +203,9 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
         axum::extract::Path::from_request_parts(parts, app)
             .await
             .map(|axum::extract::Path(value)| Self(value))

@@ -10,12 +10,12 @@ use crate::protocol::principal::Principal;
 
 /// Requests with a key that are in progress; a repetition waits for the first one.
 #[derive(Clone, Default)]
-pub struct InWork(Arc<Mutex<Waiting>>);
+pub struct InWork(Arc<Mutex<FirstRequests>>);
 
 /// The first requests, by owner and key.
-type Waiting = HashMap<(Principal, String), First>;
+type FirstRequests = HashMap<(Principal, String), FirstRequest>;
 
-struct First {
+struct FirstRequest {
     hash: String,
     /// Closes when the first request is done.
     done: watch::Receiver<()>,
@@ -23,7 +23,7 @@ struct First {
 
 pub(super) enum Entry {
     /// No other request with this key is in progress.
-    First(Work),
+    First(WorkGuard),
     /// The same request is in progress; the receiver closes when it is done.
     Repetition(watch::Receiver<()>),
     /// A different request with this key is in progress.
@@ -45,21 +45,21 @@ impl InWork {
             }
             None => {
                 let (sender, done) = watch::channel(());
-                waiting.insert(at.clone(), First { hash: hash.to_owned(), done });
-                Entry::First(Work { all: self.clone(), at, _done: sender })
+                waiting.insert(at.clone(), FirstRequest { hash: hash.to_owned(), done });
+                Entry::First(WorkGuard { all: self.clone(), at, _done: sender })
             }
         }
     }
 }
 
 /// A request in progress. Dropping this wakes the repetitions that wait for it.
-pub(super) struct Work {
+pub(super) struct WorkGuard {
     all: InWork,
     at: (Principal, String),
     _done: watch::Sender<()>,
 }
 
-impl Drop for Work {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.at);
     }

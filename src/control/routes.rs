@@ -16,7 +16,7 @@ use axum::http::Method;
 use axum::routing::{get, post, put};
 
 use super::app::App;
-use super::problems::Refused;
+use super::problems::RefusedRequest;
 use super::{body, idempotency, unread};
 use crate::protocol::problem::{Code, Problem};
 
@@ -76,7 +76,7 @@ impl App {
     }
 }
 
-async fn no_such_route(method: Method, uri: axum::http::Uri) -> Refused {
+async fn no_such_route(method: Method, uri: axum::http::Uri) -> RefusedRequest {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(Code::NoSuchRoute, format!("there is no `{method} {}`", path.escape_default()))
         .hint("see `GET /openapi.json`")

@@ -17,7 +17,7 @@ use super::app::App;
 use super::caller::Caller;
 use super::hang_ups::HangUps;
 use super::peer::{Connection, UserSlot, UserSlots};
-use super::problems::Refused;
+use super::problems::RefusedRequest;
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
 use crate::security_controls;
@@ -109,7 +109,7 @@ async fn serve_connection(
                     request.extensions_mut().insert(connection);
                     router.call(request.map(axum::body::Body::new)).await
                 }
-                Err(problem) => Ok(Refused(problem).into_response()),
+                Err(problem) => Ok(RefusedRequest(problem).into_response()),
             }
         }
     });

@@ -21,7 +21,7 @@ use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse;
 use crate::security_controls;
-use crate::store::{EventLog, Gone, Rendered};
+use crate::store::{EventLog, EventsGone, RenderedEvent};
 
 /// The most events in one chunk. A chunk larger than [`SMALL_BYTES`] is a single event, which is charged before it is
 /// read.
@@ -124,7 +124,7 @@ fn problem(problem: &Problem) -> Bytes {
     text.into()
 }
 
-fn gone(gone: Gone) -> Problem {
+fn gone(gone: EventsGone) -> Problem {
     Problem::new(Code::EventsGone, gone.to_string()).hint(format!("ask with `after={}`", gone.first - 1))
 }
 
@@ -216,7 +216,7 @@ impl Feed {
         }
     }
 
-    fn take(&mut self, event: &Rendered, text: &mut String) {
+    fn take(&mut self, event: &RenderedEvent, text: &mut String) {
         if self.until == Until::Now && event.seq > self.last {
             self.ended = true;
             return;

@@ -31,7 +31,7 @@ struct RetainedUsage {
     bytes: u64,
 }
 
-enum Thing {
+enum Retained {
     Session(SessionId),
     Job(JobId),
     Artifacts(JobId, PathBuf),
@@ -75,17 +75,17 @@ async fn enforce_quotas(
     retained: &mut BTreeMap<Principal, RetainedUsage>,
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
-    let mut owners: BTreeMap<Principal, Vec<(Thing, u64)>> = BTreeMap::new();
+    let mut owners: BTreeMap<Principal, Vec<(Retained, u64)>> = BTreeMap::new();
     // Artifacts come first: they are larger, and losing them costs less than losing records and events.
     for (id, path, size) in artifacts {
         if let Some(record) = journal.job(id)? {
-            owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
+            owners.entry(record.view.owner).or_default().push((Retained::Artifacts(id, path), size));
         }
     }
     let scanned = journal.clone();
     let (ended, mut removed) = blocking(move || Ok((scanned.ended_jobs()?, scanned.removed()?))).await?;
     for (owner, id, size) in ended {
-        owners.entry(owner).or_default().push((Thing::Job(id), size));
+        owners.entry(owner).or_default().push((Retained::Job(id), size));
     }
     // While a session is being taken down, it still writes to its journal, and its own charge covers that.
     removed.retain(|(_, id)| !directory.lists(*id));
@@ -98,7 +98,7 @@ async fn enforce_quotas(
             let scanned = journal.clone();
             *sizes.entry(id).or_insert(blocking(move || scanned.stored(id)).await?)
         };
-        owners.entry(owner).or_default().push((Thing::Session(id), size));
+        owners.entry(owner).or_default().push((Retained::Session(id), size));
     }
     retained.retain(|owner, _| owners.contains_key(owner));
     // The charges left behind by ended sessions and jobs are now covered by what was found.
@@ -123,15 +123,15 @@ async fn enforce_quotas(
                 break;
             }
             match thing {
-                Thing::Session(id) => {
+                Retained::Session(id) => {
                     journal.forget(id).await?;
                     tracing::info!(session = %id, owner = owner.uid(), "the journal of a removed session was too much");
                 }
-                Thing::Job(id) => {
+                Retained::Job(id) => {
                     journal.forget_job(id).await?;
                     tracing::info!(job = %id, owner = owner.uid(), "the record of a job that has ended was too much");
                 }
-                Thing::Artifacts(id, path) => {
+                Retained::Artifacts(id, path) => {
                     let _ = std::fs::remove_file(path);
                     tracing::info!(job = %id, owner = owner.uid(), "the files of a job were too much");
                 }

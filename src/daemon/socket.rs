@@ -13,10 +13,10 @@ const GROUP: &str = "belljar";
 
 /// Removes the socket at the end, if this process created it and it was not replaced.
 pub struct SocketGuard {
-    made: Option<Made>,
+    made: Option<BoundSocket>,
 }
 
-struct Made {
+struct BoundSocket {
     path: PathBuf,
     inode: u64,
 }
@@ -50,7 +50,7 @@ impl SocketGuard {
         let mode = if group.is_some() { 0o660 } else { 0o600 };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
-        Ok((listener, Self { made: Some(Made { path: path.to_owned(), inode }) }))
+        Ok((listener, Self { made: Some(BoundSocket { path: path.to_owned(), inode }) }))
     }
 }
 

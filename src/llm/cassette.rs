@@ -29,34 +29,34 @@ const UUID_BYTES: usize = 36;
 struct Line {
     /// Information for people only: a cassette is played no matter for which model it was recorded.
     model: String,
-    request: Normal,
+    request: NormalRequest,
     reply: ChatReply,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Normal {
+struct NormalRequest {
     messages: Vec<Message>,
-    tools: Vec<Named>,
-    answer: Option<Named>,
+    tools: Vec<NamedHash>,
+    answer: Option<NamedHash>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Named {
+struct NamedHash {
     name: String,
     hash: String,
 }
 
-impl Normal {
+impl NormalRequest {
     fn of(request: &ChatRequest) -> Self {
         let mut ids = Ids::default();
         let messages = request.messages.iter().map(|message| ids.message(message)).collect();
-        let tools = request.tools.iter().map(|tool| Named {
+        let tools = request.tools.iter().map(|tool| NamedHash {
             name: tool.name.clone(),
             hash: hash(&format!("{}\n{}", tool.description, tool.parameters)),
         });
         let answer = request.answer.as_ref();
-        let answer =
-            answer.map(|answer| Named { name: answer.name.clone(), hash: hash(&answer.schema.to_string()) });
+        let answer = answer
+            .map(|answer| NamedHash { name: answer.name.clone(), hash: hash(&answer.schema.to_string()) });
         Self { messages, tools: tools.collect(), answer }
     }
 
@@ -165,7 +165,8 @@ impl Recorder {
 
     /// Records a reply. A failure to write is only logged, because the reply is worth more than its record.
     pub async fn record(&self, model: &str, request: &ChatRequest, reply: &ChatReply, key: Option<&Secret>) {
-        let line = Line { model: model.to_owned(), request: Normal::of(request), reply: reply.clone() };
+        let line =
+            Line { model: model.to_owned(), request: NormalRequest::of(request), reply: reply.clone() };
         let text = match serde_json::to_string(&line) {
             Ok(text) => key.map_or_else(|| text.clone(), |key| key.redact(&text)),
             Err(error) => return tracing::warn!(%error, "a reply cannot be recorded"),
@@ -205,7 +206,7 @@ impl Replayer {
     }
 
     fn find(&self, text: &str, request: &ChatRequest) -> Result<ChatReply, AttemptFailure> {
-        let wanted = Normal::of(request);
+        let wanted = NormalRequest::of(request);
         let (mut equal, mut nearest) = (Vec::new(), None::<(usize, String)>);
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let line: Line = serde_json::from_str(line).map_err(|error| {

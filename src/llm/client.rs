@@ -11,7 +11,7 @@ use super::failure::AttemptFailure;
 use super::http::Http;
 use super::retry;
 use super::script;
-use super::secret::{Pieces, Secret};
+use super::secret::{Redactor, Secret};
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
@@ -207,8 +207,8 @@ impl Client {
 #[derive(Default)]
 struct KeyRedactor<'a> {
     key: Option<&'a Secret>,
-    text: Pieces,
-    reasoning: Pieces,
+    text: Redactor,
+    reasoning: Redactor,
 }
 
 impl KeyRedactor<'_> {

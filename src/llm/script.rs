@@ -41,7 +41,7 @@ const PIECES: usize = 40;
 #[serde(deny_unknown_fields)]
 struct Script {
     #[serde(default, rename = "reply")]
-    replies: Vec<Scripted>,
+    replies: Vec<ScriptedReply>,
     #[serde(default, rename = "conversation")]
     conversations: Vec<Conversation>,
 }
@@ -51,12 +51,12 @@ struct Script {
 struct Conversation {
     first: String,
     #[serde(default, rename = "reply")]
-    replies: Vec<Scripted>,
+    replies: Vec<ScriptedReply>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scripted {
+struct ScriptedReply {
     expect: Option<String>,
     content: Option<String>,
     json: Option<Value>,
@@ -123,7 +123,7 @@ fn answer(text: &str, request: &ChatRequest) -> Result<(ChatReply, Duration), At
     Ok((reply(scripted, index), delay))
 }
 
-fn reply(scripted: &Scripted, index: usize) -> ChatReply {
+fn reply(scripted: &ScriptedReply, index: usize) -> ChatReply {
     let json = scripted.json.as_ref().map(Value::to_string);
     let content = scripted.content.clone().or(json).unwrap_or_default();
     let tool_calls: Vec<ToolCall> = scripted

@@ -36,11 +36,11 @@ impl Secret {
 /// Removes the key from a text that arrives in pieces. A possible beginning of the key is held back until later pieces
 /// decide; what is held back is never the whole key.
 #[derive(Default)]
-pub struct Pieces {
+pub struct Redactor {
     withheld: String,
 }
 
-impl Pieces {
+impl Redactor {
     /// The text that can be shown now; it may be empty.
     pub fn next(&mut self, piece: &str, key: &Secret) -> String {
         self.withheld.push_str(piece);
@@ -85,7 +85,7 @@ mod tests {
             let key = Secret::new(key).unwrap();
             let chars: Vec<char> = text.chars().collect();
             for size in 1..=chars.len() {
-                let mut pieces = Pieces::default();
+                let mut pieces = Redactor::default();
                 let mut redacted = String::new();
                 for piece in chars.chunks(size) {
                     redacted += &pieces.next(&piece.iter().collect::<String>(), &key);
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_a_key_is_shown_at_once() {
-        let (key, mut pieces) = (Secret::new("sk-123").unwrap(), Pieces::default());
+        let (key, mut pieces) = (Secret::new("sk-123").unwrap(), Redactor::default());
         let redacted: Vec<String> = ["ask", "-1", "00", "!"].map(|piece| pieces.next(piece, &key)).into();
         assert_eq!(redacted, ["a", "", "sk-100", "!"]);
     }

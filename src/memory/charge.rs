@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-use super::pool::{MemoryPurpose, NoRoom, Taken};
+use super::pool::{MemoryPurpose, NoRoom, TakenBytes};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Share;
 
@@ -25,7 +25,7 @@ struct Inner {
     machine: Option<u64>,
     everyone: Option<u64>,
     limits: HashMap<Principal, Option<u64>>,
-    taken: HashMap<Principal, Taken>,
+    taken: HashMap<Principal, TakenBytes>,
     /// Users that have a charge which exceeds the limit; each user may have one such charge.
     overdrawn: HashSet<Principal>,
     /// The bytes of charges that were given back since freed memory last went back to the system.
@@ -96,11 +96,11 @@ impl Memory {
 
 impl Inner {
     fn fits(&self, owner: Principal, bytes: u64) -> Result<(), NoRoom> {
-        let none = Taken::default();
+        let none = TakenBytes::default();
         let taken = self.taken.get(&owner).unwrap_or(&none);
         taken.fits(bytes, self.limits.get(&owner).copied().unwrap_or(self.everyone))?;
         let Some(limit) = self.machine else { return Ok(()) };
-        let used = self.taken.values().map(Taken::sum).fold(0, u64::saturating_add);
+        let used = self.taken.values().map(TakenBytes::sum).fold(0, u64::saturating_add);
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }

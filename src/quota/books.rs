@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::{Refusal, Whose};
+use super::refusal::{LimitOwner, Refusal};
 use crate::config::{Limits, Quota};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::{Kind, QuotaUsage, Share};
@@ -43,7 +43,7 @@ struct Hold {
 
 /// The tokens that a user spent on one day. Only a new day resets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Spent {
+struct SpentTokens {
     day: u64,
     by: BTreeMap<String, u64>,
 }
@@ -56,7 +56,7 @@ pub struct Books {
     limits: BTreeMap<Principal, Limits>,
     /// The holds of each user. Sums are computed when they are needed, so that they cannot drift from the holds.
     holds: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
-    spent: BTreeMap<Principal, Spent>,
+    spent: BTreeMap<Principal, SpentTokens>,
     next: HoldId,
 }
 
@@ -171,19 +171,22 @@ impl Books {
     fn judge(&self, owner: Principal, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
         let [of_user, _] = used;
         let limits = [self.limit(owner, kind), self.machine.get(kind)];
-        for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
+        for ((used, limit), whose) in
+            used.into_iter().zip(limits).zip([LimitOwner::User, LimitOwner::Machine])
+        {
             let judged = match whose {
-                Whose::User => security_controls::holds("quotas_of_users"),
-                Whose::Machine => security_controls::holds("quotas_of_the_machine"),
+                LimitOwner::User => security_controls::holds("quotas_of_users"),
+                LimitOwner::Machine => security_controls::holds("quotas_of_the_machine"),
             };
             if let Some(limit) = limit
                 && judged
                 && used.saturating_add(wanted) > limit
-                && !(whose == Whose::Machine && is_sure(kind, of_user.saturating_add(wanted), used, limit))
+                && !(whose == LimitOwner::Machine
+                    && is_sure(kind, of_user.saturating_add(wanted), used, limit))
             {
                 let by = match whose {
-                    Whose::User => self.shares(owner, kind),
-                    Whose::Machine => Vec::new(),
+                    LimitOwner::User => self.shares(owner, kind),
+                    LimitOwner::Machine => Vec::new(),
                 };
                 return Err(Refusal { kind, whose, wanted, used, limit, by });
             }
@@ -273,7 +276,7 @@ impl Books {
         match self.check_kind(owner, kind, 0) {
             // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
             Err(refusal)
-                if refusal.whose == Whose::Machine
+                if refusal.whose == LimitOwner::Machine
                     && refusal.used <= refusal.limit.saturating_mul(2)
                     && !self.has_most(owner, kind) =>
             {
@@ -294,7 +297,7 @@ impl Books {
         match self.limit(owner, kind) {
             Some(limit) if used > limit.saturating_mul(times) => {
                 let by = self.shares(owner, kind);
-                Err(Refusal { kind, whose: Whose::User, wanted: 0, used, limit, by })
+                Err(Refusal { kind, whose: LimitOwner::User, wanted: 0, used, limit, by })
             }
             Some(_) | None => Ok(()),
         }
@@ -333,9 +336,9 @@ impl Books {
         if security_controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
     }
 
-    fn on(&mut self, owner: Principal, day: u64) -> &mut Spent {
+    fn on(&mut self, owner: Principal, day: u64) -> &mut SpentTokens {
         self.spent.retain(|_, spent| spent.day >= day);
-        self.spent.entry(owner).or_insert_with(|| Spent { day, by: BTreeMap::new() })
+        self.spent.entry(owner).or_insert_with(|| SpentTokens { day, by: BTreeMap::new() })
     }
 
     /// The user's largest holders, the largest first.
@@ -398,11 +401,11 @@ mod tests {
         let job = || Amounts::of([(Kind::Jobs, 1)]);
         books.take(Principal::ANN, "a", job()).unwrap();
         books.take(Principal::ANN, "a", job()).unwrap();
-        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, Whose::User);
+        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, LimitOwner::User);
         books.take(Principal::BOB, "b", job()).unwrap();
         let refusal = books.take(Principal::BOB, "b", job()).unwrap_err();
         // The refusal does not name the sessions of another user.
-        assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
+        assert_eq!((refusal.whose, refusal.used, refusal.by), (LimitOwner::Machine, 3, vec![]));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub enum Phase {
 }
 
 /// A cell whose start is on its way into the journal.
-struct Beginning {
+struct BeginningCell {
     cell: CellNumber,
     /// Whether the start is in the journal, so that the cell only waits for a frozen sandbox.
     is_written: bool,
@@ -58,7 +58,7 @@ pub struct Machine<W> {
     /// The cells that have not ended.
     open: BTreeSet<CellNumber>,
     /// Cells that are beginning, in the order in which they began.
-    beginning: BTreeMap<u64, Beginning>,
+    beginning: BTreeMap<u64, BeginningCell>,
     begun: u64,
     cells: CellNumber,
     /// A note for the result of the next cell.
@@ -348,7 +348,7 @@ impl<W> Machine<W> {
                 Some(Next::Variables { which, reply_to }) => out.push(Effect::Show { which, reply_to }),
                 Some(Next::Cell(cell)) => {
                     self.begun += 1;
-                    let beginning = Beginning { cell, is_written: false, interrupted: false };
+                    let beginning = BeginningCell { cell, is_written: false, interrupted: false };
                     self.beginning.insert(self.begun, beginning);
                     out.push(Effect::Begin { cell, begin: self.begun });
                 }
@@ -374,7 +374,7 @@ impl<W> Machine<W> {
 
     fn run_written(&mut self, out: &mut Vec<Effect<W>>) {
         while let Some(first) = self.beginning.first_entry().filter(|first| first.get().is_written) {
-            let Beginning { cell, interrupted, .. } = first.remove();
+            let BeginningCell { cell, interrupted, .. } = first.remove();
             let Some(start) = self.queue.running(cell) else { continue };
             let mut start = start.clone();
             // A fork reports the note, too, but it stays for the next cell of the main line, which continues

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-use super::account::{Account, Exceeded, Free, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
+use super::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES, UnlimitedAccount};
 use super::idempotency::KeyTarget;
 use super::journal::Core;
 use super::lane::WriteBacklog;
@@ -25,7 +25,7 @@ use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Stream;
 
-pub use payment::Paid;
+pub use payment::Payment;
 
 /// How many events and bytes of one session are served from memory; older events are read from the file.
 const TAIL_EVENTS: usize = 1_024;
@@ -89,7 +89,7 @@ struct Inner {
 /// The events asked for are no longer kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events up to {} are no longer kept", first - 1)]
-pub struct Gone {
+pub struct EventsGone {
     pub first: Seq,
 }
 
@@ -131,7 +131,7 @@ impl Draft {
 struct AppendOptions {
     durability: Durability,
     aim: Option<KeyTarget>,
-    paid: Option<Paid>,
+    paid: Option<Payment>,
     on_commit: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -202,7 +202,7 @@ impl EventLog {
     pub fn append_keyed_then(
         &self,
         body: EventBody,
-        paid: Paid,
+        paid: Payment,
         aim: Option<KeyTarget>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
@@ -218,7 +218,7 @@ impl EventLog {
         &self,
         durability: Durability,
         body: EventBody,
-        paid: Option<Paid>,
+        paid: Option<Payment>,
         applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
@@ -232,7 +232,7 @@ impl EventLog {
     }
 
     /// Appends one event that is already paid for.
-    pub(super) fn append_paid(&self, draft: Draft, paid: Paid) -> Seq {
+    pub(super) fn append_paid(&self, draft: Draft, paid: Payment) -> Seq {
         self.push(vec![draft], AppendOptions { paid: Some(paid), ..AppendOptions::default() })
     }
 
@@ -282,7 +282,7 @@ impl EventLog {
     /// An event always gets its sequence number. If its owner's quota has no room, the event is written without its
     /// large fields at the expense of the session's reserve, and the executor that watches over the sandbox is
     /// notified.
-    fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Paid>) -> Entry {
+    fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Payment>) -> Entry {
         let Content::Json(json) = &entry.content else { return entry };
         if let Some(paid) = paid {
             paid.keep();
@@ -417,7 +417,7 @@ impl LogState {
             session,
             inner: Mutex::new(inner),
             newest: watch::Sender::new(newest),
-            bill: Mutex::new(Bill { account: Arc::new(Free), bytes: stored }),
+            bill: Mutex::new(Bill { account: Arc::new(UnlimitedAccount), bytes: stored }),
             lane: OnceLock::new(),
             memory: OnceLock::new(),
             exceeded: watch::Sender::new(None),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use super::account::ROW_BYTES;
 use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
-use super::rows::{AppliedFrame, RecorderState, Rest};
+use super::rows::{AppliedFrame, IncompleteText, RecorderState};
 use super::spill::Spill;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::event::EventBody;
@@ -47,14 +47,14 @@ pub(super) struct State {
     placeholders: Option<Arc<dyn Placeholders>>,
     /// Bytes by which replaced placeholders may still enlarge the output, until the next cell begins.
     placeholder_bytes_left: usize,
-    pub running: HashMap<CellNumber, Running>,
+    pub running: HashMap<CellNumber, RunningCell>,
     pub pending: Option<UnpublishedOutput>,
     pub published: Option<Instant>,
     /// Another recorder has replaced this one; this one records nothing any more.
     sealed: bool,
 }
 
-pub(super) struct Running {
+pub(super) struct RunningCell {
     pub capture: Capture,
     pub displays: Vec<Display>,
     /// The charges for the displays to the owner's share of the memory.
@@ -123,7 +123,12 @@ impl State {
     }
 
     /// The event that output is no longer kept, which each cell gets at most once.
-    fn cut(&mut self, cell: CellNumber, applied: Option<AppliedFrame>, rest: Option<&Rest>) -> Option<Draft> {
+    fn cut(
+        &mut self,
+        cell: CellNumber,
+        applied: Option<AppliedFrame>,
+        rest: Option<&IncompleteText>,
+    ) -> Option<Draft> {
         let running = self.running.get_mut(&cell).filter(|running| !running.cut_said)?;
         running.cut_said = true;
         let recorder_state = running.recorder_state(0, rest);
@@ -131,7 +136,7 @@ impl State {
     }
 }
 
-impl Running {
+impl RunningCell {
     pub fn new(caps: OutputCaps) -> Self {
         Self {
             capture: Capture::new(caps),
@@ -144,7 +149,7 @@ impl Running {
         }
     }
 
-    fn recorder_state(&self, dropped: u64, rest: Option<&Rest>) -> Option<RecorderState> {
+    fn recorder_state(&self, dropped: u64, rest: Option<&IncompleteText>) -> Option<RecorderState> {
         let displays_dropped = self.displays_dropped;
         let recorder_state =
             RecorderState { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
@@ -197,7 +202,7 @@ impl Recorder {
         let mut state = self.state.lock();
         let caps = state.caps;
         state.placeholder_bytes_left = MARKERS_BYTES;
-        state.running.entry(cell).or_insert_with(|| Running::new(caps));
+        state.running.entry(cell).or_insert_with(|| RunningCell::new(caps));
     }
 
     /// Records output; `received` is the number of the frame that brought it.
@@ -302,7 +307,7 @@ impl Recorder {
     /// Whether a running cell has produced any output or display.
     pub fn has_output(&self, cell: CellNumber) -> bool {
         let state = self.state.lock();
-        let has_any = |running: &Running| {
+        let has_any = |running: &RunningCell| {
             !running.capture.is_empty() || !running.displays.is_empty() || running.lost != [0; 2]
         };
         state.running.get(&cell).is_some_and(has_any)
@@ -376,7 +381,7 @@ impl Recorder {
         }
         let dropped = left.len() as u64;
         let applied = state.applied(received);
-        let rest = (!rest.is_empty()).then(|| Rest { stream, bytes: rest.to_vec() });
+        let rest = (!rest.is_empty()).then(|| IncompleteText { stream, bytes: rest.to_vec() });
         let running = cell.and_then(|cell| state.running.get_mut(&cell));
         let recorder_state = match running {
             Some(running) => {

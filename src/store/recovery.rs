@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::capture::OutputCaps;
 use super::error::JournalError;
 use super::event_log::EventLog;
-use super::recorder::{Recorder, Running, State, UnpublishedOutput};
-use super::rows::{Content, RecorderState, Rest, StoredEvent};
+use super::recorder::{Recorder, RunningCell, State, UnpublishedOutput};
+use super::rows::{Content, IncompleteText, RecorderState, StoredEvent};
 use super::spill::{Range, Spill};
 use crate::memory::MemoryPurpose;
 use crate::protocol::event::{Event, EventBody};
@@ -42,14 +42,14 @@ impl Recorder {
     }
 }
 
-struct Recovered {
-    running: Running,
+struct RecoveredCell {
+    running: RunningCell,
     /// The committed length of the cell's spill file.
     end: u64,
 }
 
-fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Recovered, JournalError> {
-    let mut recovered = Recovered { running: Running::new(caps), end: 0 };
+fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<RecoveredCell, JournalError> {
+    let mut recovered = RecoveredCell { running: RunningCell::new(caps), end: 0 };
     log.of_cell(cell, |recorded| {
         let (running, end) = (&mut recovered.running, &mut recovered.end);
         let dropped = recorded.recorder_state.as_ref().map_or(0, |recorder_state| recorder_state.dropped);
@@ -87,7 +87,7 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
 }
 
 /// Counts bytes lost since the previous event, except those that were dropped after this event's own bytes.
-fn skip_lost(running: &mut Running, recorder_state: &RecorderState, after: [u64; 2]) {
+fn skip_lost(running: &mut RunningCell, recorder_state: &RecorderState, after: [u64; 2]) {
     let [stdout, stderr] = [0, 1].map(|of: usize| {
         let [now, before, later] = [recorder_state.lost, running.lost, after].map(|bytes| bytes[of]);
         now.saturating_sub(before).saturating_sub(later)
@@ -97,7 +97,7 @@ fn skip_lost(running: &mut Running, recorder_state: &RecorderState, after: [u64;
     running.displays_dropped = recorder_state.displays_dropped;
 }
 
-fn take_event(running: &mut Running, log: &EventLog, text: &str) {
+fn take_event(running: &mut RunningCell, log: &EventLog, text: &str) {
     match serde_json::from_str::<Event>(text).map(|event| event.body) {
         Ok(EventBody::Display { mime, .. }) => {
             let bytes = serde_json::to_string(&mime).map_or(0, |text| text.len());
@@ -132,7 +132,8 @@ fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
 
 /// The beginning of a character or placeholder that arrived with the last committed frame.
 fn unfinished(state: &mut State, last: StoredEvent) -> Option<UnpublishedOutput> {
-    let Rest { stream, bytes } = last.recorder_state.and_then(|recorder_state| recorder_state.rest)?;
+    let IncompleteText { stream, bytes } =
+        last.recorder_state.and_then(|recorder_state| recorder_state.rest)?;
     if let Some(cell) = last.cell {
         // A cell that has ended got its rest when it ended.
         state.running.get_mut(&cell)?.capture.push(stream, &bytes);

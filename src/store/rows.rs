@@ -26,7 +26,7 @@ const ESCAPED: u64 = 6;
 
 /// An event ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedEvent {
     pub seq: Seq,
     pub name: Cow<'static, str>,
     pub cell: Option<CellNumber>,
@@ -52,11 +52,11 @@ pub(super) struct RecorderState {
     pub dropped: u64,
     pub displays_dropped: u64,
     /// The beginning of a character or placeholder that arrived with this event's frame and waits for its end.
-    pub rest: Option<Rest>,
+    pub rest: Option<IncompleteText>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Rest {
+pub(super) struct IncompleteText {
     pub stream: Stream,
     pub bytes: Vec<u8>,
 }
@@ -121,7 +121,7 @@ impl Entry {
         }
     }
 
-    pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
+    pub fn render(&self, seq: Seq, spill: &Path) -> RenderedEvent {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),
             Content::Output { stream, start, bytes } => {
@@ -130,7 +130,7 @@ impl Entry {
                 serde_json::to_string(&Event { seq, at: self.at.clone(), body }).unwrap_or_default().into()
             }
         };
-        Rendered { seq, name: self.name.clone(), cell: self.cell, json }
+        RenderedEvent { seq, name: self.name.clone(), cell: self.cell, json }
     }
 }
 

@@ -43,7 +43,7 @@ pub struct SessionRecord {
 
 /// What a clean-up removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tidied {
+pub struct CleanupCounts {
     pub sessions: usize,
     pub blobs: usize,
     pub keys: usize,
@@ -182,11 +182,11 @@ impl Journal {
 
     /// Forgets sessions that were removed longer than `keep` ago, expired keys, and large values that no event refers
     /// to. To be called after opening and every day.
-    pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<Tidied, JournalError> {
+    pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<CleanupCounts, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
         let query = "SELECT id FROM sessions WHERE removed_at <= ?1";
         let expired = self.core.read(|file, _| rows::all(file, query, [before], |row| rows::uuid(row, 0)))?;
-        let mut tidied = Tidied { sessions: expired.len(), ..Tidied::default() };
+        let mut tidied = CleanupCounts { sessions: expired.len(), ..CleanupCounts::default() };
         for id in expired {
             self.forget(SessionId(id)).await?;
         }

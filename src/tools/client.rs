@@ -49,16 +49,16 @@ struct State {
     /// The lent tools, each with its lease.
     tools: Vec<(u64, Entry)>,
     /// The channel to each client, by lease.
-    leases: HashMap<u64, mpsc::Sender<Sent>>,
-    open: HashMap<String, Open>,
+    leases: HashMap<u64, mpsc::Sender<SentCall>>,
+    open: HashMap<String, OpenCall>,
     /// The number of changes of the set of tools.
     changes: watch::Sender<u64>,
 }
 
 /// A call, and the charge for its arguments until the client has read it.
-type Sent = (ClientCall, Option<Arc<Charge>>);
+type SentCall = (ClientCall, Option<Arc<Charge>>);
 
-struct Open {
+struct OpenCall {
     lease: u64,
     answer: oneshot::Sender<Answer>,
 }
@@ -69,7 +69,7 @@ type Answer = (ClientAnswer, Option<Charge>);
 /// A client's registration, which is dropped when the client is gone.
 pub struct Lease {
     id: u64,
-    calls: mpsc::Receiver<Sent>,
+    calls: mpsc::Receiver<SentCall>,
     clients: ClientTools,
 }
 
@@ -133,7 +133,7 @@ impl ClientTools {
                 let schemas = std::iter::once(&tool.parameters).chain(&tool.output);
                 charge.try_grow(LENT_COPIES * schemas.map(Checker::most_bytes).sum::<u64>())?;
             }
-            rehearsal.add(Arc::new(Lent::new(tool, lease, self.clone())?))?;
+            rehearsal.add(Arc::new(LentTool::new(tool, lease, self.clone())?))?;
             let entry = rehearsal.entry(&name).cloned().ok_or(RegistryError::BadName(name))?;
             charge.shrink_to(paid + LENT_COPIES * entry.checker_bytes());
             lent.push(entry);
@@ -213,19 +213,19 @@ impl State {
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(gone(name)),
         }
         let (answer, answered) = oneshot::channel();
-        self.open.insert(call.clone(), Open { lease, answer });
+        self.open.insert(call.clone(), OpenCall { lease, answer });
         Ok((call, answered))
     }
 }
 
 /// One lent tool.
-struct Lent {
+struct LentTool {
     definition: Definition,
     lease: u64,
     clients: ClientTools,
 }
 
-impl Lent {
+impl LentTool {
     fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: quotable(&tool.name), problem };
         let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
@@ -238,7 +238,7 @@ impl Lent {
     }
 }
 
-impl Tool for Lent {
+impl Tool for LentTool {
     fn definition(&self) -> Definition {
         self.definition.clone()
     }
@@ -248,7 +248,7 @@ impl Tool for Lent {
         let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
         Box::pin(async move {
             let (call, answered) = clients.state.lock().deliver(lease, &name, arguments, context.memory())?;
-            let _forgotten = Forgotten { call, clients };
+            let _forgotten = ForgetOnDrop { call, clients };
             let (answer, _memory) = answered.await.map_err(|_| gone(&name))?;
             match answer {
                 ClientAnswer::Value(value) if has_schema => Ok(ToolOutput::Value(value)),
@@ -262,12 +262,12 @@ impl Tool for Lent {
 }
 
 /// Removes a call when its caller no longer waits for it.
-struct Forgotten {
+struct ForgetOnDrop {
     call: String,
     clients: ClientTools,
 }
 
-impl Drop for Forgotten {
+impl Drop for ForgetOnDrop {
     fn drop(&mut self) {
         self.clients.state.lock().open.remove(&self.call);
     }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use super::foreign;
-use super::keeper::{self, Order, ProgramEnd};
+use super::keeper::{self, ProgramEnd, ProgramOrder};
 use super::limited::ProgramSlot;
 use super::port::{Owner, as_failure};
 use super::registry::RegistryError;
@@ -119,7 +119,7 @@ fn not_allowed(problem: Problem) -> ToolFailure {
     ToolFailure { code: "unavailable".into(), ..as_failure(problem) }
 }
 
-fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {
+fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<ProgramOrder, ToolFailure> {
     let own = rustix::process::geteuid();
     let ids = if own.is_root() && security_controls::holds("programs_run_as_the_owner") {
         Some((owner.principal.uid(), owner.gid))
@@ -128,7 +128,7 @@ fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, T
     } else {
         return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));
     };
-    Ok(Order { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
+    Ok(ProgramOrder { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
 }
 
 /// The command that starts the keeper, with the keeper's end of the line as stdin.
@@ -157,7 +157,7 @@ struct KeptProgram {
 }
 
 impl KeptProgram {
-    async fn verdict(&mut self, order: &Order) -> std::io::Result<ProgramEnd> {
+    async fn verdict(&mut self, order: &ProgramOrder) -> std::io::Result<ProgramEnd> {
         let line = self.line.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
         let mut text = serde_json::to_string(order)?;
         text.push('\n');

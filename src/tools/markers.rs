@@ -77,7 +77,7 @@ fn size(text: &str, images: &[Image]) -> usize {
 
 /// Output with its markers replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expanded {
+pub struct ExpandedText {
     pub text: String,
     /// The calls whose markers were found, each once, in order; their images are to be shown.
     pub calls: Vec<u64>,
@@ -99,24 +99,24 @@ impl Expander {
     }
 
     /// The text that can be shown now. A possible beginning of a marker is held back.
-    pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> Expanded {
+    pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> ExpandedText {
         let mut text = std::mem::take(&mut self.withheld);
         text.push_str(piece);
-        let mut expanded = Expanded::default();
+        let mut expanded = ExpandedText::default();
         let mut rest = text.as_str();
         while let Some((before, from_opening)) = split_at_found(rest, OPENING) {
             expanded.text.push_str(before);
             match read(from_opening) {
-                Read::Whole { call, after } => {
+                MarkerRead::Whole { call, after } => {
                     let whole = from_opening.strip_suffix(after).unwrap_or_default();
                     self.replace(call, whole, lookup(call), &mut expanded);
                     rest = after;
                 }
-                Read::Unfinished => {
+                MarkerRead::Unfinished => {
                     from_opening.clone_into(&mut self.withheld);
                     return expanded;
                 }
-                Read::Other => {
+                MarkerRead::Other => {
                     expanded.text.push_str(OPENING);
                     rest = from_opening.strip_prefix(OPENING).unwrap_or_default();
                 }
@@ -134,7 +134,7 @@ impl Expander {
         std::mem::take(&mut self.withheld)
     }
 
-    fn replace(&mut self, call: u64, marker: &str, found: Option<&str>, expanded: &mut Expanded) {
+    fn replace(&mut self, call: u64, marker: &str, found: Option<&str>, expanded: &mut ExpandedText) {
         match found {
             Some(response) if response.len() <= self.bytes_left => {
                 self.bytes_left -= response.len();
@@ -153,7 +153,7 @@ pub fn expand_markers<'a>(
     text: &str,
     lookup: impl Fn(u64) -> Option<&'a str>,
     most_bytes: usize,
-) -> Expanded {
+) -> ExpandedText {
     let mut expander = Expander::new(most_bytes);
     let mut expanded = expander.push(text, lookup);
     expanded.text.push_str(&expander.finish());
@@ -199,7 +199,7 @@ fn split_at_found<'a>(text: &'a str, pattern: &str) -> Option<(&'a str, &'a str)
     text.split_at_checked(text.find(pattern)?)
 }
 
-enum Read<'a> {
+enum MarkerRead<'a> {
     Whole {
         call: u64,
         after: &'a str,
@@ -210,19 +210,19 @@ enum Read<'a> {
 }
 
 /// Parses a text that begins with the opening.
-fn read(text: &str) -> Read<'_> {
+fn read(text: &str) -> MarkerRead<'_> {
     let rest = text.strip_prefix(OPENING).unwrap_or_default();
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some((number, end)) = rest.split_at_checked(digits).filter(|_| digits <= DIGITS) else {
-        return Read::Other;
+        return MarkerRead::Other;
     };
     if let Some(after) = end.strip_prefix(CLOSING) {
         return match number.parse() {
-            Ok(call) => Read::Whole { call, after },
-            Err(_) => Read::Other,
+            Ok(call) => MarkerRead::Whole { call, after },
+            Err(_) => MarkerRead::Other,
         };
     }
-    if end.is_empty() || (end == ">" && digits > 0) { Read::Unfinished } else { Read::Other }
+    if end.is_empty() || (end == ">" && digits > 0) { MarkerRead::Unfinished } else { MarkerRead::Other }
 }
 
 #[cfg(test)]
@@ -246,7 +246,7 @@ mod tests {
     fn markers_are_replaced_where_they_stand() {
         let text = format!("a {} b{}{}", marker(1), marker(1), marker(u64::MAX));
         let expanded = expand_markers(&text, response_of, MOST);
-        assert_eq!(expanded, Expanded { text: "a one bonelast".into(), calls: vec![1, u64::MAX] });
+        assert_eq!(expanded, ExpandedText { text: "a one bonelast".into(), calls: vec![1, u64::MAX] });
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         ] {
             assert_eq!(
                 expand_markers(text, response_of, MOST),
-                Expanded { text: text.into(), calls: vec![] }
+                ExpandedText { text: text.into(), calls: vec![] }
             );
         }
         assert_eq!(
@@ -292,7 +292,7 @@ mod tests {
         let mut expander = Expander::new(MOST);
         assert_eq!(expander.push("abc<", response_of).text, "abc");
         assert_eq!(expander.push("<TOOL_RESPONSE:1>", response_of).text, "");
-        assert_eq!(expander.push(">d", response_of), Expanded { text: "oned".into(), calls: vec![1] });
+        assert_eq!(expander.push(">d", response_of), ExpandedText { text: "oned".into(), calls: vec![1] });
         expander.push("<<TOOL_RESPONSE:", response_of);
         assert_eq!(expander.push(&"1".repeat(10_000), response_of).text.len(), 10_000 + OPENING.len());
     }

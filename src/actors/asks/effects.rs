@@ -24,7 +24,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::session::machine::Input as SessionInput;
 use crate::session::restore::CELL_REFUSED;
 use crate::session::rules::CellRules;
-use crate::store::{Durability, Paid};
+use crate::store::{Durability, Payment};
 use crate::tools::Caller;
 
 /// The least time between two pieces of the model's streamed text.
@@ -262,7 +262,7 @@ impl AsksState {
         ask: AskNumber,
         step: u32,
         reply: &ChatReply,
-    ) -> Result<(Paid, EventBody), ModelFailure> {
+    ) -> Result<(Payment, EventBody), ModelFailure> {
         let event = EventBody::ModelReplied { ask, step, reply: Box::new(reply.clone()) };
         let paid = self.args.log.pay_for(&event).and_then(|paid| {
             self.args.log.has_room(paid.bytes())?;

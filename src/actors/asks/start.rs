@@ -24,7 +24,7 @@ use crate::protocol::values::parsed_bytes;
 use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::machine::Input as SessionInput;
-use crate::session::restore::{Recalled, queued_view};
+use crate::session::restore::{RecalledAsk, queued_view};
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -219,7 +219,7 @@ impl AsksState {
 
     /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with
     /// the effects that it was waiting for.
-    pub(super) fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, Recalled>) {
+    pub(super) fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, RecalledAsk>) {
         if asks.values().any(|recalled| recalled.spec.depth > 0) {
             // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;

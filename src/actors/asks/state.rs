@@ -26,7 +26,7 @@ use crate::sandbox::accounts::Accounts;
 use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::ask_clock::AskClock;
-use crate::session::restore::{Recalled, RecalledAsks};
+use crate::session::restore::{RecalledAsk, RecalledAsks};
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
 use parking_lot::Mutex;
@@ -134,7 +134,7 @@ pub(super) struct Current {
     /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     /// For an ask resumed after a restart: what it had begun before.
-    pub(super) recalled: Option<Recalled>,
+    pub(super) recalled: Option<RecalledAsk>,
 }
 
 impl Current {

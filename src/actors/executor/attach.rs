@@ -19,7 +19,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::session::machine::Input;
 use crate::session::outcome::Ending;
-use crate::session::restore::{Died, OpenCall, WaitingCall};
+use crate::session::restore::{OpenCall, ProcessDeath, WaitingCall};
 use crate::store::Overdraft;
 use crate::tools::ToolOutput;
 
@@ -61,7 +61,7 @@ impl ExecutorState {
             self.running.insert(cell, RunningCell::resumed(start, since, completed, to_end));
             self.arm(myself, cell);
         }
-        for (cell, Died { exit_code, after, killed }) in dead {
+        for (cell, ProcessDeath { exit_code, after, killed }) in dead {
             if killed && let Some(running) = self.running.get_mut(&cell) {
                 running.was_killed();
             }

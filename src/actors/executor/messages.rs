@@ -20,7 +20,7 @@ use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::outcome::{CellStart, Changes, EndedBy};
-use crate::session::restore::{Died, OpenCall};
+use crate::session::restore::{OpenCall, ProcessDeath};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
@@ -189,5 +189,5 @@ pub struct ResumedCell {
     pub passed: bool,
     /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
-    pub died: Option<Died>,
+    pub died: Option<ProcessDeath>,
 }

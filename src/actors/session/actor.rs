@@ -21,11 +21,11 @@ const COMPUTATIONS_WAITING: usize = 16;
 pub struct Session;
 
 /// Whether a session has begun, with the task that is its life.
-type Begun = Result<JoinHandle<()>, SpawnErr>;
+type StartedSession = Result<JoinHandle<()>, SpawnErr>;
 
 impl Session {
     /// Starts a session without waiting for it. The task says whether it has begun.
-    pub fn spawn(args: SessionArgs) -> Result<(SessionRef, JoinHandle<Begun>), SpawnErr> {
+    pub fn spawn(args: SessionArgs) -> Result<(SessionRef, JoinHandle<StartedSession>), SpawnErr> {
         let supervisor = args.supervisor.get_cell();
         ActorRuntime::spawn_linked_instant(None, Self, args, supervisor)
     }

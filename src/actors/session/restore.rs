@@ -21,7 +21,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Input, Machine, Phase, Unfinished};
 use crate::session::notices;
 use crate::session::replay::RecordedCell;
-use crate::session::restore::{AsksFold, Begun, Fold, RecalledAsks, Recording, Restored, Span};
+use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JournalError, Overdraft};
 use std::collections::{BTreeMap, HashMap};
@@ -149,7 +149,7 @@ impl SessionActorState {
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
         let past = self.restored.take()?;
         let receipt = past.sandbox?;
-        let ran = |begun: Begun| ResumedCell {
+        let ran = |begun: BegunCell| ResumedCell {
             ran: begun.ran(past.frozen_since.as_deref()),
             start: begun.start,
             completed: begun.completed,

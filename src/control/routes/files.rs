@@ -55,12 +55,12 @@ pub async fn get(
     let found = workspace.access(WorkKind::Look, {
         let path = path.clone();
         move |root| match files::open(root, &path)? {
-            Opened::Folder if as_json => files::list(root, path.as_ref()).map(Found::List),
-            opened => Ok(Found::Opened(opened)),
+            Opened::Folder if as_json => files::list(root, path.as_ref()).map(PathContent::List),
+            opened => Ok(PathContent::Opened(opened)),
         }
     });
     match found.await?? {
-        Found::Opened(Opened::File { file, bytes }) => {
+        PathContent::Opened(Opened::File { file, bytes }) => {
             let body = Body::from_stream(ReaderStream::with_capacity(
                 tokio::io::AsyncReadExt::take(tokio::fs::File::from_std(file), bytes),
                 CHUNK,
@@ -68,10 +68,10 @@ pub async fn get(
             let kind = (header::CONTENT_TYPE, "application/octet-stream".to_owned());
             Ok(([kind, (header::CONTENT_LENGTH, bytes.to_string())], body).into_response())
         }
-        Found::List((entries, truncated)) => {
+        PathContent::List((entries, truncated)) => {
             Ok(Json(FolderView { path, entries, truncated }).into_response())
         }
-        Found::Opened(Opened::Folder) => {
+        PathContent::Opened(Opened::Folder) => {
             let (writer, reader) = Outgoing::new();
             let (outcome_sender, outcome) = oneshot::channel();
             tokio::spawn(async move {
@@ -104,7 +104,7 @@ pub async fn get(
 }
 
 /// What a path refers to: an opened file or folder, or the listing of a folder.
-enum Found {
+enum PathContent {
     Opened(Opened),
     List((Vec<FileEntry>, bool)),
 }

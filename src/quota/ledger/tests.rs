@@ -1,5 +1,5 @@
 use super::*;
-use crate::quota::refusal::Whose;
+use crate::quota::refusal::LimitOwner;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -258,17 +258,17 @@ fn each_user_has_a_sure_share_of_what_others_have_filled() {
     let ledger = ledger(&[], &[(Kind::Sessions, 8), (Kind::Memory, 4)]);
     let one = |owner: Principal, kind: Kind| ledger.take(owner, "a", Amounts::of([(kind, 1)]));
     let _all: Vec<Permit> = (0..8).map(|_| one(Principal::ANN, Kind::Sessions).unwrap()).collect();
-    assert_eq!(one(Principal::ANN, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::ANN, Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     let _own = [one(Principal::BOB, Kind::Sessions).unwrap(), one(Principal::BOB, Kind::Sessions).unwrap()];
-    assert_eq!(one(Principal::BOB, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::BOB, Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     // The shares of all users together are bounded, too.
     let _others: Vec<Permit> =
         (3..9).map(Principal::new).map(|owner| one(owner, Kind::Sessions).unwrap()).collect();
-    assert_eq!(one(Principal::new(9), Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::new(9), Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     let _memory: Vec<Permit> = (0..4).map(|_| one(Principal::ANN, Kind::Memory).unwrap()).collect();
     assert_eq!(
         one(Principal::BOB, Kind::Memory).unwrap_err().whose,
-        Whose::Machine,
+        LimitOwner::Machine,
         "a machine has no more than it has"
     );
 }
@@ -289,5 +289,5 @@ fn only_the_user_with_the_most_has_to_stop_when_the_machines_disk_is_full() {
         [Principal::ANN, Principal::BOB].map(|owner| ledger.keep(owner, "w", Amounts::default()));
     large.gauge().measure(Kind::Workspace, 80).unwrap();
     small.gauge().measure(Kind::Workspace, 30).unwrap();
-    assert_eq!(large.gauge().measure(Kind::Workspace, 81).unwrap_err().whose, Whose::Machine);
+    assert_eq!(large.gauge().measure(Kind::Workspace, 81).unwrap_err().whose, LimitOwner::Machine);
 }

@@ -97,7 +97,7 @@ struct World {
     wants_permit: bool,
     permit: bool,
     begins: Vec<(u64, CellNumber)>,
-    written_cells: BTreeSet<CellNumber>,
+    journaled: BTreeSet<CellNumber>,
     in_sandbox: BTreeMap<CellNumber, Mode>,
     undoing: usize,
     resetting: usize,
@@ -173,7 +173,7 @@ impl World {
             wants_permit: false,
             permit: false,
             begins: Vec::new(),
-            written_cells: BTreeSet::new(),
+            journaled: BTreeSet::new(),
             in_sandbox: BTreeMap::new(),
             undoing: 0,
             resetting: 0,
@@ -209,16 +209,12 @@ impl World {
             }
             Effect::Begin { cell, begin } => {
                 assert!(std::mem::take(&mut self.permit), "cell {cell} has no permit");
-                self.written_cells.remove(&cell);
+                self.journaled.remove(&cell);
                 self.begins.push((begin, cell));
             }
             Effect::Run(start) => {
                 assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
-                assert!(
-                    self.written_cells.contains(&start.cell),
-                    "cell {} is not in the journal",
-                    start.cell
-                );
+                assert!(self.journaled.contains(&start.cell), "cell {} is not in the journal", start.cell);
                 let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
                 assert!(start.mode == Mode::Fork || !main, "two cells of the main line");
                 assert_eq!(self.undoing + self.resetting, 0, "cell {} is in the way", start.cell);
@@ -269,7 +265,7 @@ impl World {
         if in_time {
             // The journal keeps the order of its events.
             let before = self.begins.iter().filter(|(other, _)| *other <= begin);
-            self.written_cells.extend(before.map(|(_, cell)| *cell));
+            self.journaled.extend(before.map(|(_, cell)| *cell));
         }
         self.begins.remove(index);
         self.take(Input::Started { begin, is_written: in_time });

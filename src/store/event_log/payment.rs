@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The payment for an event that is charged and not yet appended. Dropping it refunds the charge.
-pub struct Paid {
+pub struct Payment {
     state: Arc<LogState>,
     bytes: u64,
 }
 
-impl Paid {
+impl Payment {
     /// The charged bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -27,7 +27,7 @@ impl Paid {
     }
 }
 
-impl Drop for Paid {
+impl Drop for Payment {
     fn drop(&mut self) {
         self.state.bill.lock().refund(self.bytes);
     }
@@ -100,10 +100,10 @@ impl EventLog {
     }
 
     /// Charges an event before any work is done for it. The charge is refunded if the event is not appended.
-    pub fn pay_for(&self, body: &EventBody) -> Result<Paid, Exceeded> {
+    pub fn pay_for(&self, body: &EventBody) -> Result<Payment, Exceeded> {
         let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
         self.charge(bytes)?;
-        Ok(Paid { state: Arc::clone(&self.state), bytes })
+        Ok(Payment { state: Arc::clone(&self.state), bytes })
     }
 
     /// Notifies the executor that something the sandbox sent exceeded the quota.

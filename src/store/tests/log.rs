@@ -7,8 +7,8 @@ use super::*;
 use crate::memory::Memory;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::SandboxId;
-use crate::store::account::Free;
-use crate::store::{AppliedFrame, Gone, JournalError, Overdraft};
+use crate::store::account::UnlimitedAccount;
+use crate::store::{AppliedFrame, EventsGone, JournalError, Overdraft};
 
 #[tokio::test]
 async fn numbers_have_no_gaps_however_many_append_at_once() {
@@ -157,7 +157,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     }
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = Memory::default();
-    log.charge_to(USER, Arc::new(Free), memory.pool(USER));
+    log.charge_to(USER, Arc::new(UnlimitedAccount), memory.pool(USER));
     let (mut most, mut events) = (0, 0);
     let take = |_: Event| {
         most = memory.taken(USER).0.max(most);
@@ -393,7 +393,7 @@ async fn events_that_were_deleted_are_said_to_be_gone() {
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
     journal.forget(session).await.unwrap();
-    assert_eq!(log.read(0, 1), Err(Gone { first: 6 }));
+    assert_eq!(log.read(0, 1), Err(EventsGone { first: 6 }));
     assert_eq!(log.read(5, 1), Ok(Vec::new()));
 }
 

@@ -203,7 +203,11 @@ async fn what_a_cell_had_shown_before_is_charged_until_it_ends() {
     drop(old);
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = crate::memory::Memory::default();
-    log.charge_to(Principal::ANN, Arc::new(crate::store::account::Free), memory.pool(Principal::ANN));
+    log.charge_to(
+        Principal::ANN,
+        Arc::new(crate::store::account::UnlimitedAccount),
+        memory.pool(Principal::ANN),
+    );
     let spill = Spill::open(log.spill_folder(), SPILL).unwrap();
     let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
     assert!(memory.taken(Principal::ANN).0 >= 1_000, "{:?}", memory.taken(Principal::ANN));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::watch::{Watched, watch};
+use super::watch::{WatchEnd, watch};
 use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
@@ -164,8 +164,8 @@ async fn ask_in(
         context.screen.note(&model_line(model))?;
     }
     match watch(context, client, session, &view, stops).await? {
-        Watched::Left(code) => Ok(code),
-        Watched::Ended { end, is_shown } => {
+        WatchEnd::Left(code) => Ok(code),
+        WatchEnd::Ended { end, is_shown } => {
             if !context.json {
                 show_end(&mut context.screen, &end, is_shown)?;
             }

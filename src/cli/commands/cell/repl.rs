@@ -68,7 +68,7 @@ impl Repl {
         if terminal {
             context.screen.note(&format!("session `{key}`; `:help` for help, Ctrl-D to leave"))?;
         }
-        let talk = Talk {
+        let talk = ReplDialog {
             client,
             session: key,
             timeout_s: None,
@@ -100,7 +100,7 @@ impl Repl {
 }
 
 /// The dialog between a person and a session.
-struct Talk {
+struct ReplDialog {
     client: Client,
     session: SessionKey,
     /// The time limit of each cell; none for the session's own.
@@ -110,7 +110,7 @@ struct Talk {
     stops: Stops,
 }
 
-impl Talk {
+impl ReplDialog {
     async fn run(mut self, context: &mut Context, mut editor: LineEditor) -> Result<u8, Failure> {
         loop {
             editor.set_names(self.names().await);

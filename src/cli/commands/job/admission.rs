@@ -11,13 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Decides whether the next job may be sent.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Admission {
-    full: Option<Full>,
+    full: Option<FullSince>,
     /// The command waited in vain: a job that the daemon does not take now is refused for good.
     given_up: bool,
 }
 
 #[derive(Debug)]
-struct Full {
+struct FullSince {
     again: Instant,
     pause: Duration,
     /// Since when only jobs of other commands take the room.
@@ -60,7 +60,7 @@ impl Admission {
             self.give_up();
             return false;
         }
-        self.full = Some(Full { again: now + pause, pause, taken_since });
+        self.full = Some(FullSince { again: now + pause, pause, taken_since });
         true
     }
 }

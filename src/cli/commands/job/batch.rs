@@ -7,8 +7,8 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use super::admission::Admission;
-use super::plan::{Plan, Planned};
-use super::progress::Show;
+use super::plan::{Plan, PlannedJob};
+use super::progress::ProgressView;
 use super::report::{JobConclusion, Outcome};
 use super::watch::{self, JobProgress};
 use crate::cli::client::http::Client;
@@ -27,7 +27,7 @@ const PROGRESS_WAITING: usize = 256;
 
 pub(in crate::cli) struct Batch<'a> {
     context: &'a mut Context,
-    show: Show,
+    show: ProgressView,
     client: Arc<Client>,
     plan: Plan,
     /// The inputs that were sent, by the index of their source.
@@ -51,7 +51,7 @@ pub(in crate::cli) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub fn new(
         context: &'a mut Context,
-        show: Show,
+        show: ProgressView,
         plan: Plan,
         ahead: usize,
         fail_fast: bool,
@@ -299,7 +299,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-fn ended(planned: &Planned, conclusion: JobConclusion) -> Outcome {
+fn ended(planned: &PlannedJob, conclusion: JobConclusion) -> Outcome {
     Outcome {
         name: planned.name.clone(),
         path: planned.path.display().to_string(),

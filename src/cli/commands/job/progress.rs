@@ -10,7 +10,7 @@ use crate::protocol::result::Stream;
 use crate::protocol::text::one_line;
 
 /// How the progress of a run is shown.
-pub(in crate::cli) struct Show {
+pub(in crate::cli) struct ProgressView {
     quiet: bool,
     github: bool,
     /// Each line begins with the name of its job.
@@ -22,7 +22,7 @@ pub(in crate::cli) struct Show {
 /// Longest line that is held back until it ends.
 const LINE_BYTES: usize = 16 * 1024;
 
-impl Show {
+impl ProgressView {
     /// With `several` jobs, each line begins with the name of its job.
     pub fn new(quiet: bool, github: bool, several: bool) -> Self {
         Self { quiet, github, prefix: several, open: BTreeMap::new() }

@@ -2,7 +2,7 @@
 //! strings and blocks and no more of Python: text that makes no sense counts as whole, so that
 //! Python can report the error.
 
-use crate::cli::render::highlight::{Quoted, QuotedEnd};
+use crate::cli::render::highlight::{QuotedEnd, QuotedString};
 
 /// The indentation of one block.
 const STEP: &str = "    ";
@@ -136,7 +136,7 @@ impl Scan {
 
     /// The length of the string at the start of `rest`.
     fn text(&mut self, rest: &str) -> usize {
-        let Some(Quoted { length, triple, end }) = Quoted::at(rest) else { return 1 };
+        let Some(QuotedString { length, triple, end }) = QuotedString::at(rest) else { return 1 };
         match end {
             QuotedEnd::Closed => {}
             QuotedEnd::Text { .. } if triple => self.become_state(State::OpenText),

@@ -11,7 +11,7 @@ use rustix::fs::{Access, access, statvfs};
 use tokio::time::timeout;
 
 use super::engine;
-use super::facts::{Cgroups, Config, Daemon, Facts, Found, FreeSpace, Home, Namespaces};
+use super::facts::{Cgroups, Config, Daemon, Facts, FreeSpace, Home, Namespaces, SocketFacts};
 use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
@@ -165,7 +165,7 @@ fn nearest(path: &Path) -> PathBuf {
 }
 
 fn socket_file(path: &Path) -> SocketFile {
-    let found = fs::symlink_metadata(path).ok().map(|found| Found {
+    let found = fs::symlink_metadata(path).ok().map(|found| SocketFacts {
         is_socket: found.file_type().is_socket(),
         mode: found.mode() & PERMISSIONS,
         owner: found.uid(),

@@ -107,12 +107,12 @@ pub struct FreeSpace {
 pub struct SocketFile {
     pub path: PathBuf,
     /// None if there is no file.
-    pub found: Option<Found>,
+    pub found: Option<SocketFacts>,
     /// Other users may replace the socket by another one.
     pub open_folder: bool,
 }
 
-pub struct Found {
+pub struct SocketFacts {
     pub is_socket: bool,
     pub mode: u32,
     pub owner: u32,

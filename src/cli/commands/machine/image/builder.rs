@@ -22,14 +22,14 @@ const KEPT_LINES: usize = 40;
 /// Longest line of a build that is kept whole.
 const LINE_BYTES: u64 = 64 * 1024;
 
-pub struct Built {
+pub struct BuildOutcome {
     pub status: ExitStatus,
     /// The last line on stdout.
     pub last: String,
 }
 
 /// The command's stdout has to be piped already.
-pub async fn run(screen: &mut Screen, mut command: Command) -> Result<Built, Failure> {
+pub async fn run(screen: &mut Screen, mut command: Command) -> Result<BuildOutcome, Failure> {
     let watched = screen.is_watched();
     command.stderr(if watched { Stdio::piped() } else { Stdio::inherit() }).kill_on_drop(true);
     let failed = |e| Failure::io("failed to run `bash`", &e);
@@ -53,7 +53,7 @@ pub async fn run(screen: &mut Screen, mut command: Command) -> Result<Built, Fai
             &progress.last_lines.into_iter().map(|line| sanitized(&line)).collect::<Vec<_>>().join("\n"),
         )?;
     }
-    Ok(Built { status, last })
+    Ok(BuildOutcome { status, last })
 }
 
 /// The lines of a stream, and the beginning of the next line.

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::facts::{
-    Cgroups, Config, Daemon, Engine, EngineTrouble, Found, FreeSpace, Home, Namespaces, SocketFile,
+    Cgroups, Config, Daemon, Engine, EngineTrouble, FreeSpace, Home, Namespaces, SocketFacts, SocketFile,
 };
 use super::super::finding::Severity;
 use super::super::machine::SWITCHES;
@@ -58,7 +58,7 @@ fn healthy() -> Facts {
         },
         socket: SocketFile {
             path: "/run/user/7/b.sock".into(),
-            found: Some(Found { is_socket: true, mode: 0o600, owner: 7, ours: true }),
+            found: Some(SocketFacts { is_socket: true, mode: 0o600, owner: 7, ours: true }),
             open_folder: false,
         },
         daemon: None,
@@ -307,7 +307,7 @@ fn what_belljar_keeps_is_its_own() {
         "failure home: everybody may write to `/home/u/b` (mode 777) | chmod 700 /home/u/b",
     );
     complains(|facts| facts.config = config("[sandbox]\nmemroy = 1"), "failure config: ");
-    let found = |mode, is_socket, ours| Some(Found { is_socket, mode, owner: 9, ours });
+    let found = |mode, is_socket, ours| Some(SocketFacts { is_socket, mode, owner: 9, ours });
     complains(
         |facts| facts.socket.found = found(0o666, true, true),
         "failure socket: everybody may use `/run/user/7/b.sock` (mode 666) | chmod o-rwx /run/user/7/b.sock",
