@@ -9,7 +9,7 @@ pub mod calls;
 mod charge;
 pub mod directory;
 pub mod executor;
-pub mod holding;
+pub mod holds;
 pub mod jobs;
 mod launch;
 pub mod llm;

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
 use super::identity::Identities;
-use super::in_work::InWork;
 use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, UserSlots};
 use super::problems::ApiResult;
+use super::requests_in_progress::RequestsInProgress;
 use super::sse::{self, Until};
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
@@ -39,7 +39,7 @@ pub struct App {
     /// Whether the daemon also removes all sandboxes when it ends.
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
-    pub in_work: InWork,
+    pub in_work: RequestsInProgress,
     pub key_accounts: KeyAccounts,
     pub uploads: UserSlots,
     pub models: Models,

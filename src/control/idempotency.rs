@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use super::app::App;
 use super::body::{self, ReadBefore};
-use super::in_work::{Entry, WorkGuard};
 use super::peer::Peer;
 use super::problems::{ApiResult, RefusedRequest};
+use super::requests_in_progress::{Entry, WorkGuard};
 use super::routes::{cells, sessions};
 use crate::actors::session::keyed_request::CellTarget;
 use crate::memory::MemoryPurpose;

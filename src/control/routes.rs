@@ -17,7 +17,7 @@ use axum::routing::{get, post, put};
 
 use super::app::App;
 use super::problems::RefusedRequest;
-use super::{body, idempotency, unread};
+use super::{body, idempotency, unread_bodies};
 use crate::protocol::problem::{Code, Problem};
 
 impl App {
@@ -71,7 +71,7 @@ impl App {
             .method_not_allowed_fallback(no_such_route)
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .layer(axum::middleware::from_fn_with_state(self.clone(), body::charge_answer))
-            .layer(axum::middleware::from_fn(unread::read_the_rest))
+            .layer(axum::middleware::from_fn(unread_bodies::read_the_rest))
             .with_state(self)
     }
 }

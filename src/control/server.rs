@@ -15,9 +15,9 @@ use tower_service::Service;
 
 use super::app::App;
 use super::caller::Caller;
-use super::hang_ups::HangUps;
 use super::peer::{Connection, UserSlot, UserSlots};
 use super::problems::RefusedRequest;
+use super::refused_connections::RefusedConnections;
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
 use crate::security_controls;
@@ -32,7 +32,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     // A daemon of one user serves only that user and root, even if the socket is accessible to others.
     let only = (!app.launcher.paths.system()).then(|| app.launcher.service.principal());
     let tasks = TaskTracker::new();
-    let (mut hang_ups, mut failures) = (HangUps::default(), HangUps::default());
+    let (mut hang_ups, mut failures) = (RefusedConnections::default(), RefusedConnections::default());
     loop {
         let accepted = tokio::select! {
             biased;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::body::keep_with;
-use crate::actors::holding::Hold;
+use crate::actors::holds::Hold;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{AskScope, Event, EventBody};

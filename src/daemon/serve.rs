@@ -201,7 +201,7 @@ async fn serve(
         remove_all: Arc::clone(&remove_all),
         key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
-        in_work: control::InWork::default(),
+        in_work: control::RequestsInProgress::default(),
         uploads: control::UserSlots::of_uploads(),
         models,
         tools,

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-use super::circles::{self, Step};
+use super::circular_references::{self, Step};
 use super::equality::count;
 use super::keywords::{Form, form};
 use super::patterns::Patterns;
@@ -36,7 +36,7 @@ pub(super) fn check(schema: &Value) -> Result<Patterns, String> {
             walk.schema(next)?;
         }
     }
-    match circles::find(&walk.steps) {
+    match circular_references::find(&walk.steps) {
         Some(reference) => {
             Err(format!("`$ref` {:?} leads back to itself without going into a value", excerpt(reference)))
         }
@@ -166,7 +166,7 @@ impl<'a> Walk<'a> {
 
     /// Notes the steps from a schema to those that its keyword added to the open ones.
     fn note_steps(&mut self, schema: &Value, keyword: &str, rule: &'a Value, known: usize) {
-        if circles::stays_at_the_value(keyword) {
+        if circular_references::stays_at_the_value(keyword) {
             let reference = if keyword == "$ref" { rule.as_str() } else { None };
             let from = std::ptr::from_ref(schema);
             let added = self.open.iter().skip(known);

@@ -1,9 +1,9 @@
 //! The events of one session: appended in order, visible once they are committed to the journal, read by sequence
 //! number. A reader that waits for more events watches the newest number.
 
+mod append_together;
 mod payment;
 mod read;
-mod together;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};

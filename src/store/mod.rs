@@ -20,10 +20,10 @@ mod recovery;
 mod rows;
 mod schema;
 mod sessions;
-mod spent;
 mod spill;
 #[cfg(test)]
 mod tests;
+mod used_amounts;
 mod writer;
 
 pub use account::{Account, Exceeded, Overdraft, ROW_BYTES, SESSION_RESERVE_BYTES};
@@ -37,6 +37,6 @@ pub use recorder::{CellRecord, Placeholders, Recorder};
 pub use rows::{AppliedFrame, RenderedEvent};
 pub use schema::OpenError;
 pub use sessions::{CleanupCounts, KEEP_REMOVED, SessionRecord};
-pub use spent::SpentTokens;
 pub use spill::Spill;
+pub use used_amounts::SpentTokens;
 pub use writer::Durability;

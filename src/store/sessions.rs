@@ -8,7 +8,7 @@ use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{self, int};
-use super::spent;
+use super::used_amounts;
 use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
@@ -154,7 +154,7 @@ impl Journal {
         let delete = move |file: &Connection, blobs: &Blobs| {
             let query = "SELECT coalesce(min(seq), 0) + ?2 FROM events WHERE session = ?1";
             let until = file.query_row(query, params![id.0.as_bytes(), ROWS_DELETED], |row| row.get(0))?;
-            spent::keep_costs(file, blobs, id, until, &clock::now())?;
+            used_amounts::keep_costs(file, blobs, id, until, &clock::now())?;
             let oldest = "session = ?1 AND seq < ?2";
             let values = params![id.0.as_bytes(), until];
             let query = format!("SELECT DISTINCT blob FROM events WHERE {oldest} AND blob IS NOT NULL");

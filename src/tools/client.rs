@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
-use super::foreign;
+use super::foreign_schemas;
 use super::registry::{Entry, Registry, RegistryError};
 use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
@@ -228,7 +228,7 @@ struct LentTool {
 impl LentTool {
     fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: quotable(&tool.name), problem };
-        let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
+        let parameters = foreign_schemas::parameters(&tool.parameters).map_err(bad)?;
         let definition = Definition {
             output: tool.output,
             outside: true,

@@ -18,10 +18,10 @@ use tokio::process::{Child, Command as Process};
 use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
-use super::foreign;
+use super::foreign_schemas;
 use super::keeper::{self, ProgramEnd, ProgramOrder};
-use super::limited::ProgramSlot;
 use super::port::{Owner, as_failure};
+use super::process_limits::ProgramSlot;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
 use crate::protocol::frames::ToolFailure;
@@ -48,7 +48,7 @@ pub struct Command {
 impl Command {
     pub fn new(name: &str, settings: &CommandTool) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: name.to_owned(), problem };
-        let parameters = foreign::parameters(&settings.parameters).map_err(bad)?;
+        let parameters = foreign_schemas::parameters(&settings.parameters).map_err(bad)?;
         if settings.argv.first().is_none_or(String::is_empty) {
             return Err(bad("`argv` names no program".into()));
         }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::limited;
+use super::process_limits;
 use crate::processes::Identity;
 use crate::security_controls;
 
@@ -113,7 +113,7 @@ fn start(order: &ProgramOrder) -> std::io::Result<Child> {
     let (program, arguments) = order.argv.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(ENVIRONMENT).current_dir("/").stdin(Stdio::piped());
-    limited::limit(&mut command, order.timeout);
+    process_limits::limit(&mut command, order.timeout);
     if let Some((uid, gid)) = order.ids {
         use std::os::unix::process::CommandExt;
         command.uid(uid).gid(gid);

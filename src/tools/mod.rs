@@ -6,12 +6,12 @@ mod built_in;
 mod client;
 mod command;
 mod contract;
-mod foreign;
+mod foreign_schemas;
 pub mod keeper;
-mod limited;
 mod markers;
 mod plan;
 mod port;
+mod process_limits;
 mod registry;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
-use crate::sandbox::workspace::gather::Manifest;
+use crate::sandbox::workspace::job_files::Manifest;
 use crate::security_controls;
 
 /// The suffix of input files in the folder of jobs.

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
 use crate::actors::calls::Reply;
-use crate::actors::holding::Hold;
+use crate::actors::holds::Hold;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::memory::Charge;
 use crate::protocol::ids::{JobId, SessionId};

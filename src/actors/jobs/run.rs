@@ -24,7 +24,7 @@ use crate::quota::{Amounts, Gauge, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::files::{self, Upload};
-use crate::sandbox::workspace::gather::{self, Gathered};
+use crate::sandbox::workspace::job_files::{self, Gathered};
 use crate::sandbox::workspace::owner::WorkKind;
 use crate::security_controls;
 use crate::session::rules::CellRules;
@@ -225,7 +225,7 @@ impl JobRun {
         // the thread, which cannot be cancelled, writes.
         let stored = self.ledger.keep(owner, &name, Amounts::default());
         let gathered = handles.workspace.access(WorkKind::Transfer, move |root| {
-            let gathered = gather::gather(root, &patterns, ChargedWriter { out, gauge: stored.gauge() });
+            let gathered = job_files::gather(root, &patterns, ChargedWriter { out, gauge: stored.gauge() });
             gathered.map(|gathered| (gathered, stored))
         });
         let gathered = gathered.await.map_err(|problem| std::io::Error::other(problem.message))?;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::inputs::InputRef;
 use super::messages::{JobsArgs, JobsMsg, JobsRef, WatchedJob};
 use super::schedule::WAITING_PER_USER;
-use crate::actors::holding::{Hold, Holders};
+use crate::actors::holds::{Hold, Holders};
 use crate::fair_queue::{FairQueue, QueueTicket};
 use crate::memory::Charge;
 use crate::protocol::ids::JobId;

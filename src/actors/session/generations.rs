@@ -21,7 +21,7 @@ use super::state::Common;
 use super::state::{CellWaiter, PriorSession, SessionActorState, SessionArgs};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
-use crate::actors::holding::Holders;
+use crate::actors::holds::Holders;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::{CrashCounter, TOO_MANY, WITHIN, spawn_reporting};
 use crate::protocol::api::{SessionState, SessionView, VariableList};

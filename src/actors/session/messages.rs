@@ -13,7 +13,7 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::UndoneState;
-use crate::actors::holding::Hold;
+use crate::actors::holds::Hold;
 use crate::actors::launch::SandboxPlace;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;

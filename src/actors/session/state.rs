@@ -6,7 +6,7 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
-use crate::actors::holding::Holders;
+use crate::actors::holds::Holders;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;

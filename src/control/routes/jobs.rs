@@ -24,7 +24,7 @@ use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::gather;
+use crate::sandbox::workspace::job_files;
 use crate::security_controls;
 use crate::store::JobRecord;
 
@@ -62,12 +62,12 @@ fn keep(reserved: InputReservation, input: &mut impl Read) -> Result<JobInput, P
             .read(&mut buffer)
             .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
         let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
-        bytes_left = bytes_left.checked_sub(count as u64).ok_or_else(gather::too_large)?;
+        bytes_left = bytes_left.checked_sub(count as u64).ok_or_else(job_files::too_large)?;
         reserved.charge(count as u64)?;
         file.write_all(chunk).map_err(storage)?;
     }
     file.sync_all().and_then(|()| file.rewind()).map_err(storage)?;
-    let manifest = gather::look_through(BufReader::new(file))?;
+    let manifest = job_files::look_through(BufReader::new(file))?;
     Ok(reserved.finish(manifest))
 }
 

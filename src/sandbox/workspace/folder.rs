@@ -16,7 +16,7 @@ use crate::sandbox::spec::UserMapping;
 use crate::sandbox::user_database::users;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
-use crate::sandbox::workspace::local;
+use crate::sandbox::workspace::local_file_systems;
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind, acting_as};
 use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::root::Root;
@@ -239,7 +239,7 @@ impl Workspace {
         {
             return Err(not_yours());
         }
-        local::check(&root, &path)?;
+        local_file_systems::check(&root, &path)?;
         let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
         if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
             return Err(Problem::new(

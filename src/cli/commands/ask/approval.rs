@@ -3,7 +3,7 @@
 
 use crate::cli::failure::Failure;
 use crate::cli::render::block::{Block, Section};
-use crate::cli::scratch::scratch_folder;
+use crate::cli::temporary_folder::scratch_folder;
 use crate::protocol::ask::{Approval, Decision, DefaultDecision, Subject};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases;

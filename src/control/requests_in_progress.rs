@@ -10,7 +10,7 @@ use crate::protocol::principal::Principal;
 
 /// Requests with a key that are in progress; a repetition waits for the first one.
 #[derive(Clone, Default)]
-pub struct InWork(Arc<Mutex<FirstRequests>>);
+pub struct RequestsInProgress(Arc<Mutex<FirstRequests>>);
 
 /// The first requests, by owner and key.
 type FirstRequests = HashMap<(Principal, String), FirstRequest>;
@@ -32,7 +32,7 @@ pub(super) enum Entry {
     TooMany,
 }
 
-impl InWork {
+impl RequestsInProgress {
     /// Registers a request atomically, before the journal is asked, so that of two simultaneous requests one waits.
     pub(super) fn enter(&self, owner: Principal, key: &str, hash: &str) -> Entry {
         let at = (owner, key.to_owned());
@@ -54,7 +54,7 @@ impl InWork {
 
 /// A request in progress. Dropping this wakes the repetitions that wait for it.
 pub(super) struct WorkGuard {
-    all: InWork,
+    all: RequestsInProgress,
     at: (Principal, String),
     _done: watch::Sender<()>,
 }
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn requests_that_outlive_their_connections_are_bounded() {
-        let in_work = InWork::default();
+        let in_work = RequestsInProgress::default();
         let enter = |owner, n: usize| in_work.enter(owner, &format!("key {n}"), "hash");
         let entries: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(Principal::ANN, n)).collect();
         assert!(entries.iter().all(|entry| matches!(entry, Entry::First(_))));
