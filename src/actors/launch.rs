@@ -30,7 +30,7 @@ pub struct ReadySandbox {
     pub received: u64,
 }
 
-/// Where a session begins.
+/// The workspace and the user id with which a session begins, and a waiting sandbox if there was one.
 pub struct SandboxPlace {
     pub workspace: Workspace,
     /// The user id of a managed workspace.

@@ -41,7 +41,7 @@ pub trait Sink: Send + Sync + 'static {
     fn flush(&mut self);
     /// Waits until the frames that were taken before leave room for more.
     fn wait_for_room(&self) -> impl Future<Output = ()> + Send;
-    /// Whether `room` would wait.
+    /// Whether `wait_for_room` would wait.
     fn is_crowded(&self) -> bool;
     /// The number of frames that have had their effect for good, given that all up to `number` were handled.
     fn settled(&self, number: u64) -> u64;

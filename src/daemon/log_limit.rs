@@ -22,7 +22,7 @@ pub struct LogLimit<W> {
 }
 
 impl<W: Write> LogLimit<W> {
-    /// What earlier daemons wrote on this day into the folder counts.
+    /// Limits a log in this folder. The bytes that earlier daemons wrote there on this day count, too.
     pub fn new(inner: W, folder: &Path) -> Self {
         let (day, date) = (clock::today(), clock::now());
         let date = date.get(..DATE_CHARS).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Memory;
 
-/// How often it is looked at how much was freed.
+/// The interval at which the freed bytes are checked.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// The bytes of charges given back that are worth a call, which looks through all arenas.
 const WORTH_BYTES: u64 = 32 << 20;

@@ -352,7 +352,7 @@ fn unread(kind: &str) -> Option<Value> {
 }
 /// First byte of a binary frame with a message of a runner.
 pub(crate) const RUNNER_FRAME_KIND: u8 = 3;
-/// That byte, and the length of the guardian's part.
+/// The bytes of a runner's frame before the guardian's part: its first byte, and the length of that part.
 const RUNNER_FRAME_HEADER_BYTES: usize = 5;
 
 /// A parsed binary frame with output.

@@ -60,16 +60,16 @@ pub struct Books {
     next: HoldId,
 }
 
-/// What each user may have of a kind even if other users have taken all of the machine's: without it, a few users whose
-/// sessions rest, or whose cells are frozen or wait for a person, could keep all others out for as long as they like.
-/// There is no such share of memory, CPUs and disk, which the machine may not have.
+/// The amount that each user may have of a kind even if other users have taken all of the machine's. Without it, a few
+/// users whose sessions rest, or whose cells are frozen or wait for a person, could keep all others out for as long as
+/// they like. There is no such share of memory, CPUs and disk, which the machine may not have.
 fn sure_share(kind: Kind, limit: u64) -> u64 {
     let share = match kind {
         Kind::Sessions | Kind::Cells => 2,
         Kind::Processes => 512,
         _ => return 0,
     };
-    // Of a small limit no user gets more than a part by this way.
+    // A small limit is not used up by these shares: no user gets more than a part of it.
     (limit / 4).clamp(1, share)
 }
 
@@ -274,7 +274,7 @@ impl Books {
             hold.amounts.0.insert(kind, amount);
         }
         match self.check_kind(owner, kind, 0) {
-            // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
+            // Only the user with the most has to stop when users fill the machine: others would pay for its bytes.
             Err(refusal)
                 if refusal.whose == LimitOwner::Machine
                     && refusal.used <= refusal.limit.saturating_mul(2)

@@ -1,12 +1,13 @@
-//! Looks for what keeps sandboxes from being made, for those who ask for the daemon's health.
+//! Checks for troubles that keep sandboxes from being made, for clients that ask for the daemon's health.
 
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
-/// How long a look that found no trouble counts. Whoever asks for the health again and again costs the engine little.
+/// How long a check that found no trouble is valid, so that clients that ask again and again cost the engine little.
 const VALID_FOR: Duration = Duration::from_secs(2);
 
-/// One look at a time: those who ask meanwhile get its outcome, so that an engine that hangs is not asked once for each.
+/// Runs one check at a time. Clients that ask meanwhile get its outcome, so that an engine that hangs is not asked once
+/// for each client.
 pub(super) struct HealthChecks {
     valid_for: Duration,
     last: Mutex<Option<HealthCheck>>,
@@ -24,8 +25,8 @@ impl Default for HealthChecks {
 }
 
 impl HealthChecks {
-    /// What `look` finds, or what the last look found, if it ended after this was called or found no trouble. The end of
-    /// a trouble is told at once.
+    /// The troubles that `check` finds. The last check counts instead if it ended after this call began, or if it found
+    /// no trouble and is still valid. A trouble is never remembered, so its end is seen at once.
     pub async fn troubles(&self, check: impl Future<Output = Vec<String>>) -> Vec<String> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
@@ -60,7 +61,7 @@ mod tests {
             }
         };
         let health_checks = HealthChecks { valid_for: LONG, last: Mutex::default() };
-        // The second asks while the look of the first is under way, and its own is never begun.
+        // The second call comes while the check of the first one runs, and its own check is never begun.
         let never = std::future::pending();
         let both =
             futures_util::join!(health_checks.troubles(check(&["away"])), health_checks.troubles(never));

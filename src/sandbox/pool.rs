@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
-/// What a waiting sandbox and a request have in common if the one can serve the other.
+/// The properties of a sandbox that a request names. A waiting sandbox can serve a request of the same class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     pub backend: Backend,
@@ -57,8 +57,9 @@ pub struct Machine {
     pub is_busy: bool,
     /// Less memory is available than is to be left to everything else.
     pub is_short: bool,
-    /// What the waiting sandboxes take, and what one more is expected to.
+    /// The memory that the waiting sandboxes take.
     pub held_bytes: u64,
+    /// The memory that one more sandbox is expected to take.
     pub next_bytes: u64,
 }
 

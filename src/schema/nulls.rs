@@ -6,7 +6,7 @@ use super::budget::{Budget, Stop};
 use super::equality::same;
 use super::references::resolve;
 
-/// What following references in a row may cost.
+/// The most references in a row that are followed, so that a circle of references ends.
 const REFERENCE_STEPS: u64 = 64;
 const UNIONS: [&str; 2] = ["anyOf", "oneOf"];
 

@@ -3,7 +3,7 @@
 //! counterpart is refused by name. Nobody asks what a group captured: every group is written as one that captures
 //! nothing, because for those that capture the crate builds one more automaton that its size limit does not count.
 
-/// What stands for one character in a pattern.
+/// The part of a pattern that matches one character.
 enum Atom {
     Literal(char),
     /// A set of characters, as the crate writes it.

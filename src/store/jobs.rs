@@ -52,8 +52,8 @@ impl Journal {
         })?)
     }
 
-    /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `room` granted
-    /// its bytes.
+    /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `reserve`
+    /// granted its bytes.
     pub fn job_views<E: From<JournalError>>(
         &self,
         owner: Option<Principal>,

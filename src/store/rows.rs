@@ -241,7 +241,7 @@ pub(super) struct EventBatch {
 }
 
 /// Like [`read`], without output and displays, whose content is not read at all; an event that cannot be read is an
-/// error. `room` is asked for the bytes of each event before it is read.
+/// error. `reserve` is asked for the bytes of each event before it is read.
 pub(super) fn read_batch(
     connection: &Connection,
     blobs: &Blobs,

@@ -3,7 +3,7 @@
 //! A program is started directly, never through a shell, as the owner of the session: a daemon of root sets the owner's
 //! uid and gid and drops all other groups (the standard library empties them when it sets a uid as root); for any other
 //! daemon, the owner has to be the daemon's own user. The program gets its arguments as JSON on stdin, a bare
-//! environment, limits (see `limited`), a session and process group of its own, and a keeper (see `keeper`). The keeper
+//! environment, limits (see `process_limits`), a session and process group of its own, and a keeper (see `keeper`). The keeper
 //! kills all processes that the program started when the program ends, when its time is up, or when the call is
 //! cancelled.
 

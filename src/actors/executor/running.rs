@@ -137,16 +137,16 @@ pub(super) struct ApprovalWait {
     pub since: Instant,
     /// The time that the cell may have computed since.
     pub computed: Duration,
-    /// When the sandbox was last looked at, and its CPU time then; none if it could not be measured.
+    /// The time of the last sample, and the CPU time then; none if it could not be measured.
     seen: (Instant, Option<Duration>),
 }
 
-/// A look at a sandbox in which a cell waits for a person.
+/// A sample of the CPU time of a sandbox in which a cell waits for a person.
 #[derive(Clone, Copy)]
 pub(super) struct CpuSample {
     pub at: Instant,
     pub cpu_time: Option<Duration>,
-    /// The CPUs that other cells may have used since the last look; none if no other cell ran.
+    /// The CPUs that other cells may have used since the last sample; none if no other cell ran.
     pub cpus_of_others: f64,
     /// Whether nothing runs in the sandbox.
     pub is_frozen: bool,
@@ -157,7 +157,7 @@ impl ApprovalWait {
         Self { since: at, computed: Duration::ZERO, seen: (at, cpu_time) }
     }
 
-    /// Counts the CPU time that the sandbox has used since the last look. Which cell used it is not known. While
+    /// Counts the CPU time that the sandbox has used since the last sample. Which cell used it is not known. While
     /// another cell ran that did not wait for a person, what that cell can have used counts as its own, whose deadline
     /// bounds it. Where the CPU time cannot be measured, all time counts: a question to a person must not be a way
     /// around a deadline.

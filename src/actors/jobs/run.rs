@@ -57,7 +57,7 @@ pub struct JobRun {
 const TRIES: usize = 3;
 
 impl JobRun {
-    /// Runs the job; `room` is reserved for its sandbox.
+    /// Runs the job. `sandbox_permit` has the resources that are reserved for its sandbox.
     pub async fn go(self, sandbox_permit: Option<Permit>) {
         let lifetime = self.lifetime.clone();
         tokio::select! {

@@ -8,7 +8,7 @@ use super::messages::{PoolArgs, PoolMsg, PoolRef};
 use super::state::PoolState;
 use crate::protocol::periods::period;
 
-/// The interval at which waiting sandboxes are looked at.
+/// The interval at which dead and surplus sandboxes are removed and missing ones started.
 const REFILL_EVERY: Duration = Duration::from_secs(1);
 
 pub struct PoolActor;

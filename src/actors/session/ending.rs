@@ -151,7 +151,7 @@ impl SessionActorState {
         // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
-        // Those of an earlier generation are not those of this one.
+        // The callers that an earlier generation has not answered are answered together with those of this one.
         let before = before.take();
         let removers = self.removers.get_or_insert_default().clone();
         self.answer_removers(removers.add(before));

@@ -1,4 +1,4 @@
-//! Writing to the journal before others are told: what an answer waits for, and for how long.
+//! Appends events to the journal and reports when they are committed, because an answer to a client waits for that.
 
 use super::journal_waits::when_written;
 use super::state::SessionActorState;

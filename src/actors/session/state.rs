@@ -131,7 +131,7 @@ pub struct SessionActorState {
     pub(super) restored: Option<Restored>,
 }
 
-/// Those who wait for the end of a cell.
+/// The callers that wait for the end of a cell.
 pub(super) struct CellWaiter {
     pub(super) events_after: Seq,
     done: Vec<oneshot::Sender<Arc<ExecutionResult>>>,

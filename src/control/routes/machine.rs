@@ -1,4 +1,4 @@
-//! What is not of one session: health, version, the API's description, shutdown, quotas and images.
+//! Routes that do not concern a single session: health, version, the API's description, shutdown, quotas and images.
 
 use axum::Json;
 use axum::body::Body;

@@ -46,7 +46,7 @@ pub(in crate::sandbox) fn hidden() -> Vec<String> {
     hidden
 }
 
-/// What the lists of masked paths name anyway is left out.
+/// The entries of `/proc` that a guest must not see, without those that the lists of masked paths name already.
 fn of_proc(names: &[String]) -> Vec<String> {
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
     let is_kept = |name: &str| is_process(name) || KEPT_OF_PROC.contains(&name);

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::security_controls;
 
-/// Maximum number of tasks that are looked at; a sandbox may have far fewer.
+/// Maximum number of tasks that are checked; a sandbox may have far fewer.
 const TASKS: usize = 16_384;
-/// Maximum number of descriptors and mappings that are looked at.
+/// Maximum number of descriptors and mappings that are checked.
 const DESCRIPTORS: usize = 400_000;
 /// Bytes that are read of the list of one process's mappings.
 const MAPPINGS_BYTES: u64 = 16 * 1024 * 1024;
@@ -22,7 +22,7 @@ pub(super) struct UnlinkedFiles {
     pub bytes: u64,
     /// Bytes that the processes have written to disks, including their children that have ended.
     pub bytes_written: u64,
-    /// Whether there was more than is looked at.
+    /// Whether there were more tasks, descriptors or mappings than are checked.
     pub too_many: bool,
     device: u64,
     inodes: HashSet<u64>,

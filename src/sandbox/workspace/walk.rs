@@ -118,7 +118,7 @@ impl Entry<'_> {
     }
 }
 
-/// What a walk comes to.
+/// One item that a walk finds: an entry, or the reason why some entries are passed over.
 pub(super) enum WalkItem<'a> {
     Entry(Entry<'a>),
     /// A folder that cannot be read, or an entry in it; it is passed over.

@@ -1,4 +1,4 @@
-//! What is shown of a run while it is under way.
+//! Shows the progress of a run of jobs.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@ const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
 /// which spares itself is killed before the guardian.
 const LOW_OOM_SCORE: i64 = 20;
 
-/// What else enforces the limits.
+/// The mechanism that enforces the limits beside the limits of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherEnforcement {
     Group,

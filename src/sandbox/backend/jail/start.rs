@@ -253,7 +253,7 @@ async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i
     }
 }
 
-/// What a bubblewrap that has ended wrote to its stderr.
+/// Reads the text that a bubblewrap which has ended wrote to its stderr.
 async fn read_stderr(stderr: Option<tokio::process::ChildStderr>) -> String {
     use tokio::io::AsyncReadExt;
     let mut bytes = Vec::new();
@@ -289,7 +289,7 @@ struct Unfinished<'a> {
     group: Option<Group>,
     /// Bubblewrap, which leads a process group of its own.
     bubblewrap: Option<tokio::process::Child>,
-    /// What bubblewrap waits for is open for as long as this is, so it cannot go on before it is killed.
+    /// The pipe from which bubblewrap reads before it goes on. While this end is open, bubblewrap waits and can be killed.
     goes: Option<std::io::PipeWriter>,
 }
 
