@@ -24,7 +24,7 @@ pub fn marker(call: u64) -> String {
 /// The answers of a session's tools, for markers in later output. The oldest are dropped when they take too much.
 #[derive(Clone, Debug, Default)]
 pub struct Responses {
-    responses: BTreeMap<u64, (String, Vec<Image>)>,
+    by_call: BTreeMap<u64, (String, Vec<Image>)>,
     order: VecDeque<u64>,
     bytes: usize,
 }
@@ -38,15 +38,15 @@ impl Responses {
             ToolOutput::Parts { text, images } => (text, images),
         };
         self.bytes = self.bytes.saturating_add(size(&text, &images));
-        if let Some((text, images)) = self.responses.insert(call, (text, images)) {
+        if let Some((text, images)) = self.by_call.insert(call, (text, images)) {
             self.bytes = self.bytes.saturating_sub(size(&text, &images));
         } else {
             self.order.push_back(call);
         }
-        while (self.bytes > TOOL_RESPONSES_BYTES || self.responses.len() > RESPONSES)
+        while (self.bytes > TOOL_RESPONSES_BYTES || self.by_call.len() > RESPONSES)
             && let Some(oldest) = self.order.pop_front()
         {
-            if let Some((text, images)) = self.responses.remove(&oldest) {
+            if let Some((text, images)) = self.by_call.remove(&oldest) {
                 self.bytes = self.bytes.saturating_sub(size(&text, &images));
             }
         }
@@ -55,19 +55,19 @@ impl Responses {
 
     /// The bytes that the kept answers take.
     pub fn bytes(&self) -> u64 {
-        (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.responses.len() as u64))
+        (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.by_call.len() as u64))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.responses.is_empty()
+        self.by_call.is_empty()
     }
 
     pub fn text(&self, call: u64) -> Option<&str> {
-        self.responses.get(&call).map(|(text, _)| text.as_str())
+        self.by_call.get(&call).map(|(text, _)| text.as_str())
     }
 
     pub fn images(&self, call: u64) -> &[Image] {
-        self.responses.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
+        self.by_call.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
     }
 }
 

@@ -149,7 +149,7 @@ pub struct Upload<'a> {
     path: PathBuf,
     file: Option<File>,
     bytes_written: u64,
-    upload_room: &'a UploadRoom,
+    workspace_room: &'a UploadRoom,
     /// The bytes that are charged to the room, in whole blocks.
     charged: u64,
 }
@@ -189,7 +189,7 @@ impl<'a> Upload<'a> {
             path: path.to_owned(),
             file: Some(File::from(fd)),
             bytes_written: 0,
-            upload_room,
+            workspace_room: upload_room,
             charged: 0,
         })
     }
@@ -201,7 +201,7 @@ impl<'a> Upload<'a> {
                 .hint("split the file"));
         }
         let blocks = self.bytes_written.next_multiple_of(BLOCK);
-        self.upload_room.charge(blocks - self.charged, 0)?;
+        self.workspace_room.charge(blocks - self.charged, 0)?;
         self.charged = blocks;
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(|error| {
@@ -225,7 +225,7 @@ impl Drop for Upload<'_> {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
             let _ = rustix::fs::unlinkat(&self.folder, &self.temporary, AtFlags::empty());
-            self.upload_room.give_back(self.charged, 1);
+            self.workspace_room.give_back(self.charged, 1);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Logs {
             }
             match event.body.sentence() {
                 Some(sentence) if sentence.severity == Severity::Warning => {
-                    context.screen.warn(&sentence.to_string())?
+                    context.screen.warn(&sentence.to_string())?;
                 }
                 Some(sentence) => context.screen.note(&format!("-- {sentence}"))?,
                 None => show_event(&mut context.screen, &event.body)?,
