@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Identifies a thing in the queue, so that it can be removed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(u64);
+pub struct QueueTicket(u64);
 
 /// The error that the user has as many things in the queue as allowed. It returns the thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct FairQueue<K, T> {
     per_user: usize,
     next: u64,
     /// Never holds an empty line.
-    lines: BTreeMap<K, VecDeque<(Place, T)>>,
+    lines: BTreeMap<K, VecDeque<(QueueTicket, T)>>,
     /// The users with a line, in the order of their turns.
     turns: VecDeque<K>,
 }
@@ -28,18 +28,18 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
         Self { per_user, next: 0, lines: BTreeMap::new(), turns: VecDeque::new() }
     }
 
-    pub fn push(&mut self, key: K, item: T) -> Result<Place, Full<T>> {
+    pub fn push(&mut self, key: K, item: T) -> Result<QueueTicket, Full<T>> {
         if self.waiting(key) >= self.per_user {
             return Err(Full(item));
         }
-        let place = Place(self.next);
+        let ticket = QueueTicket(self.next);
         self.next += 1;
         let line = self.lines.entry(key).or_default();
         if line.is_empty() {
             self.turns.push_back(key);
         }
-        line.push_back((place, item));
-        Ok(place)
+        line.push_back((ticket, item));
+        Ok(ticket)
     }
 
     pub fn pop(&mut self) -> Option<(K, T)> {
@@ -62,9 +62,9 @@ impl<K: Copy + Ord, T> FairQueue<K, T> {
     }
 
     /// Removes a thing that need not wait any more.
-    pub fn remove(&mut self, place: Place) -> Option<T> {
+    pub fn remove(&mut self, ticket: QueueTicket) -> Option<T> {
         let (key, index) = self.lines.iter().find_map(|(key, line)| {
-            line.iter().position(|(found, _)| *found == place).map(|index| (*key, index))
+            line.iter().position(|(found, _)| *found == ticket).map(|index| (*key, index))
         })?;
         let line = self.lines.get_mut(&key)?;
         let (_, item) = line.remove(index)?;
@@ -158,14 +158,14 @@ mod tests {
         #[test]
         fn turns_are_fair_and_nothing_is_lost(steps in steps()) {
             let mut queue = FairQueue::new(16);
-            let mut inside: Vec<(u32, Place, usize)> = Vec::new();
+            let mut inside: Vec<(u32, QueueTicket, usize)> = Vec::new();
             // For each user that waits, the users that had a turn since it began to wait or was last served.
             let mut since: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
                     Step::Push(uid) => match queue.push(uid, number) {
-                        Ok(place) => {
-                            inside.push((uid, place, number));
+                        Ok(ticket) => {
+                            inside.push((uid, ticket, number));
                             since.entry(uid).or_default();
                         }
                         Err(Full(item)) => {
@@ -188,9 +188,9 @@ mod tests {
                         }
                     },
                     Step::Remove(index) => {
-                        if let Some((_, place, item)) = (index < inside.len()).then(|| inside.remove(index)) {
-                            prop_assert_eq!(queue.remove(place), Some(item));
-                            prop_assert_eq!(queue.remove(place), None);
+                        if let Some((_, ticket, item)) = (index < inside.len()).then(|| inside.remove(index)) {
+                            prop_assert_eq!(queue.remove(ticket), Some(item));
+                            prop_assert_eq!(queue.remove(ticket), None);
                         }
                     }
                 }

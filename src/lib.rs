@@ -2,7 +2,7 @@
 //!
 //! Layers, from the top; each may use those below it and none above (`tests/it/layers.rs`):
 //! `cli`, `daemon` → `control` → `actors` → `agent`, `session` → `llm`, `tools`, `sandbox`, `bridge`, `store`, `quota` → `memory` → `config` → `schema` → `protocol`.
-//! Beside them are `controls` (which security controls hold, for the build that proves each of them), `fair_queue`
+//! Beside them are `security_controls` (which security controls hold, for the build that proves each of them), `fair_queue`
 //! (users take turns), `offload` (long work leaves the threads that all share), `panics` (which are reported to the
 //! owner, counted, and provoked by tests), `processes` (tells processes of the host apart although their pids are used
 //! again, and finds their descendants) and `project_quotas` (the kernel's interface for them).
@@ -13,9 +13,10 @@ pub mod bridge;
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod controls;
 pub mod daemon;
 pub mod fair_queue;
+#[cfg(test)]
+mod generated_files;
 pub mod llm;
 pub mod memory;
 pub mod offload;
@@ -26,8 +27,7 @@ pub mod protocol;
 pub mod quota;
 pub mod sandbox;
 pub mod schema;
-#[cfg(test)]
-mod schemas;
+pub mod security_controls;
 mod session;
 pub mod store;
 pub mod tools;

@@ -39,12 +39,12 @@ impl CrashCounter {
 }
 
 /// Reports the outcome of some work when dropped: `None` if the work panicked, or was dropped before its end.
-struct Teller<T, F: FnOnce(Option<T>)> {
+struct ReportOnDrop<T, F: FnOnce(Option<T>)> {
     tell: Option<F>,
     outcome: Option<T>,
 }
 
-impl<T, F: FnOnce(Option<T>)> Drop for Teller<T, F> {
+impl<T, F: FnOnce(Option<T>)> Drop for ReportOnDrop<T, F> {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             tell(self.outcome.take());
@@ -58,7 +58,7 @@ pub fn spawn_reporting<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     tell: impl FnOnce(Option<T>) + Send + 'static,
 ) -> JoinHandle<()> {
-    let mut teller = Teller { tell: Some(tell), outcome: None };
+    let mut teller = ReportOnDrop { tell: Some(tell), outcome: None };
     tokio::spawn(async move {
         let teller = &mut teller;
         teller.outcome = Some(work.await);
@@ -143,17 +143,17 @@ mod tests {
 
     #[tokio::test]
     async fn an_owner_is_told_of_every_end() {
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(async { 7 }, |outcome| tell(sender, outcome));
-        assert_eq!(told.await.unwrap(), Some(7));
+        assert_eq!(reported.await.unwrap(), Some(7));
 
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(async { panic!("as it was told to") }, |outcome: Option<()>| tell(sender, outcome));
-        assert_eq!(told.await.unwrap(), None);
+        assert_eq!(reported.await.unwrap(), None);
 
-        let (sender, told) = oneshot::channel();
+        let (sender, reported) = oneshot::channel();
         spawn_reporting(std::future::pending::<()>(), |outcome| tell(sender, outcome)).abort();
-        assert_eq!(told.await.unwrap(), None);
+        assert_eq!(reported.await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -172,13 +172,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_loop_ends_when_its_owner_aborts_it() {
-        let (held, dropped) = oneshot::channel::<()>();
-        let held = std::sync::Mutex::new(Some(held));
+        let (sender, dropped) = oneshot::channel::<()>();
+        let sender = std::sync::Mutex::new(Some(sender));
         let running = spawn_restarting("a test", move || {
-            let held = held.lock().unwrap().take();
+            let sender = sender.lock().unwrap().take();
             async move {
                 std::future::pending::<()>().await;
-                drop(held);
+                drop(sender);
             }
         });
         tokio::task::yield_now().await;

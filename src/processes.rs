@@ -105,7 +105,7 @@ impl Identity {
 
     /// Sends `SIGSTOP` to the processes of the tree that `meant` selects, and returns each with the signal's outcome.
     fn stop(&self, meant: impl Fn(&Self) -> bool) -> Vec<(Self, rustix::io::Result<()>)> {
-        let mut told: Vec<(Self, rustix::io::Result<()>)> = Vec::new();
+        let mut outcomes: Vec<(Self, rustix::io::Result<()>)> = Vec::new();
         let mut known = HashSet::new();
         for _ in 0..ROUNDS {
             let tree = self.tree().into_iter();
@@ -116,10 +116,10 @@ impl Identity {
             }
             for one in fresh {
                 let outcome = one.signal(Signal::STOP);
-                told.push((one, outcome));
+                outcomes.push((one, outcome));
             }
         }
-        told
+        outcomes
     }
 
     pub fn continue_tree(&self) -> rustix::io::Result<()> {
@@ -137,8 +137,9 @@ impl Identity {
     /// including its dead children that it has not waited for.
     #[must_use]
     pub fn kill_descendants(&self) -> usize {
-        let told = self.stop(|one| one.pid != self.pid);
-        let killed = told.iter().filter(|(one, stopped)| stopped.is_ok() && one.signal(Signal::KILL).is_ok());
+        let outcomes = self.stop(|one| one.pid != self.pid);
+        let killed =
+            outcomes.iter().filter(|(one, stopped)| stopped.is_ok() && one.signal(Signal::KILL).is_ok());
         let is_left = |row: Row| row.lives() || row.parent == self.pid;
         killed.filter(|(one, _)| one.row().is_some_and(is_left)).count()
     }

@@ -120,15 +120,15 @@ class CellRunner:
         started = _now()
         self._keep_source(name, frame["code"])
         linecache.cache.pop(self._sources.pop(), None)
-        found = []
+        assigned_names = []
 
-        def look(tree):
+        def check_tree(tree):
             harmless.assigned_plainly(tree, self._runner.namespace)
             self._is_quiet()
-            found.extend(names.assigned_in(tree, 1))
+            assigned_names.extend(names.assigned_in(tree, 1))
 
-        body, last = self._compiled(frame["code"], name, frame["expression"], look)
-        self._runner.rehearse_sending(wire.CELL_BEGUN, wire.encode_json(found))
+        body, last = self._compiled(frame["code"], name, frame["expression"], check_tree)
+        self._runner.rehearse_sending(wire.CELL_BEGUN, wire.encode_json(assigned_names))
         scope = {}
         _wants_loop([body, last])
         eval(body, scope)
@@ -183,16 +183,16 @@ class CellRunner:
 
     def _begin(self, tree):
         """Report that the code may have effects from here on, and which names it may assign, should the process die."""
-        found = b""
+        encoded_names = b""
         try:
             assigns = harmless.assigned_plainly(tree, self._runner.namespace)
             if assigns is not None and self._trace is self._profile is None and self._was_quiet:
                 self._assigns = assigns
                 return  # it has no effects that matter should the process die
-            found = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
+            encoded_names = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
         except Exception:
             pass  # user code may have left little memory, or another `ast`
-        self._runner.send(wire.CELL_BEGUN, found if len(found) <= NAMES_BYTES else b"")
+        self._runner.send(wire.CELL_BEGUN, encoded_names if len(encoded_names) <= NAMES_BYTES else b"")
 
     def name_snippet(self):
         """The file name of code that runs nested in the present cell."""

@@ -57,22 +57,23 @@ class _AtFork:
 
 
 class Clones:
-    """Makes such checkpoints of this process. `kept` are the kernel's own descriptors."""
+    """Makes such checkpoints of this process. `own_descriptors` are the kernel's own descriptors."""
 
-    def __init__(self, kept):
-        self._kept = {str(descriptor) for descriptor in kept}
+    def __init__(self, own_descriptors):
+        self._own_descriptors = {str(descriptor) for descriptor in own_descriptors}
         self._at_fork = _AtFork()
         self._at_fork.install()
         self._clone = find_clone()
         self._unsettled = None  # reads the end as soon as the newest copy does not need this process any more
 
-    def can_make(self, given, allowed):
-        """Whether the process has no other thread, and no descriptors but the kernel's, those `given` and `allowed`."""
+    def can_make(self, passed, allowed):
+        """Whether the process has no other thread, and no descriptors but the kernel's, `passed` and `allowed` ones."""
         if self._clone is None or self._at_fork.is_used:
             return False
         if process.count_threads() != 1:
             return False
-        others = set(posix.listdir("/proc/self/fd")).difference(self._kept, map(str, given), map(str, allowed))
+        known = self._own_descriptors.union(map(str, passed), map(str, allowed))
+        others = set(posix.listdir("/proc/self/fd")).difference(known)
         return len(others) == 1  # of the listing itself
 
     def make(self, control, score, own_score, arrive):
@@ -162,18 +163,18 @@ def find_clone():
     call = _CALLS.get(posix.uname().machine)
     if call is None or ctypes.sizeof(ctypes.c_void_p) != 8 or not getattr(sys, "_is_gil_enabled", lambda: True)():
         return None
-    place = ctypes.c_void_p()
-    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(place), 0, 0, 0) or not place.value:
+    thread_id_address = ctypes.c_void_p()
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(thread_id_address), 0, 0, 0) or not thread_id_address.value:
         return None
     _libc.pthread_self.restype = ctypes.c_void_p
     thread = _libc.pthread_self()
-    if not thread <= place.value < thread + _THREAD_BYTES:
+    if not thread <= thread_id_address.value < thread + _THREAD_BYTES:
         return None  # not as glibc does it
-    if ctypes.c_int.from_address(place.value).value != posix.getpid():
+    if ctypes.c_int.from_address(thread_id_address.value).value != posix.getpid():
         return None
     number, at = call
     arguments = [ctypes.c_long(each) for each in (number, _FLAGS, 0, 0, 0, 0)]
-    arguments[1 + at] = place
+    arguments[1 + at] = thread_id_address
     syscall = _libc.syscall
     syscall.restype = ctypes.c_long
     return lambda: syscall(*arguments)

@@ -11,19 +11,19 @@ import termios
 
 
 def send_all(descriptor, data, write=posix.write):
-    left = memoryview(data)
-    while left:
+    unsent = memoryview(data)
+    while unsent:
         try:
-            left = left[write(descriptor, left) :]
+            unsent = unsent[write(descriptor, unsent) :]
         except BlockingIOError:
             posix.set_blocking(descriptor, True)
 
 
-def receive(socket, how):
-    """What `how()` receives from the socket, waiting for it if need be."""
+def receive(socket, receive_once):
+    """Return what `receive_once()` receives from the socket, and wait for it if need be."""
     while True:
         try:
-            return how()
+            return receive_once()
         except BlockingIOError:
             posix.set_blocking(socket.fileno(), True)
 

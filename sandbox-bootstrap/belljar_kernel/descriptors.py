@@ -29,8 +29,8 @@ _FLAGS = (
 )
 
 
-def part_with_original(kept):
-    """Give up what only the original may hold; `kept` are the kernel's own descriptors.
+def part_with_original(own_descriptors):
+    """Give up what only the original may hold; `own_descriptors` are the kernel's own descriptors.
 
     Regular files and directories are opened anew, at the same position: the position is then the copy's
     own, and locks stay with the original. Devices are shared. All else (pipes, sockets, epoll sets and
@@ -38,7 +38,7 @@ def part_with_original(kept):
     """
     dead, peer = _socketpair()
     peer.close()
-    ours = {*kept, dead.fileno()}
+    ours = {*own_descriptors, dead.fileno()}
     for name in posix.listdir(_LISTING):
         descriptor = int(name)
         if descriptor in ours:

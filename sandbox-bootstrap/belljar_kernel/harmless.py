@@ -24,7 +24,7 @@ _shows_warnings = warnings.showwarning, warnings._showwarnmsg, warnings._showwar
 def assigned_plainly(tree, namespace):
     """The names that the cell assigns, if it can do nothing else; otherwise None. `_` is not among them."""
     statements = tree.body if type(tree) is ast.Module else [tree]
-    assigned, left = {}, REDO_NODES
+    assigned, remaining = {}, REDO_NODES
     for statement in statements:
         kind, targets = type(statement), ()
         if kind is ast.Assign:
@@ -35,8 +35,8 @@ def assigned_plainly(tree, namespace):
             return None
         value = statement.body if kind is ast.Expression else statement.value
         read = [value, *targets] if kind is ast.AugAssign else [value]
-        left = _nodes_left(read, namespace, assigned, left - len(targets))
-        if left < 0:
+        remaining = _nodes_left(read, namespace, assigned, remaining - len(targets))
+        if remaining < 0:
             return None
         for target in targets:
             if type(target) is not ast.Name:
@@ -48,12 +48,12 @@ def assigned_plainly(tree, namespace):
     return list(assigned) if _is_plain(namespace.get("_")) else None
 
 
-def _nodes_left(waiting, namespace, assigned, left):
+def _nodes_left(waiting, namespace, assigned, remaining):
     """How many more nodes may follow these expressions; negative if one of them may do more than make a value."""
-    while waiting and left >= 0:
+    while waiting and remaining >= 0:
         node = waiting.pop()
         kind = type(node)
-        left -= 1
+        remaining -= 1
         if kind is ast.Constant:
             continue
         if kind is ast.Name:
@@ -80,7 +80,7 @@ def _nodes_left(waiting, namespace, assigned, left):
             waiting += node.values
         else:
             return -1
-    return left
+    return remaining
 
 
 def _is_plain(value):
@@ -101,7 +101,7 @@ def nobody_listens():
 
 
 def redo(names, namespace):
-    """What brings the names to their present values, as bytes; empty if that is too much or not exact."""
+    """The present values of the names as bytes for `replay`; empty if they are too large or not exact."""
     values = {name: namespace.get(name) for name in names}
     for value in values.values():
         if not _is_plain(value):
@@ -109,13 +109,13 @@ def redo(names, namespace):
         if type(value) is str and len(value) > REDO_BYTES or type(value) is int and value.bit_length() > REDO_BITS:
             return b""
     try:
-        written = wire.encode_json(values, "strict")
+        encoded = wire.encode_json(values, "strict")
     except ValueError:
         return b""  # not a number, infinite, or no valid text
-    return written if len(written) <= REDO_BYTES else b""
+    return encoded if len(encoded) <= REDO_BYTES else b""
 
 
-def replay(written, namespace):
+def replay(encoded, namespace):
     """Repeat what such cells did. The guardian has checked each of them."""
-    for values in wire.decode_json(written.decode()):
+    for values in wire.decode_json(encoded.decode()):
         namespace.update(values)

@@ -105,7 +105,7 @@ class EventLoop:
                 loop.remove_reader(control.fileno())
 
     def descriptors(self):
-        """Those of the loop itself; none if there is no loop."""
+        """The descriptors of the loop itself; none if there is no loop."""
         if self._loop is None or self._loop.is_closed():
             return ()
         try:
@@ -186,11 +186,11 @@ def _run_within(coroutine):
         return loop.run_until_complete(coroutine)
     finally:
         try:
-            left = asyncio.all_tasks(loop)
-            for task in left:
+            remaining_tasks = asyncio.all_tasks(loop)
+            for task in remaining_tasks:
                 task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left))
+            if remaining_tasks:
+                loop.run_until_complete(asyncio.wait(remaining_tasks))
         finally:
             loop.close()
             asyncio._set_running_loop(outer)

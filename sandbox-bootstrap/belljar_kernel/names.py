@@ -21,13 +21,13 @@ def assigned_in(tree, most):
     waiting = [tree]
     while waiting:
         node = waiting.pop()
-        found += ((*_place(node), name) for name in _named(node))
+        found += ((*_position(node), name) for name in _named(node))
         waiting += _same_scope(node)
     found.sort(key=lambda each: each[:2])
     return list(dict.fromkeys(name for _, _, name in found))[:most]
 
 
-def _place(node):
+def _position(node):
     if type(node).__name__ == "MatchMapping":
         return node.end_lineno, node.end_col_offset  # its `**rest` is the last thing in it
     return node.lineno, node.col_offset

@@ -64,13 +64,13 @@ class NestedTools:
             try:
                 self._streams.enter(buffer)
                 alarm.start()
-                shown = self._run(source)
+                result_text = self._run(source)
             finally:
                 self._leave(buffer, depth, alarm)
         except alarm.Expired:
             self._leave(buffer, depth, alarm)  # the alarm may have gone off before the first call
-            shown = f"TimeoutError: the code was ended after {timeout} seconds\n"
-        return buffer.text() + shown
+            result_text = f"TimeoutError: the code was ended after {timeout} seconds\n"
+        return buffer.text() + result_text
 
     def _leave(self, buffer, depth, alarm):
         with self._runner.interrupts:
@@ -118,7 +118,7 @@ def _visible(text):
 
 
 class _Buffer:
-    """What was printed, as far as it fits."""
+    """Collects printed text, as far as it fits."""
 
     def __init__(self):
         self._parts = []

@@ -39,10 +39,10 @@ PolicyError.__module__ = "builtins"
 def check(tree, source, name, namespace):
     """Raise `PolicyError` for the first thing in the code that is not allowed."""
     # The first one by line is reported, as with a syntax error.
-    found = [(node, why) for node in ast.walk(tree) for why in _reasons(node, namespace)]
-    if not found:
+    violations = [(node, why) for node in ast.walk(tree) for why in _reasons(node, namespace)]
+    if not violations:
         return
-    node, why = min(found, key=lambda each: (getattr(each[0], "lineno", 0), getattr(each[0], "col_offset", 0)))
+    node, why = min(violations, key=lambda each: (getattr(each[0], "lineno", 0), getattr(each[0], "col_offset", 0)))
     line = getattr(node, "lineno", 1)
     lines = source.splitlines()
     text = lines[line - 1] if line <= len(lines) else ""
@@ -50,7 +50,7 @@ def check(tree, source, name, namespace):
 
 
 def _reasons(node, namespace):
-    """What is wrong with this node itself."""
+    """The reasons why this node itself is refused."""
     for identifier in _bound_names(node):
         if identifier.startswith("__"):
             yield f"the name `{identifier}`"

@@ -23,14 +23,14 @@ def describe(error, limits, cell_name, only_last=False):
     value = safe_text(str, error, limits.exception_chars)
     try:
         lines = _format(error, only_last)
-        shown = "".join(lines)
+        traceback_text = "".join(lines)
     except BaseException as trouble:
-        shown = f"{kind}: {value}\n(the traceback cannot be shown: {type(trouble).__name__}, in {cell_name})\n"
+        traceback_text = f"{kind}: {value}\n(the traceback cannot be shown: {type(trouble).__name__}, in {cell_name})\n"
     return {
         "type": cut(kind, limits.exception_chars),
         "value": value,
         "repr": safe_text(repr, error, limits.exception_chars),
-        "traceback": _cut_middle(shown, limits.traceback_chars),
+        "traceback": _cut_middle(traceback_text, limits.traceback_chars),
     }
 
 

@@ -24,7 +24,7 @@ _CONTAINERS = {list: list, tuple: tuple, set: set, frozenset: frozenset, dict: d
 
 
 class Displays:
-    """What a cell shows beside its output, within bounds for one and for all of them."""
+    """Sends the displays of a cell, within bounds for one display and for all of them."""
 
     def __init__(self, runner):
         self._runner = runner
@@ -112,16 +112,16 @@ def mime_forms(value, limits):
         convert = getattr(kind, method, None)
         if convert is not None and mime not in forms:
             forms[mime] = _guarded(convert, value)
-    kept, total = {}, 0
+    fitting, total = {}, 0
     for mime, form in forms.items():
         form = _as_json(form)
         if form is None:
             continue
         size = len(wire.encode_json(form))
         if total + size <= limits.display_bytes - len(mime):
-            kept[mime] = form
+            fitting[mime] = form
             total += size
-    return kept
+    return fitting
 
 
 def _bundle(value, convert):

@@ -35,47 +35,48 @@ _threads = threading._active  # changed in place only
 _count_threads = _thread._count  # also those that `threading` does not know
 
 
-def enter(given, workspace):
+def enter(passed, workspace):
     """Turn this fork of the zygote into a fresh worker. Does not return."""
     try:
-        place = _take_descriptors(given)
+        first_descriptor = _take_descriptors(passed)
         process.set_dumpable(True)
         process.give_way()
         posix.setsid()
-        Runner(place, workspace).run()
+        Runner(first_descriptor, workspace).run()
     except BaseException as error:
-        posix.write(place + _STDERR, f"process {_getpid()}: the worker failed: {type(error).__name__}\n".encode())
+        text = f"process {_getpid()}: the worker failed: {type(error).__name__}\n"
+        posix.write(first_descriptor + _STDERR, text.encode())
     finally:
         posix._exit(1)
 
 
-def _take_descriptors(given):
+def _take_descriptors(passed):
     """Move the descriptors into place and close all those of the zygote."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    place = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
-    for offset, descriptor in enumerate(given):
-        posix.dup2(descriptor, place + offset, inheritable=False)
+    first_descriptor = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
+    for offset, descriptor in enumerate(passed):
+        posix.dup2(descriptor, first_descriptor + offset, inheritable=False)
     # The zygote's own are gone before others can open what this process holds: it is answered on one of them.
     for standard, offset in ((1, _STDOUT), (2, _STDERR)):
-        posix.dup2(place + offset, standard)
-    posix.closerange(3, place)
-    posix.closerange(place + _DESCRIPTORS, min(most, place + 1024))
+        posix.dup2(first_descriptor + offset, standard)
+    posix.closerange(3, first_descriptor)
+    posix.closerange(first_descriptor + _DESCRIPTORS, min(most, first_descriptor + 1024))
     null = posix.open(os.devnull, posix.O_RDONLY)
     posix.dup2(null, 0)
     posix.close(null)
-    return place
+    return first_descriptor
 
 
 class Runner:
-    def __init__(self, place, workspace):
-        self._place = place
+    def __init__(self, first_descriptor, workspace):
+        self._first_descriptor = first_descriptor
         self.serves_once = False  # a copy for one cell or one listing
         self._waits = False  # a checkpoint
         self._clones = Clones((0, 1, 2, *self._own_descriptors()))
         self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
-        self._streams = Streams(place + _STDOUT, place + _STDERR, self._hurry)
+        self._streams = Streams(first_descriptor + _STDOUT, first_descriptor + _STDERR, self._hurry)
         self._streams.mend()
         self._enter_workspace(workspace)
         self.namespace = _fresh_main_module(self._streams.print())
@@ -98,17 +99,18 @@ class Runner:
         self.pid = _getpid()
         self._past_threads = _count_threads()  # of the original: Python goes on counting them
         self._unknown_threads = 0
-        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _CONTROL_LISTENS)
-        self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._place + _TOOLS_LISTENS)
+        first = self._first_descriptor
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, first + _CONTROL_LISTENS)
+        self._tool_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, first + _TOOLS_LISTENS)
         self._send_lock = threading.Lock()
         self._reader = wire.MessageReader()
         self._messages = deque()  # read ahead
         self._received_descriptors = deque()  # a list for every message that came with some
-        self._tools.attach(self._place + _TOOLS, self._tool_socket)
+        self._tools.attach(self._first_descriptor + _TOOLS, self._tool_socket)
         self._nested.attach()
 
     def _own_descriptors(self):
-        return range(self._place, self._place + _DESCRIPTORS)
+        return range(self._first_descriptor, self._first_descriptor + _DESCRIPTORS)
 
     def _say_present(self):
         """Report to the guardian."""
@@ -127,7 +129,7 @@ class Runner:
         size = posix.open("/proc/self/smaps_rollup", posix.O_RDONLY | posix.O_CLOEXEC)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, memoryview(bytearray(4)).cast("i"))
         rights[2][0] = size
-        inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM, 0, self._place + _INBOX)
+        inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM, 0, self._first_descriptor + _INBOX)
         try:
             inbox.sendmsg([b"r"], [rights], socket.MSG_DONTWAIT)
         finally:
@@ -149,20 +151,21 @@ class Runner:
         if not self.is_own_process():
             raise RuntimeError("a child process of a cell cannot speak for it")
         with self.interrupts, self._send_lock:
-            descriptor_io.send_all(self._place + _CONTROL, wire.pack(kind, payload), write)
+            descriptor_io.send_all(self._first_descriptor + _CONTROL, wire.pack(kind, payload), write)
 
     def _hurry(self):
         """Have the guardian read at once what was printed. Where a message is just being sent, it reads soon anyway."""
         with self.interrupts:
             if self.is_own_process() and self._send_lock.acquire(False):
                 try:
-                    descriptor_io.send_all(self._place + _CONTROL, wire.pack(wire.HURRY))
+                    descriptor_io.send_all(self._first_descriptor + _CONTROL, wire.pack(wire.HURRY))
                 finally:
                     self._send_lock.release()
 
     def send_in_order(self, kind, payload):
         """Send a message at its place in the output."""
-        self._streams.in_order(lambda: self.send(kind, payload), lambda: descriptor_io.bytes_waiting(self._place + _CONTROL))
+        control = self._first_descriptor + _CONTROL
+        self._streams.in_order(lambda: self.send(kind, payload), lambda: descriptor_io.bytes_waiting(control))
 
     def current_cell(self):
         return self._cells.current
@@ -184,17 +187,17 @@ class Runner:
 
     def interrupt_waits(self, cell):
         """Whether the guardian has sent an interrupt for this cell that was not handled yet."""
-        found = False
+        is_waiting = False
         while select.select([self._control], (), (), 0)[0]:
             self._receive_some()
         while True:
             message = self._reader.next()
             if message is None:
-                return found
+                return is_waiting
             self._messages.append(message)
             if message[0] == wire.HOST_FRAME:
                 frame = wire.decode_json(message[1].decode())
-                found = found or (frame["type"] == "interrupt" and frame["cell"] == cell)
+                is_waiting = is_waiting or (frame["type"] == "interrupt" and frame["cell"] == cell)
 
     def _receive(self):
         while True:
@@ -209,9 +212,9 @@ class Runner:
             self._receive_some()
 
     def _receive_some(self):
-        room = socket.CMSG_SPACE(_DESCRIPTORS * 4)
+        ancillary_bytes = socket.CMSG_SPACE(_DESCRIPTORS * 4)
         data, ancillary, flags, _ = descriptor_io.receive(
-            self._control, lambda: self._control.recvmsg(CONTROL_READ_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+            self._control, lambda: self._control.recvmsg(CONTROL_READ_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
         )
         if not data:
             posix._exit(0)  # the guardian let go of this runner
@@ -232,7 +235,7 @@ class Runner:
             self._end_if_done()
         elif kind == "variables":
             answer = variables.listing(
-                self.namespace, self._injected(), frame, self.limits, variables.LookInTime()
+                self.namespace, self._injected(), frame, self.limits, variables.TimedInspector()
             )
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()
@@ -247,11 +250,11 @@ class Runner:
         """Values of the seed that are here already stay as code has left them, unless they are given anew."""
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
-        given, known = frame.get("given", ()), self._seeded
+        replaced, known = frame.get("given", ()), self._seeded
         # As text, because code may have changed the values themselves.
         self._seeded = {name: wire.encode_json(value) for name, value in self._seed.items()}
         for name, value in self._seed.items():
-            if name in given or known.get(name) != self._seeded[name]:
+            if name in replaced or known.get(name) != self._seeded[name]:
                 self.namespace[name] = value
 
     def _preload(self, frame):
@@ -266,7 +269,7 @@ class Runner:
         self.send(wire.PRELOADED, wire.encode_json(answer))
 
     def _live(self):
-        """What a checkpoint cannot hold."""
+        """The counts of resources that a checkpoint cannot hold."""
         if self.serves_once:
             return {"threads": 0, "tasks": 0, "children": 0}
         return {
@@ -293,17 +296,17 @@ class Runner:
 
     def _spawn(self, index, is_checkpoint, tag):
         """Make a copy of this process that uses the descriptors that came with the message."""
-        given = self._received_descriptors.popleft()
-        made = copies.FAILED
-        if len(given) == _DESCRIPTORS:
-            made = self._clone(given) if is_checkpoint else copies.FAILED
-            if made == copies.FAILED:
-                made = copies.make(lambda: self._part(given, is_checkpoint, tag), self._arrive)
-        if made == copies.COPY:
+        passed = self._received_descriptors.popleft()
+        outcome = copies.FAILED
+        if len(passed) == _DESCRIPTORS:
+            outcome = self._clone(passed) if is_checkpoint else copies.FAILED
+            if outcome == copies.FAILED:
+                outcome = copies.make(lambda: self._part_from_original(passed, is_checkpoint, tag), self._arrive)
+        if outcome == copies.COPY:
             return
-        for descriptor in given:
+        for descriptor in passed:
             posix.close(descriptor)
-        if made == copies.FAILED:
+        if outcome == copies.FAILED:
             self.send(wire.SPAWN_FAILED, str(index).encode())
         elif not self._messages and not select.select([self._control], (), (), 0)[0]:
             try:
@@ -311,33 +314,33 @@ class Runner:
             except Exception:
                 pass  # user code may have left little stack or memory
 
-    def _clone(self, given):
+    def _clone(self, passed):
         """Make a checkpoint that does not run until the guardian sends it something, if that is possible."""
         try:
-            if not self._streams.are_whole() or not self._clones.can_make(given, self._loop.descriptors()):
+            if not self._streams.are_whole() or not self._clones.can_make(passed, self._loop.descriptors()):
                 return copies.FAILED
             scores = str(self._checkpoint_oom_score).encode(), str(WORKER_OOM_SCORE).encode()
-            pid = self._clones.make(given[_CONTROL_LISTENS], *scores, self._show_size)
+            pid = self._clones.make(passed[_CONTROL_LISTENS], *scores, self._show_size)
         except OSError:
             return copies.FAILED
         if pid is None:
             return copies.FAILED
         if pid:
-            descriptor_io.send_all(given[_CONTROL], wire.pack(wire.PRESENT, wire.PID.pack(pid)))
+            descriptor_io.send_all(passed[_CONTROL], wire.pack(wire.PRESENT, wire.PID.pack(pid)))
             return copies.ORIGINAL
         self._clones.thaw()
-        self._take_place(given)
+        self._take_over_descriptors(passed)
         self._waits = True
         self._begin()
         return copies.COPY
 
-    def _part(self, given, is_checkpoint, tag):
+    def _part_from_original(self, passed, is_checkpoint, tag):
         """In the first child, before it forks the final copy: let go of what belongs to the original.
 
         A checkpoint holds the state that the session goes back to. No other process can open its memory or its
         descriptors until it is promoted, and none could before: this process ends after the fork.
         """
-        self._take_place(given)
+        self._take_over_descriptors(passed)
         process.set_dumpable(True)  # the original may be a checkpoint
         self.serves_once = not is_checkpoint
         # When memory is short, the worker has to go first: with the checkpoint, the saved state would be lost.
@@ -348,12 +351,12 @@ class Runner:
         elif tag is not None:
             process.mark(tag)
 
-    def _take_place(self, given):
+    def _take_over_descriptors(self, passed):
         """In a copy: replace the original's descriptors, so that this process cannot send in its name."""
         self._control.detach()
         self._tool_socket.detach()
-        for offset, descriptor in enumerate(given):
-            posix.dup2(descriptor, self._place + offset, inheritable=False)
+        for offset, descriptor in enumerate(passed):
+            posix.dup2(descriptor, self._first_descriptor + offset, inheritable=False)
             posix.close(descriptor)
         self._streams.mend()
         descriptors.part_with_original({0, 1, 2, *self._own_descriptors()})

@@ -65,8 +65,8 @@ class Parameters:
                 default = schema.get("default")
                 words.append("optional" if default is None else f"default {default!r:.100}")
             described = schema.get("description")
-            shown = ", ".join(word for word in words if word)
-            lines.append(f"\n  {name}" + (f" ({shown})" if shown else "") + (f": {described}" if described else ""))
+            details = ", ".join(word for word in words if word)
+            lines.append(f"\n  {name}" + (f" ({details})" if details else "") + (f": {described}" if described else ""))
         return "\n\nArguments:" + "".join(lines) if lines else ""
 
     def signature(self):

@@ -55,9 +55,9 @@ class _Pipe(io.RawIOBase):
             self._streams.switch_to(self._descriptor)
         view = memoryview(data).cast("B")
         size = len(view)
-        written = _write(self._descriptor, view)
-        while written < size:
-            written += _write(self._descriptor, view[written:])
+        bytes_written = _write(self._descriptor, view)
+        while bytes_written < size:
+            bytes_written += _write(self._descriptor, view[bytes_written:])
         return size
 
 
@@ -143,15 +143,15 @@ class Streams:
 
         A thread or a child may continue to write, so that the pipe is never empty.
         """
-        held = left = bytes_waiting(descriptor)
-        if left:
+        bytes_in_pipe = bytes_unread = bytes_waiting(descriptor)
+        if bytes_unread:
             self._hurry()
         pause = STREAM_SWITCH_POLL_S
-        while left > 0 and _now() < deadline:
+        while bytes_unread > 0 and _now() < deadline:
             pause = _nap(pause)
-            before, held = held, bytes_waiting(descriptor)
-            if held < before:
-                left = min(left - (before - held), held)
+            before, bytes_in_pipe = bytes_in_pipe, bytes_waiting(descriptor)
+            if bytes_in_pipe < before:
+                bytes_unread = min(bytes_unread - (before - bytes_in_pipe), bytes_in_pipe)
                 pause = STREAM_SWITCH_POLL_S
 
 

@@ -19,14 +19,14 @@ _NOT_SHOWN = "<not shown>"
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
-def listing(namespace, injected, frame, limits, look=None):
-    """The answer to a `variables` frame. `look` applies a function to a value and guards against errors."""
+def listing(namespace, injected, frame, limits, inspect=None):
+    """The answer to a `variables` frame. `inspect` applies a function to a value and guards against errors."""
     if frame.get("imports"):
         injected = {}
     names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
     names.sort()
-    shown = [_variable(name, namespace[name], limits, look or _guarded) for name in names[: limits.variables]]
-    return {"variables": shown, "total": len(names)}
+    views = [_variable(name, namespace[name], limits, inspect or _guarded) for name in names[: limits.variables]]
+    return {"variables": views, "total": len(names)}
 
 
 def _is_listed(name, value, injected, frame):
@@ -39,14 +39,14 @@ def _is_listed(name, value, injected, frame):
     return name not in injected or injected[name] is not value
 
 
-def _variable(name, value, limits, look):
-    shape = look(_shape, value)
-    preview = look(lambda it: _preview(it, limits.preview_chars, shape), value) or _NOT_SHOWN
+def _variable(name, value, limits, inspect):
+    shape = inspect(_shape, value)
+    preview = inspect(lambda it: _preview(it, limits.preview_chars, shape), value) or _NOT_SHOWN
     return {
         "name": cut(name, limits.preview_chars),
         "type": cut(type_name(type(value)), limits.preview_chars),
         "preview": cut(preview, limits.preview_chars),
-        "bytes": look(_size, value),
+        "bytes": inspect(_size, value),
         "shape": shape and cut(shape, limits.preview_chars),
     }
 
@@ -58,8 +58,8 @@ def _guarded(function, value):
         return None
 
 
-class LookInTime:
-    """Looks at values with time limits, since they may load, compute or wait. Only for a copy, whose timer is free."""
+class TimedInspector:
+    """Inspects values with time limits, since they may load, compute or wait. Only for a copy, whose timer is free."""
 
     def __init__(self):
         self._until = time.monotonic() + SHOW_VALUES_S

@@ -43,10 +43,10 @@ class Zygote:
         self._answer(_READY, "{}.{}.{}".format(*sys.version_info).encode())
         while True:
             kind, payload = self._receive()
-            given, self._descriptors = self._descriptors, []
-            work = self._work(kind, payload, given)
+            passed, self._descriptors = self._descriptors, []
+            work = self._work(kind, payload, passed)
             pid = self._make(work) if kind == _WORKER else self._make_with_score(work)
-            for descriptor in given:
+            for descriptor in passed:
                 os.close(descriptor)
             self._answer(_MADE, wire.PID.pack(pid))
 
@@ -66,15 +66,15 @@ class Zygote:
     def _answer(self, kind, payload):
         os.write(_ANSWERS, wire.pack(kind, payload))
 
-    def _work(self, kind, payload, given):
-        """What the new process does."""
+    def _work(self, kind, payload, passed):
+        """The function that the new process runs."""
         if kind == _WORKER:
-            return lambda: runner.enter(given, self._workspace)
+            return lambda: runner.enter(passed, self._workspace)
         if kind == _COMPUTE:
             compute.preload()
-            return lambda: _compute(payload, *given)
+            return lambda: _compute(payload, *passed)
         if kind == _NAMES:
-            return lambda: _list_names(payload, *given)
+            return lambda: _list_names(payload, *passed)
         raise ValueError(kind)
 
     def _make_with_score(self, work):
@@ -115,11 +115,11 @@ class Zygote:
             finally:
                 os._exit(0)
         os.close(writes)
-        told = os.read(reads, wire.PID.size)
+        answer = os.read(reads, wire.PID.size)
         os.close(reads)
         if between > 0:
             os.waitpid(between, 0)
-        return wire.PID.unpack(told)[0] if len(told) == wire.PID.size else 0
+        return wire.PID.unpack(answer)[0] if len(answer) == wire.PID.size else 0
 
     def _run(self, work):
         """In the new process; does not return."""

@@ -2,12 +2,12 @@
 
 use crate::actors::charge::record_bytes;
 use crate::config;
-use crate::controls;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;
 use crate::protocol::quota::Kind;
 use crate::quota::Amounts;
 use crate::sandbox::launch::SandboxRequest;
+use crate::security_controls;
 
 /// The quota of one session. A zero for the workspace refuses users who are over that quota already. The
 /// session of a job is counted as the job. The record, with the seed, is the first thing stored of a session.
@@ -21,16 +21,16 @@ pub fn of_session(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
 pub fn of_sandbox(wanted: &SandboxRequest, settings: &config::Sandbox) -> Amounts {
     let charged = |holds: bool, amount: u64| if holds { amount } else { 0 };
     Amounts::of([
-        (Kind::Memory, charged(controls::holds("memory_quota"), wanted.memory_in_all(settings))),
-        (Kind::Cpus, charged(controls::holds("cpu_quota"), (wanted.cpus * 1000.0).ceil() as u64)),
+        (Kind::Memory, charged(security_controls::holds("memory_quota"), wanted.memory_in_all(settings))),
+        (Kind::Cpus, charged(security_controls::holds("cpu_quota"), (wanted.cpus * 1000.0).ceil() as u64)),
         // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
-        (Kind::Processes, charged(controls::holds("process_quota"), wanted.pids)),
+        (Kind::Processes, charged(security_controls::holds("process_quota"), wanted.pids)),
     ])
 }
 
 /// A cell that runs.
 pub fn of_cell() -> Amounts {
-    Amounts::of([(Kind::Cells, u64::from(controls::holds("cell_quota")))])
+    Amounts::of([(Kind::Cells, u64::from(security_controls::holds("cell_quota")))])
 }
 
 /// The bytes reserved for a job's end: its verdict, its receipt, the names of its artifacts.
@@ -39,13 +39,13 @@ const VERDICT_BYTES: u64 = 16 * 1024;
 /// The quota of one job: the job itself, and its record including the later verdict.
 pub fn of_job(job: &NewJob) -> Amounts {
     let record = description_bytes(job).saturating_add(VERDICT_BYTES);
-    Amounts::of([(Kind::Jobs, u64::from(controls::holds("job_quota"))), (Kind::Journal, record)])
+    Amounts::of([(Kind::Jobs, u64::from(security_controls::holds("job_quota"))), (Kind::Journal, record)])
 }
 
 /// The bytes of a job's description, which is kept twice: as it was sent, and as it is shown.
 pub fn description_bytes(job: &NewJob) -> u64 {
-    let said = serde_json::to_string(job).map_or(0, |text| text.len() as u64);
-    if controls::holds("job_record_charge") { said.saturating_mul(2) } else { 0 }
+    let bytes = serde_json::to_string(job).map_or(0, |text| text.len() as u64);
+    if security_controls::holds("job_record_charge") { bytes.saturating_mul(2) } else { 0 }
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::controls;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::quota::{Gauge, Refusal};
+use crate::security_controls;
 use crate::store::{Account, Exceeded, ROW_BYTES};
 
 /// The room that a new cell or session needs: for a minimum of a cell's output, and for its end.
@@ -15,7 +15,7 @@ pub const ROOM_TO_BEGIN_BYTES: u64 = 128 * 1024;
 /// The bytes of a session's record. Most of them are its request with the seed.
 #[must_use]
 pub fn record_bytes(request: &serde_json::Value) -> u64 {
-    let record = if controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
+    let record = if security_controls::holds("seed_charge") { request.to_string().len() as u64 } else { 0 };
     record.saturating_add(ROW_BYTES)
 }
 
@@ -25,7 +25,7 @@ const SEED_COPIES: u64 = 3;
 /// The memory that a seed takes.
 #[must_use]
 pub fn seed_bytes(seed: &Map<String, Value>) -> u64 {
-    if seed.is_empty() || !controls::holds("seed_memory_charge") {
+    if seed.is_empty() || !security_controls::holds("seed_memory_charge") {
         return 0;
     }
     let text = serde_json::to_string(seed).unwrap_or_default();

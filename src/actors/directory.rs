@@ -10,43 +10,43 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actors::calls::call_promptly;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
-use crate::controls;
 use crate::protocol::api::{SessionState, SessionView};
 use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
+use crate::security_controls;
 
 /// How long a view waits for a session that reads its journal; most have read it by then.
 const READ_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
-pub struct Listed {
+pub struct ListedSession {
     pub owner: Principal,
     pub name: SessionName,
     /// The job that the session serves: its owner sees the job instead of the session.
     pub job: Option<JobId>,
     pub session: SessionRef,
     /// For a session of an earlier daemon.
-    pub restoring: Option<Restoring>,
+    pub restoring: Option<RestoringSession>,
     /// Whether the session is removed, and only what is left of it is being taken down.
     pub is_removed: bool,
 }
 
 /// What is known of a session of an earlier daemon while it reads its journal and answers nothing.
 #[derive(Clone)]
-pub struct Restoring {
+pub struct RestoringSession {
     view: Arc<SessionView>,
     restored: CancellationToken,
 }
 
-impl Restoring {
+impl RestoringSession {
     /// `view` is what the session's record says; `restored` is cancelled when the session answers.
     pub(super) fn new(view: SessionView, restored: CancellationToken) -> Self {
         Self { view: Arc::new(SessionView { state: SessionState::Restoring, ..view }), restored }
     }
 }
 
-impl Listed {
+impl ListedSession {
     /// Whether clients see the session.
     fn is_seen(&self) -> bool {
         self.job.is_none() && !self.is_removed
@@ -56,7 +56,7 @@ impl Listed {
     /// in its mailbox however long the reading takes, also if the sender is gone.
     pub async fn answers(&self) {
         if let Some(restoring) =
-            self.restoring.as_ref().filter(|_| controls::holds("senders_wait_for_sessions"))
+            self.restoring.as_ref().filter(|_| security_controls::holds("senders_wait_for_sessions"))
         {
             restoring.restored.cancelled().await;
         }
@@ -81,10 +81,10 @@ impl Listed {
 }
 
 #[derive(Clone, Default)]
-pub struct Directory(Arc<RwLock<BTreeMap<SessionId, Listed>>>);
+pub struct Directory(Arc<RwLock<BTreeMap<SessionId, ListedSession>>>);
 
 impl Directory {
-    pub(super) fn add(&self, id: SessionId, listed: Listed) {
+    pub(super) fn add(&self, id: SessionId, listed: ListedSession) {
         self.0.write().insert(id, listed);
     }
 
@@ -106,9 +106,9 @@ impl Directory {
 
     /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
     #[must_use]
-    pub fn find(&self, peer: Principal, key: &str, of_all: bool) -> Option<Listed> {
-        let is_meant = |id: &SessionId, listed: &Listed| {
-            let is_own = listed.owner == peer || !controls::holds("sessions_have_an_owner");
+    pub fn find(&self, peer: Principal, key: &str, of_all: bool) -> Option<ListedSession> {
+        let is_meant = |id: &SessionId, listed: &ListedSession| {
+            let is_own = listed.owner == peer || !security_controls::holds("sessions_have_an_owner");
             is_own && listed.name.as_str() == key || (is_own || of_all) && id.to_string() == key
         };
         let sessions = self.0.read();
@@ -118,7 +118,7 @@ impl Directory {
 
     /// The sessions of one user, or of all; without those that serve jobs.
     #[must_use]
-    pub fn list(&self, peer: Option<Principal>) -> Vec<Listed> {
+    pub fn list(&self, peer: Option<Principal>) -> Vec<ListedSession> {
         let sessions = self.0.read();
         let meant = sessions
             .values()

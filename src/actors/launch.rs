@@ -21,7 +21,7 @@ const ADOPT_TRIES: usize = 60;
 const ADOPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A sandbox that passed attestation.
-pub struct Ready {
+pub struct ReadySandbox {
     pub sandbox: Sandbox,
     pub socket: WebSocketStream<Metered>,
     pub receipt: Receipt,
@@ -30,13 +30,13 @@ pub struct Ready {
     pub received: u64,
 }
 
-/// Where a session begins.
-pub struct Place {
+/// The workspace and the user id with which a session begins, and a waiting sandbox if there was one.
+pub struct SandboxPlace {
     pub workspace: Workspace,
     /// The user id of a managed workspace.
     pub slot: Option<UserSlot>,
     /// A sandbox of the pool that has the workspace mounted.
-    pub ready: Option<Box<Ready>>,
+    pub ready: Option<Box<ReadySandbox>>,
 }
 
 /// Starts a sandbox. If a step fails, all earlier ones are undone.
@@ -45,17 +45,17 @@ pub async fn launch(
     wanted: SandboxRequest,
     workspace: Arc<Workspace>,
     progress: impl Fn(String) + Sync,
-) -> Result<Ready, Problem> {
+) -> Result<ReadySandbox, Problem> {
     let prepared = launcher.prepare(&wanted, &workspace, &progress).await?;
     let sandbox = prepared.start().await?;
     let greeted = tokio::select! {
         biased;
         greeted = greet(&sandbox, kernel_limits(&launcher.settings, &wanted), 0) => greeted,
-        () = sandbox.gone() => Err(Unreached::Connection(ConnectError::Ended)),
+        () = sandbox.gone() => Err(ReachError::Connection(ConnectError::Ended)),
     };
     let (socket, hello) = match greeted {
         Ok(greeted) => greeted,
-        Err(unreached) => {
+        Err(error) => {
             // The exit code is more informative than the missing greeting.
             let ended = sandbox.end().await.filter(|end| !end.running);
             let problem = match ended.and_then(|end| end.exit_code) {
@@ -67,14 +67,14 @@ pub async fn launch(
                     ),
                 )
                 .hint("the image needs `python3` 3.9 or later on its PATH"),
-                None => unreached.into(),
+                None => error.into(),
             };
             sandbox.undo().await;
             return Err(problem);
         }
     };
     match sandbox.attest(hello.python.clone(), hello.probe.clone()) {
-        Ok(receipt) => Ok(Ready { sandbox, socket, receipt, hello, received: 0 }),
+        Ok(receipt) => Ok(ReadySandbox { sandbox, socket, receipt, hello, received: 0 }),
         Err(problem) => {
             sandbox.undo().await;
             Err(problem)
@@ -97,7 +97,7 @@ pub async fn attach(
     wanted: SandboxRequest,
     workspace: Arc<Workspace>,
     received: u64,
-) -> Result<Option<Ready>, Problem> {
+) -> Result<Option<ReadySandbox>, Problem> {
     let Some(sandbox) = adopt(&launcher, &before, &wanted, &workspace).await? else { return Ok(None) };
     let limits = kernel_limits(&launcher.settings, &wanted);
     let mut greeted = greet(&sandbox, limits.clone(), received).await;
@@ -106,7 +106,7 @@ pub async fn attach(
         let _ = sandbox.thaw().await;
         greeted = greet(&sandbox, limits, received).await;
     }
-    if matches!(greeted, Err(Unreached::Connection(ConnectError::Ended))) {
+    if matches!(greeted, Err(ReachError::Connection(ConnectError::Ended))) {
         sandbox.undo().await;
         return Ok(None);
     }
@@ -117,7 +117,7 @@ pub async fn attach(
     match greeted {
         Ok((socket, hello)) => {
             let received = hello.resumes_after.max(received);
-            Ok(Some(Ready { sandbox, socket, receipt: before, hello, received }))
+            Ok(Some(ReadySandbox { sandbox, socket, receipt: before, hello, received }))
         }
         Err(problem) => {
             // The sandbox does not answer, or fails attestation, so it cannot be used.
@@ -147,18 +147,18 @@ async fn adopt(
 
 /// Why the kernel of a sandbox was not reached.
 #[derive(Debug, thiserror::Error)]
-enum Unreached {
+enum ReachError {
     #[error(transparent)]
     Connection(#[from] ConnectError),
     #[error(transparent)]
     Greeting(#[from] BridgeError),
 }
 
-impl From<Unreached> for Problem {
-    fn from(unreached: Unreached) -> Self {
-        match unreached {
-            Unreached::Connection(error) => error.into(),
-            Unreached::Greeting(error) => Self::new(Code::SandboxFailed, error.to_string()),
+impl From<ReachError> for Problem {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Connection(error) => error.into(),
+            ReachError::Greeting(error) => Self::new(Code::SandboxFailed, error.to_string()),
         }
     }
 }
@@ -168,7 +168,7 @@ async fn greet(
     sandbox: &Sandbox,
     limits: KernelLimits,
     received: u64,
-) -> Result<(WebSocketStream<Metered>, Hello), Unreached> {
+) -> Result<(WebSocketStream<Metered>, Hello), ReachError> {
     let stream = sandbox.connect(KERNEL_HELLO).await?;
     Ok(bridge::connect(stream, sandbox.id(), limits, received, KERNEL_HELLO).await?)
 }

@@ -20,7 +20,7 @@ pub type ReaperRef = ActorRef<ReaperMsg>;
 
 pub enum ReaperMsg {
     /// Find and remove leftovers.
-    Look,
+    Sweep,
 }
 
 pub struct Reaper;
@@ -41,7 +41,7 @@ impl Actor for Reaper {
         myself: ReaperRef,
         launcher: Arc<Launcher>,
     ) -> Result<Arc<Launcher>, ActorProcessingErr> {
-        myself.send_interval(period("reaper", EVERY), || ReaperMsg::Look);
+        myself.send_interval(period("reaper", EVERY), || ReaperMsg::Sweep);
         Ok(launcher)
     }
 
@@ -53,7 +53,7 @@ impl Actor for Reaper {
     ) -> Result<(), ActorProcessingErr> {
         crate::panics::panic_if_requested("reaper");
         match message {
-            ReaperMsg::Look => {
+            ReaperMsg::Sweep => {
                 let launcher = Arc::clone(launcher);
                 tokio::spawn(async move { launcher.reap().await });
             }
@@ -74,14 +74,14 @@ pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) -> JoinHandle<
     let daemon = launcher.service.principal();
     tokio::spawn(async move {
         for path in left {
-            let shown = path.display().to_string();
+            let printable_path = path.display().to_string();
             let removed = folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&path)).await;
             let error = match removed {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error.to_string(),
                 Err(problem) => problem.message,
             };
-            tracing::warn!(error, path = shown, "cannot be removed");
+            tracing::warn!(error, path = printable_path, "cannot be removed");
         }
     })
 }

@@ -66,9 +66,9 @@ pub async fn result_of(
 /// The result of an ended cell, and the number of its event.
 pub async fn ended(log: &EventLog, cell: CellNumber) -> Result<(Seq, ExecutionResult), Problem> {
     // The end of a cell that has just ended may still be on its way into the journal.
-    let written = log.is_flushed().await;
+    let is_written = log.is_flushed().await;
     in_journal(log, cell).ok_or_else(|| {
-        if written {
+        if is_written {
             Problem::new(Code::NoSuchCell, format!("the result of cell {cell} is no longer kept"))
         } else {
             unwritten(cell)

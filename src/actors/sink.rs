@@ -36,8 +36,8 @@ impl Sink for RecorderSink {
         self.recorder.flush();
     }
 
-    async fn room(&self) {
-        self.log.room().await;
+    async fn wait_for_room(&self) {
+        self.log.wait_for_room().await;
     }
 
     fn is_crowded(&self) -> bool {

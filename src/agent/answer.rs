@@ -21,7 +21,7 @@ pub fn schema_bytes(spec: &AskSpec) -> u64 {
 
 /// The answer as a value that fits the schema, or what is wrong with it. It tries, in this order: the value
 /// that the dialect itself carried, JSON in the text, and the text as a string.
-pub(super) fn typed(
+pub(super) fn typed_answer(
     checker: &Checker,
     text: &str,
     carried: Option<&Value>,
@@ -56,7 +56,7 @@ mod tests {
     use crate::protocol::ask::Language;
 
     fn answer(schema: Value, text: &str) -> Result<Value, Vec<String>> {
-        typed(&Checker::new(&schema).unwrap(), text, None, Words(Language::English))
+        typed_answer(&Checker::new(&schema).unwrap(), text, None, Words(Language::English))
     }
 
     #[test]

@@ -51,9 +51,9 @@ impl Toolbox {
     /// Resolves a call. The error is the answer for the model.
     pub fn resolve(&self, name: &str, arguments: &str, words: Words) -> Result<Work, String> {
         let Some((tool, checker)) = self.find(name) else {
-            let shown: String = name.chars().take(TOOL_NAME_CHARS).collect();
+            let brief_name: String = name.chars().take(TOOL_NAME_CHARS).collect();
             let known: Vec<&str> = self.tools.keys().map(String::as_str).collect();
-            return Err(words.unknown_tool(&shown.escape_debug().to_string(), &known.join(", ")));
+            return Err(words.unknown_tool(&brief_name.escape_debug().to_string(), &known.join(", ")));
         };
         let arguments =
             schema::parse(arguments).map_err(|problem| words.no_json(&problem, &excerpt(arguments)))?;

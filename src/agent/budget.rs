@@ -81,8 +81,8 @@ pub(super) fn cut(
     let first_unseen = unseen(messages);
     let (seen, new) = messages.split_at_mut(first_unseen);
     short += shorten(seen, goal, left, words);
-    let room = before.saturating_sub(excess.needed).saturating_sub(size(seen));
-    short += fit(new, room, words);
+    let tokens_left = before.saturating_sub(excess.needed).saturating_sub(size(seen));
+    short += fit(new, tokens_left, words);
     (short + turns > 0).then(|| {
         let after = size(messages);
         format!("the conversation nears what fits into the model: shortened {short} results and summarised {turns} turns, about {before} tokens are now {after}")
@@ -108,19 +108,20 @@ fn is_start(message: &Message) -> bool {
 /// The index of the first message that the model has not seen yet: after its last reply. A call in the old
 /// form that came together with others is recorded as a separate message, behind their results.
 fn unseen(messages: &[Message]) -> usize {
-    let said = |end: usize| messages[..end].iter().rposition(|message| message.role == Role::Assistant);
-    let Some(last) = said(messages.len()) else { return 0 };
+    let last_reply_before =
+        |end: usize| messages[..end].iter().rposition(|message| message.role == Role::Assistant);
+    let Some(last) = last_reply_before(messages.len()) else { return 0 };
     let message = &messages[last];
     let is_second = message.function_call.is_some()
         && message.content.is_empty()
         && last.checked_sub(1).is_some_and(|before| messages[before].role == Role::Tool);
-    let first = if is_second { said(last) } else { None };
+    let first = if is_second { last_reply_before(last) } else { None };
     first.unwrap_or(last) + 1
 }
 
 /// Shortens results just enough to share the room, and never below the size of an old one: short ones stay
 /// whole, and the space that they leave goes to the long ones. Returns how many were shortened.
-fn fit(messages: &mut [Message], room: u64, words: Words) -> usize {
+fn fit(messages: &mut [Message], token_limit: u64, words: Words) -> usize {
     let within = |message: &Message, limit: usize| {
         let chars = message.content.chars().count();
         let is_long = !is_start(message) && chars > limit;
@@ -131,7 +132,7 @@ fn fit(messages: &mut [Message], room: u64, words: Words) -> usize {
             Some(content) => tokens(&Message { content, ..message.clone() }),
             None => tokens(message),
         };
-        messages.iter().map(tokens).sum::<u64>() <= room
+        messages.iter().map(tokens).sum::<u64>() <= token_limit
     };
     let longest = messages.iter().map(|message| message.content.chars().count()).max().unwrap_or(0);
     let (mut least, mut most) = (SHORT_CHARS, longest.max(SHORT_CHARS));
@@ -206,9 +207,9 @@ fn summarise_one(messages: &mut Vec<Message>, anchor: &mut usize, words: Words) 
 fn drop_first_lines(summary: &mut String) {
     let lines: Vec<&str> = summary.lines().collect();
     if lines.len() > SUMMARY_LINES + 1 {
-        let kept: Vec<&str> =
+        let remaining: Vec<&str> =
             lines.iter().take(1).chain(&lines[lines.len() - SUMMARY_LINES..]).copied().collect();
-        *summary = kept.join("\n");
+        *summary = remaining.join("\n");
     }
 }
 
@@ -218,13 +219,13 @@ fn line_of(turn: &[Message]) -> String {
     let who = if first.role == Role::User { "user" } else { "assistant" };
     let calls = first.tool_calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
     let function = first.function_call.iter().map(|call| format!("{} {}", call.name, call.arguments));
-    let said = std::iter::once(first.content.clone()).chain(calls).chain(function);
-    let said: Vec<String> =
-        said.map(|text| brief(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
+    let texts = std::iter::once(first.content.clone()).chain(calls).chain(function);
+    let texts: Vec<String> =
+        texts.map(|text| brief(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
     let first_line = |result: &Message| result.content.lines().next().unwrap_or_default().to_owned();
     let results: Vec<String> =
         turn[1..].iter().map(|result| brief(&first_line(result), LINE_CHARS)).collect();
-    let line = format!("- {who}: {}", said.join(" | "));
+    let line = format!("- {who}: {}", texts.join(" | "));
     if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
 }
 
@@ -245,14 +246,14 @@ mod tests {
         if calls == 0 {
             return vec![Message::new(Role::User, format!("{number} {}", "问".repeat(size)))];
         }
-        let mut said = Message::new(Role::Assistant, "思".repeat(size / 10));
+        let mut reply = Message::new(Role::Assistant, "思".repeat(size / 10));
         let ids: Vec<String> = (0..calls).map(|call| format!("{number}_{call}")).collect();
         for id in &ids {
             let arguments = "{\"code\": \"1\"}".to_owned();
-            said.tool_calls.push(ToolCall { id: id.clone(), name: "run".into(), arguments });
+            reply.tool_calls.push(ToolCall { id: id.clone(), name: "run".into(), arguments });
         }
         let results = ids.iter().map(|id| tool_result(id, "## done\n".to_owned() + &"果".repeat(size)));
-        std::iter::once(said).chain(results).collect()
+        std::iter::once(reply).chain(results).collect()
     }
 
     proptest! {
@@ -287,11 +288,11 @@ mod tests {
             let mut messages = vec![Message::new(Role::User, "the request")];
             messages.extend(earlier.into_iter().enumerate().flat_map(|(index, (calls, size))| turn(index, calls, size)));
             let new = messages.len() + 1;
-            let mut said = turn(99, sizes.len(), 0);
-            for (message, size) in said[1..].iter_mut().zip(&sizes) {
+            let mut messages_of_turn = turn(99, sizes.len(), 0);
+            for (message, size) in messages_of_turn[1..].iter_mut().zip(&sizes) {
                 message.content = "new ".repeat(*size);
             }
-            messages.extend(said);
+            messages.extend(messages_of_turn);
             if is_legacy {
                 let mut second = Message::new(Role::Assistant, "");
                 second.function_call = Some(FunctionCall { name: "old".into(), arguments: "{}".into() });

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::budget::tokens_of_text;
 use super::effects::Setup;
 use super::history::tool_result;
-use super::turn::Answered;
+use super::turn::AnsweredCall;
 use super::words::Words;
 use crate::protocol::ask::{AskSpec, Dialect};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
@@ -20,7 +20,7 @@ pub(super) use next_step::COMPLETION;
 
 /// The facts about the ask that a dialect may use.
 #[derive(Clone, Copy)]
-pub(super) struct Scene<'a> {
+pub(super) struct DialectContext<'a> {
     pub spec: &'a AskSpec,
     pub setup: &'a Setup,
     pub words: Words,
@@ -73,13 +73,13 @@ pub(super) struct Call {
     /// The id that the model or the dialect wants; the machine makes it unique.
     pub id: String,
     pub name: String,
-    pub wish: Wish,
+    pub input: CallInput,
     /// Whether the call came as `function_call`.
     pub legacy: bool,
 }
 
 #[derive(Debug)]
-pub(super) enum Wish {
+pub(super) enum CallInput {
     /// The arguments as JSON text, valid or not.
     Call(String),
     Cell(String),
@@ -88,14 +88,14 @@ pub(super) enum Wish {
 }
 
 pub(super) trait Speech: Sync {
-    fn format(&self, scene: Scene) -> Format;
+    fn format(&self, scene: DialectContext) -> Format;
     /// Whether the history of the dialect contains tool calls.
     fn has_calls(&self) -> bool {
         true
     }
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply;
+    fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply;
     /// The messages that a reply and the answers to its calls become in the history.
-    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
+    fn record(&self, mut message: Message, answered: Vec<AnsweredCall>) -> Vec<Message> {
         for (call, answer) in message.tool_calls.iter_mut().zip(&answered) {
             call.id.clone_from(&answer.id);
         }
@@ -122,8 +122,8 @@ impl ParsedReply {
 
 impl Call {
     /// The only call of a reply, in dialects whose calls have no ids of their own.
-    fn of_step(step: u32, name: &str, wish: Wish) -> Self {
-        Self { id: format!("step_{}", step.saturating_sub(1)), name: name.to_owned(), wish, legacy: false }
+    fn of_step(step: u32, name: &str, input: CallInput) -> Self {
+        Self { id: format!("step_{}", step.saturating_sub(1)), name: name.to_owned(), input, legacy: false }
     }
 }
 

@@ -109,8 +109,8 @@ fn told_as_text(mut message: Message) -> Message {
                     if !message.content.is_empty() {
                         message.content.push('\n');
                     }
-                    let shown = format!("[call of {name}: {arguments}]");
-                    message.content.push_str(&shown);
+                    let call_text = format!("[call of {name}: {arguments}]");
+                    message.content.push_str(&call_text);
                 }
             }
             message
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn a_model_that_knows_no_calls_is_told_in_text() {
-        let told = without_calls(vec![assistant(&["a"]), tool_result("a", "5".into())]);
+        let messages = without_calls(vec![assistant(&["a"]), tool_result("a", "5".into())]);
         assert_eq!(
-            told,
+            messages,
             [
                 Message::new(Role::Assistant, "[call of t: {\"a\": 1}]"),
                 Message::new(Role::User, "[result]\n5")

@@ -20,8 +20,8 @@ impl Ids {
     }
 
     /// The id itself if it is free and harmless, otherwise a similar one.
-    pub fn unique(&mut self, wish: &str) -> String {
-        let mut id: String = wish
+    pub fn unique(&mut self, input: &str) -> String {
+        let mut id: String = input
             .chars()
             .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
             .take(ID_CHARS)
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn an_id_that_is_taken_gets_a_number() {
         let mut ids = Ids::default();
-        let given: Vec<String> = ["a", "a", "a_2", "a", "", "../x"].map(|wish| ids.unique(wish)).into();
+        let given: Vec<String> = ["a", "a", "a_2", "a", "", "../x"].map(|input| ids.unique(input)).into();
         assert_eq!(given, ["a", "a_2", "a_2_2", "a_3", "call", "x"]);
     }
 }

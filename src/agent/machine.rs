@@ -9,11 +9,11 @@ mod answers;
 use super::answer;
 use super::arguments::{Toolbox, Work};
 use super::conversation::Conversation;
-use super::dialect::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, speech};
+use super::dialect::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, speech};
 use super::effects::{Effect, Input, Setup};
 use super::ids::Ids;
 use super::prompts;
-use super::turn::{Answered, CallVerdict, Rules, Turn};
+use super::turn::{AnsweredCall, CallVerdict, Rules, Turn};
 use super::words::Words;
 use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
@@ -48,7 +48,7 @@ pub struct Machine {
     python_failures: u32,
     python: bool,
     malformed: u32,
-    last_said: Option<String>,
+    last_reply_text: Option<String>,
 }
 
 enum Phase {
@@ -62,7 +62,7 @@ impl Machine {
     /// `history` is the result of [`Machine::into_history`] of the previous ask, or empty.
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
-        let scene = Scene { spec: &spec, setup: &setup, words };
+        let scene = DialectContext { spec: &spec, setup: &setup, words };
         let speech = speech(spec.dialect);
         let format = speech.format(scene);
         let prompt = prompts::system(scene);
@@ -85,7 +85,7 @@ impl Machine {
             python_failures: 0,
             python: setup.python,
             malformed: 0,
-            last_said: None,
+            last_reply_text: None,
             spec,
             setup,
         }
@@ -220,7 +220,7 @@ impl Machine {
     fn replied(&mut self, reply: &ChatReply) -> Vec<Effect> {
         self.usage += self.conversation.count(reply);
         if let Some(refusal) = reply.refusal.as_ref().filter(|refusal| !refusal.is_empty()) {
-            self.last_said = Some(refusal.clone());
+            self.last_reply_text = Some(refusal.clone());
             return self.finish(AskOutcome::ModelFailed, None, Some("the model refused".to_owned()));
         }
         if reply.finish == Finish::ContentFilter {
@@ -228,7 +228,7 @@ impl Machine {
             return self.finish(AskOutcome::ModelFailed, None, Some(message));
         }
         if !reply.message.content.is_empty() {
-            self.last_said = Some(reply.message.content.clone());
+            self.last_reply_text = Some(reply.message.content.clone());
         }
         let ParsedReply { message, intent, after } = self.speech.parse(reply, self.steps, self.scene());
         match intent {
@@ -236,12 +236,12 @@ impl Machine {
             Intent::Calls(calls) => self.act(message, after, calls),
             Intent::Malformed(why) => {
                 let contract = prompts::contract(self.scene());
-                let told = self.words.malformed(&why, &contract);
-                self.correct(message, told, &why)
+                let correction = self.words.malformed(&why, &contract);
+                self.correct(message, correction, &why)
             }
-            Intent::Correct(told) => {
-                let why = told.clone();
-                self.correct(message, told, &why)
+            Intent::Correct(correction) => {
+                let why = correction.clone();
+                self.correct(message, correction, &why)
             }
         }
     }
@@ -256,7 +256,7 @@ impl Machine {
             self.conversation.push(message);
             return self.finish(AskOutcome::Answered, Some((text, None)), None);
         };
-        match answer::typed(checker, &text, carried, self.words) {
+        match answer::typed_answer(checker, &text, carried, self.words) {
             Ok(value) => {
                 self.conversation.push(message);
                 self.finish(AskOutcome::Answered, Some((text, Some(value))), None)
@@ -269,7 +269,7 @@ impl Machine {
     }
 
     /// Tells the model what is wrong with its reply, a bounded number of times.
-    fn correct(&mut self, message: Message, told: String, why: &str) -> Vec<Effect> {
+    fn correct(&mut self, message: Message, correction: String, why: &str) -> Vec<Effect> {
         self.conversation.push(message);
         self.malformed += 1;
         if self.malformed > self.setup.malformed {
@@ -277,7 +277,7 @@ impl Machine {
                 format!("{} replies in a row could not be used; the last one: {why}", self.malformed);
             return self.finish(AskOutcome::Malformed, None, Some(message));
         }
-        self.conversation.push(Message::new(Role::User, told));
+        self.conversation.push(Message::new(Role::User, correction));
         let mut effects = vec![Effect::Note { text: format!("the reply could not be used: {why}") }];
         effects.extend(self.ask_model());
         effects
@@ -287,24 +287,24 @@ impl Machine {
         self.malformed = 0;
         let mut turn = Turn::new(message, after);
         let mut effects = Vec::new();
-        for Call { id, name, wish, legacy } in calls {
+        for Call { id, name, input, legacy } in calls {
             let id = self.ids.unique(&id);
-            let work = match wish {
-                Wish::Call(arguments) => self.toolbox.resolve(&name, &arguments, self.words),
-                Wish::Cell(code) if self.toolbox.has_cells() => Ok(Work::Cell { code, timeout_s: None }),
-                Wish::Cell(_) => Err(self.words.no_python()),
-                Wish::Impossible(why) => Err(why),
+            let work = match input {
+                CallInput::Call(arguments) => self.toolbox.resolve(&name, &arguments, self.words),
+                CallInput::Cell(code) if self.toolbox.has_cells() => Ok(Work::Cell { code, timeout_s: None }),
+                CallInput::Cell(_) => Err(self.words.no_python()),
+                CallInput::Impossible(why) => Err(why),
             };
             match work {
                 Ok(work) if work.is_python() && !self.python => {
-                    let told = self.words.python_off();
-                    effects.push(not_made(&name, &told));
-                    turn.add_answered(id, name, legacy, told, CallVerdict::Neither);
+                    let answer = self.words.python_off();
+                    effects.push(not_made(&name, &answer));
+                    turn.add_answered(id, name, legacy, answer, CallVerdict::Neither);
                 }
                 Ok(work) => turn.add(id, name, legacy, work),
-                Err(told) => {
-                    effects.push(not_made(&name, &told));
-                    turn.add_answered(id, name, legacy, told, CallVerdict::Bad);
+                Err(answer) => {
+                    effects.push(not_made(&name, &answer));
+                    turn.add_answered(id, name, legacy, answer, CallVerdict::Bad);
                 }
             }
         }
@@ -350,11 +350,11 @@ impl Machine {
     fn advise(&mut self) -> Option<Effect> {
         let limit = self.spec.limits.failures;
         let degrade = self.setup.degrade_after;
-        let (told, note) = if self.python && degrade > 0 && self.python_failures >= degrade {
+        let (advice, note) = if self.python && degrade > 0 && self.python_failures >= degrade {
             self.python = false;
-            let told = self.words.python_given_up(self.python_failures);
+            let advice = self.words.python_given_up(self.python_failures);
             (
-                told,
+                advice,
                 format!(
                     "Python failed {} times in a row and is off for the rest of the ask",
                     self.python_failures
@@ -363,8 +363,8 @@ impl Machine {
         } else if self.failures == 0 {
             return None;
         } else if self.failures.saturating_add(1) == limit {
-            let told = self.words.skip(self.toolbox.has(PLAN_TOOL));
-            (told, format!("the calls of {} replies in a row failed; one more ends the ask", self.failures))
+            let advice = self.words.skip(self.toolbox.has(PLAN_TOOL));
+            (advice, format!("the calls of {} replies in a row failed; one more ends the ask", self.failures))
         } else if self.failures >= limit.div_ceil(2) {
             (
                 self.words.try_otherwise(self.failures),
@@ -373,12 +373,12 @@ impl Machine {
         } else {
             return None;
         };
-        self.conversation.add_to_last_result(&told);
+        self.conversation.add_to_last_result(&advice);
         Some(Effect::Note { text: note })
     }
 
     /// Moves the last reply and its calls into the history, answered or not.
-    fn close_turn(&mut self) -> Vec<Answered> {
+    fn close_turn(&mut self) -> Vec<AnsweredCall> {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Acting { turn } => {
                 let (message, answered, after) = turn.close(&self.words.never_answered());
@@ -413,28 +413,28 @@ impl Machine {
         self.close_turn();
         let (answer, value) = match answer {
             Some((text, value)) => (Some(text), value),
-            None => (self.last_said.take(), None),
+            None => (self.last_reply_text.take(), None),
         };
         let end = AskEnd { outcome, answer, value, message, steps: self.steps_in_all(), usage: self.usage };
         vec![Effect::Finish { end }]
     }
 
-    fn scene(&self) -> Scene<'_> {
-        Scene { spec: &self.spec, setup: &self.setup, words: self.words }
+    fn scene(&self) -> DialectContext<'_> {
+        DialectContext { spec: &self.spec, setup: &self.setup, words: self.words }
     }
 }
 
 /// The number of failed replies in a row. The calls of one reply count once, because the model made them
 /// before it knew of any failure.
-fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a Answered> + Clone) -> u32 {
+fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a AnsweredCall> + Clone) -> u32 {
     let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
     if has(CallVerdict::Good) { 0 } else { before + u32::from(has(CallVerdict::Bad)) }
 }
 
 /// A note about a call that was not made: people would not see the call otherwise.
-fn not_made(name: &str, told: &str) -> Effect {
+fn not_made(name: &str, answer: &str) -> Effect {
     let name = visible_line(&clipped(name, NAME_CHARS));
-    Effect::Note { text: format!("the call of `{name}` was not made: {}", brief(told, NOTE_CHARS)) }
+    Effect::Note { text: format!("the call of `{name}` was not made: {}", brief(answer, NOTE_CHARS)) }
 }
 
 fn noted(notes: impl IntoIterator<Item = String>) -> Vec<Effect> {

@@ -13,7 +13,7 @@ mod english;
 
 use serde_json::Value;
 
-use super::dialect::{COMPLETION, Scene};
+use super::dialect::{COMPLETION, DialectContext};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::tool_names::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
@@ -46,7 +46,7 @@ fn texts(language: Language) -> &'static Texts {
     }
 }
 
-pub(super) fn system(scene: Scene) -> String {
+pub(super) fn system(scene: DialectContext) -> String {
     let texts = texts(scene.spec.language);
     let placeholders = [
         ("tools", tool_lines(scene)),
@@ -63,7 +63,7 @@ pub(super) fn system(scene: Scene) -> String {
 }
 
 /// The required form of a reply, also used to remind a model that does not follow it.
-pub(super) fn contract(scene: Scene) -> String {
+pub(super) fn contract(scene: DialectContext) -> String {
     let texts = texts(scene.spec.language);
     let text = match scene.spec.dialect {
         Dialect::ToolCalls => texts.contract_tool_calls,
@@ -74,7 +74,7 @@ pub(super) fn contract(scene: Scene) -> String {
     filled(text, &[("completion", COMPLETION.to_owned())])
 }
 
-fn built_in(texts: &Texts, scene: Scene) -> String {
+fn built_in(texts: &Texts, scene: DialectContext) -> String {
     let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
     let has = |name: &str| tools.iter().any(|tool| tool.name == name);
     let has_cells = tools.iter().any(|tool| is_cell_tool(&tool.name));
@@ -121,14 +121,14 @@ fn filled(text: &str, placeholders: &[(&str, String)]) -> String {
 
 /// Whether the prompt lists the tool. If the model calls tools from Python, the tool that runs Python is not
 /// listed.
-fn is_listed(scene: Scene, tool: &ModelTool) -> bool {
+fn is_listed(scene: DialectContext, tool: &ModelTool) -> bool {
     match scene.spec.dialect {
         Dialect::ToolCalls | Dialect::NextStep => true,
         Dialect::JsonAction | Dialect::XmlTags => !is_cell_tool(&tool.name),
     }
 }
 
-fn tool_lines(scene: Scene) -> String {
+fn tool_lines(scene: DialectContext) -> String {
     let tools = scene.setup.allowed(scene.spec).filter(|tool| is_listed(scene, tool));
     let lines: Vec<String> = tools
         .map(|tool| {
@@ -178,7 +178,7 @@ fn python_type(schema: &Value) -> &'static str {
     }
 }
 
-fn context_names(scene: Scene) -> String {
+fn context_names(scene: DialectContext) -> String {
     let names: Vec<String> =
         scene.spec.context.keys().take(CONTEXT_NAMES).map(|name| format!("`{name}`")).collect();
     let more = scene.spec.context.len().saturating_sub(CONTEXT_NAMES);

@@ -152,7 +152,7 @@ fn state(draft: &mut Draft, words: Words, result: &ExecutionResult) {
             (_, Reason::Syntax | Reason::Policy) => words.kept_unrun(),
             (Status::Failure, _) => words.kept_failed(),
             (Status::Interrupted, _) => words.kept_interrupted(),
-            (Status::Success | Status::Timeout | Status::Crashed, _) => words.kept(),
+            (Status::Success | Status::Timeout | Status::Crashed, _) => words.variables_kept(),
         }),
     }
     if !state.maybe_assigned.is_empty() {

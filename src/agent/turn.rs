@@ -18,7 +18,7 @@ pub(super) enum CallVerdict {
 
 /// A call that has its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Answered {
+pub(super) struct AnsweredCall {
     pub id: String,
     /// The name as the model wrote it.
     pub name: String,
@@ -187,7 +187,7 @@ impl Turn {
 
     /// The reply, its answered calls and the user message after them; calls without an answer get
     /// `unanswered`.
-    pub fn close(self, unanswered: &str) -> (Message, Vec<Answered>, Option<String>) {
+    pub fn close(self, unanswered: &str) -> (Message, Vec<AnsweredCall>, Option<String>) {
         let answered = self.slots.into_iter().map(|slot| {
             let (text, verdict) = match slot.state {
                 State::Done(text, verdict) => (text, verdict),
@@ -197,7 +197,7 @@ impl Turn {
             };
             let python = slot.kind != Kind::Other;
             let Slot { id, name, legacy, .. } = slot;
-            Answered { id, name, legacy, text, verdict, python }
+            AnsweredCall { id, name, legacy, text, verdict, python }
         });
         (self.message, answered.collect(), self.after)
     }

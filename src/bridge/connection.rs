@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::meter::{Meter, Metered};
-use crate::controls;
 use crate::memory::{
     Charge, MemoryPurpose, NoRoom, OVERDRAFT_AFTER, Pool, SMALL_BYTES, TINY_BYTES, offload_if_large,
 };
@@ -29,6 +28,7 @@ use crate::protocol::limits::{
     ACKNOWLEDGE_AFTER, ACKNOWLEDGE_BYTES, FRAME_BYTES, HOST_FRAMES_WAITING, PING_EVERY, PONG_WITHIN,
 };
 use crate::protocol::values::parsed_bytes;
+use crate::security_controls;
 use serde_json::{Map, Value};
 
 /// Takes the frames that must stay in order. Only the connection's task calls it.
@@ -40,8 +40,8 @@ pub trait Sink: Send + Sync + 'static {
     fn flush_at(&self) -> Option<Instant>;
     fn flush(&mut self);
     /// Waits until the frames that were taken before leave room for more.
-    fn room(&self) -> impl Future<Output = ()> + Send;
-    /// Whether `room` would wait.
+    fn wait_for_room(&self) -> impl Future<Output = ()> + Send;
+    /// Whether `wait_for_room` would wait.
     fn is_crowded(&self) -> bool;
     /// The number of frames that have had their effect for good, given that all up to `number` were handled.
     fn settled(&self, number: u64) -> u64;
@@ -88,7 +88,7 @@ impl Drop for FrameGuard {
     fn drop(&mut self) {
         // The task that handled the frame panicked, so it is unknown whether the frame had an effect. The kernel must
         // not get an acknowledgement, so that it sends the frame again on the next connection.
-        if std::thread::panicking() && controls::holds("frame_of_a_death_is_not_acknowledged") {
+        if std::thread::panicking() && security_controls::holds("frame_of_a_death_is_not_acknowledged") {
             self.cancel.cancel();
         }
     }
@@ -194,12 +194,12 @@ impl Link {
         });
         let writing = AbortOnDropHandle::new(writing);
         let (deliver, ender) = (Arc::new(deliver), cancel.clone());
-        let told = Arc::clone(&deliver);
+        let deliver_end = Arc::clone(&deliver);
         spawn_reporting(async move { driver.read(&*deliver).await }, move |closed| {
             drop(writing);
             ender.cancel();
-            if closed.is_some() || controls::holds("end_of_a_bridge_is_told") {
-                told(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
+            if closed.is_some() || security_controls::holds("end_of_a_bridge_is_told") {
+                deliver_end(Incoming::Closed(closed.unwrap_or(Closed::Fault)));
             }
         });
         Self { outgoing, cancel, silent, pool, unwritable }
@@ -303,7 +303,7 @@ impl<S: Sink> Driver<S> {
                 () = sleep_until(flush), if flush.is_some() => { self.sink.flush(); continue }
                 () = sleep_until(acknowledge), if acknowledge.is_some() => { self.acknowledge(); continue }
                 // Without room nothing is read: the sandbox waits, but no thread of the daemon does.
-                message = async { self.sink.room().await; self.reader.next().await } => message,
+                message = async { self.sink.wait_for_room().await; self.reader.next().await } => message,
                 () = sleep_until(Some(silence)) => {
                     let waits = self.sink.is_crowded() || self.meter.is_waiting();
                     if self.silent.load(Ordering::Relaxed) || waits {
@@ -374,7 +374,7 @@ impl<S: Sink> Driver<S> {
             }
             _ => (0, 0),
         };
-        if parsed <= SMALL_BYTES || !controls::holds("frame_memory_charge") {
+        if parsed <= SMALL_BYTES || !security_controls::holds("frame_memory_charge") {
             return Some(InMemory { _charge: charge, parsed, refused: None });
         }
         let mut charge = charge.unwrap_or_else(|| self.pool.open(MemoryPurpose::Frames));
@@ -414,7 +414,7 @@ impl<S: Sink> Driver<S> {
             Message::Binary(bytes) => {
                 if let Some(frame) = OutputFrame::parse(&bytes) {
                     self.sink.output(frame, number);
-                } else if let Some(frame) = said(&bytes, &turn).map_err(not_understood)? {
+                } else if let Some(frame) = runner_frame(&bytes, &turn).map_err(not_understood)? {
                     self.take(frame, turn, deliver);
                 } else {
                     self.unread += 1;
@@ -469,7 +469,7 @@ impl<S: Sink> Driver<S> {
 }
 
 /// The frame that a runner sent, or, if there was no room for its content, the frame without that content.
-fn said(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
+fn runner_frame(bytes: &[u8], turn: &FrameGuard) -> Result<Option<KernelFrame>, String> {
     if turn.refused().is_some() { KernelFrame::unread(bytes) } else { KernelFrame::of_runner(bytes) }
 }
 

@@ -9,10 +9,10 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::BridgeError;
 use super::meter::Metered;
-use crate::controls;
 use crate::protocol::frames::{HostFrame, KernelFrame, KernelLimits, Probe};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::limits::{BRIDGE_VERSION, FRAME_BYTES, WRITE_BUFFER_BYTES};
+use crate::security_controls;
 
 /// What the kernel reports about itself.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ const VERSION_CHARS: usize = 64;
 
 fn settings() -> WebSocketConfig {
     WebSocketConfig::default()
-        .max_message_size(controls::setting("frame_size_limit", FRAME_BYTES))
-        .max_frame_size(controls::setting("frame_size_limit", FRAME_BYTES))
+        .max_message_size(security_controls::setting("frame_size_limit", FRAME_BYTES))
+        .max_frame_size(security_controls::setting("frame_size_limit", FRAME_BYTES))
         .max_write_buffer_size(WRITE_BUFFER_BYTES)
 }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, OVERDRAFT_AFTER, Pool};
 use crate::protocol::limits::OUTPUT_FRAME_BYTES;
+use crate::security_controls;
 
 /// The bytes of a frame that are read without a charge. An output frame, or the frame that ends a cell, fits into it,
 /// together with bytes that were read of the frame before.
@@ -87,7 +87,7 @@ impl Meter {
 
     /// Ready when there is room to read another piece.
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(pool) = self.pool.get().filter(|_| controls::holds("frame_memory_charge")) else {
+        let Some(pool) = self.pool.get().filter(|_| security_controls::holds("frame_memory_charge")) else {
             return Poll::Ready(());
         };
         let mut count = self.count.lock();
@@ -170,7 +170,7 @@ mod tests {
             None
         }
         fn flush(&mut self) {}
-        async fn room(&self) {}
+        async fn wait_for_room(&self) {}
         fn is_crowded(&self) -> bool {
             false
         }
@@ -193,10 +193,11 @@ mod tests {
     /// A tool call, wrapped by the guardian as it wraps every message of a runner.
     fn call(arguments: &str) -> Message {
         let own = json!({"type": "tool_call", "call": 1, "cell": 1}).to_string();
-        let said = format!("{{\"name\": \"t\", \"arguments\": {{\"a\": {arguments}}}}}");
+        let content = format!("{{\"name\": \"t\", \"arguments\": {{\"a\": {arguments}}}}}");
         let length = u32::try_from(own.len()).unwrap().to_be_bytes();
         Message::binary(
-            [&[crate::protocol::frames::SAID_KIND][..], &length, own.as_bytes(), said.as_bytes()].concat(),
+            [&[crate::protocol::frames::RUNNER_FRAME_KIND][..], &length, own.as_bytes(), content.as_bytes()]
+                .concat(),
         )
     }
 

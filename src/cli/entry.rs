@@ -104,8 +104,8 @@ commands! {
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let args: Vec<OsString> = args.into_iter().collect();
     if args.len() <= 1 {
-        let said = welcome(&mut Screen::new(Color::Auto));
-        return Start::Done(ExitCode::from(said.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
+        let outcome = welcome(&mut Screen::new(Color::Auto));
+        return Start::Done(ExitCode::from(outcome.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
     }
     let json = asks_for_json(&args);
     let cli = match Cli::try_parse_from(args) {

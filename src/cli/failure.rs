@@ -56,11 +56,11 @@ impl Failure {
             None if self.exit == exit::USAGE => json!("usage"),
             None => json!("failed"),
         };
-        let mut told = json!({"code": code, "message": self.message});
+        let mut error_json = json!({"code": code, "message": self.message});
         if let Some(hint) = &self.hint {
-            told["hint"] = json!(hint);
+            error_json["hint"] = json!(hint);
         }
-        told
+        error_json
     }
 
     pub fn has_code(&self, code: Code) -> bool {

@@ -12,6 +12,6 @@ mod context;
 mod entry;
 mod failure;
 mod render;
-mod scratch;
+mod temporary_folder;
 
 pub use entry::{Start, start};

@@ -121,11 +121,11 @@ impl<'l, 't> Entry<'l, 't> {
 
     /// Reports a problem at the place of the key, or of the table if the key is missing.
     pub fn problem(&mut self, key: &'static str, message: &str) {
-        let place = self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, _)| name.span());
-        if place.is_none() {
+        let span = self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(name, _)| name.span());
+        if span.is_none() {
             return self.whole(&format!("`{key}`: {message}"));
         }
-        let problem = self.layer.problem(place, &format!("{}.{key}", self.path), message);
+        let problem = self.layer.problem(span, &format!("{}.{key}", self.path), message);
         self.problems.push(problem);
     }
 
@@ -152,15 +152,15 @@ impl<'l, 't> Entry<'l, 't> {
 
 fn read_json(path: &Path) -> Result<Value, String> {
     use std::io::Read as _;
-    let shown = path.display();
+    let printable_path = path.display();
     let mut text = String::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(SCHEMA_FILE_BYTES + 1).read_to_string(&mut text))
-        .map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        .map_err(|error| format!("{printable_path} cannot be read: {error}"))?;
     if text.len() as u64 > SCHEMA_FILE_BYTES {
-        return Err(format!("{shown} is larger than 1 MiB"));
+        return Err(format!("{printable_path} is larger than 1 MiB"));
     }
-    serde_json::from_str(&text).map_err(|error| format!("{shown} is no JSON: {error}"))
+    serde_json::from_str(&text).map_err(|error| format!("{printable_path} is no JSON: {error}"))
 }
 
 pub(super) fn json(value: &DeValue<'_>) -> Result<Value, String> {

@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::entry::json;
-use super::load::Written;
+use super::load::SourcedValue;
 use super::units::{parse_duration, parse_size};
 use crate::protocol::words::Word;
 
@@ -66,37 +66,32 @@ pub(super) struct Layer<'t> {
     /// The sections of the document, with their places.
     sections: BTreeMap<String, Range<usize>>,
     /// The place of each key.
-    places: BTreeMap<String, Range<usize>>,
+    spans: BTreeMap<String, Range<usize>>,
 }
 
 impl<'t> Layer<'t> {
     /// Parses a document; syntax errors are added to `problems`.
     pub fn parse(source: Source, text: &'t str, problems: &mut Vec<ConfigProblem>) -> Self {
         let (table, errors) = DeTable::parse_recoverable(text);
-        let mut layer = Self {
-            source,
-            text,
-            values: BTreeMap::new(),
-            sections: BTreeMap::new(),
-            places: BTreeMap::new(),
-        };
+        let mut layer =
+            Self { source, text, values: BTreeMap::new(), sections: BTreeMap::new(), spans: BTreeMap::new() };
         for error in errors {
             problems.push(layer.problem(error.span(), "", error.message()));
         }
         for (name, value) in table.into_inner() {
-            let (place, name) = (name.span(), name.into_inner().into_owned());
-            layer.places.insert(name.clone(), place.clone());
+            let (span, name) = (name.span(), name.into_inner().into_owned());
+            layer.spans.insert(name.clone(), span.clone());
             match value.into_inner() {
                 DeValue::Table(section) => {
                     for (key, value) in section {
                         let path = format!("{name}.{}", key.get_ref());
-                        layer.places.insert(path.clone(), key.span());
+                        layer.spans.insert(path.clone(), key.span());
                         layer.values.insert(path, value);
                     }
-                    layer.sections.insert(name, place);
+                    layer.sections.insert(name, span);
                 }
                 other => {
-                    layer.values.insert(name, Spanned::new(place, other));
+                    layer.values.insert(name, Spanned::new(span, other));
                 }
             }
         }
@@ -108,9 +103,9 @@ impl<'t> Layer<'t> {
         let known_section = |name: &str| {
             known.iter().any(|key| key.split_once('.').is_some_and(|(section, _)| section == name))
         };
-        for (name, place) in &self.sections {
+        for (name, span) in &self.sections {
             if !known_section(name) {
-                problems.push(self.problem(Some(place.clone()), name, "there is no such section"));
+                problems.push(self.problem(Some(span.clone()), name, "there is no such section"));
             }
         }
         for (key, value) in &self.values {
@@ -121,19 +116,19 @@ impl<'t> Layer<'t> {
             if section.is_some_and(|section| known.contains(any_of(section).as_str())) {
                 continue;
             }
-            let place = self.places.get(key).cloned().or_else(|| Some(value.span()));
+            let span = self.spans.get(key).cloned().or_else(|| Some(value.span()));
             match section {
                 Some(section) if !known_section(section) => {}
                 None if known_section(key) => {
                     let message = format!("expected a section, found {}", kind(value.get_ref()));
-                    problems.push(self.problem(place, key, &message));
+                    problems.push(self.problem(span, key, &message));
                 }
                 _ => {
                     let message = match nearest(key, known) {
                         Some(close) => format!("there is no such key; did you mean `{close}`?"),
                         None => "there is no such key".to_owned(),
                     };
-                    problems.push(self.problem(place, key, &message));
+                    problems.push(self.problem(span, key, &message));
                 }
             }
         }
@@ -147,10 +142,10 @@ impl<'t> Layer<'t> {
     }
 
     /// The value of a key as it is written, if the layer has it.
-    pub fn written(&self, key: &str) -> Option<Written> {
+    pub fn sourced_value(&self, key: &str) -> Option<SourcedValue> {
         // The reader has already checked the value, so it can be expressed in JSON.
         let value = json(self.values.get(key)?.get_ref()).ok()?;
-        Some(Written { value, source: self.source.clone() })
+        Some(SourcedValue { value, source: self.source.clone() })
     }
 
     /// The tables of a section whose names the user chooses.
@@ -171,12 +166,12 @@ impl<'t> Layer<'t> {
 
     /// A problem with the value of `key` in this layer.
     pub fn problem_at(&self, key: &str, message: &str) -> ConfigProblem {
-        self.problem(self.places.get(key).cloned(), key, message)
+        self.problem(self.spans.get(key).cloned(), key, message)
     }
 
-    pub fn problem(&self, place: Option<Range<usize>>, key: &str, message: &str) -> ConfigProblem {
-        let line = place.map(|place| {
-            let before = self.text.as_bytes().iter().take(place.start);
+    pub fn problem(&self, span: Option<Range<usize>>, key: &str, message: &str) -> ConfigProblem {
+        let line = span.map(|span| {
+            let before = self.text.as_bytes().iter().take(span.start);
             1 + before.filter(|byte| **byte == b'\n').count()
         });
         ConfigProblem { source: self.source.clone(), line, key: key.to_owned(), message: message.to_owned() }
@@ -287,9 +282,9 @@ impl<T: Word> FromToml for T {
 
 /// Says that a word is none of those that are possible.
 pub(super) fn none_of<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> String {
-    let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+    let printable: String = text.chars().take(40).flat_map(char::escape_debug).collect();
     let all: Vec<String> = words.map(|word| format!("`{word}`")).collect();
-    format!("`{shown}` is none of {}", all.join(", "))
+    format!("`{printable}` is none of {}", all.join(", "))
 }
 
 pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {

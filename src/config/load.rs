@@ -22,12 +22,12 @@ const MAX_POOL: usize = 256;
 pub struct Loaded {
     pub settings: Settings,
     /// The value of each `section.key` in the last layer that sets it; `None` if no layer does.
-    pub values: BTreeMap<String, Option<Written>>,
+    pub values: BTreeMap<String, Option<SourcedValue>>,
 }
 
 /// A value as written in a file, and the file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Written {
+pub struct SourcedValue {
     pub value: serde_json::Value,
     pub source: Source,
 }
@@ -107,7 +107,9 @@ fn resolve(texts: &[(Source, &str)]) -> Result<Loaded, ConfigError> {
         layer.report_unknown(&reader.known, &mut reader.problems);
     }
     match settings {
-        Some(settings) if reader.problems.is_empty() => Ok(Loaded { settings, values: reader.written() }),
+        Some(settings) if reader.problems.is_empty() => {
+            Ok(Loaded { settings, values: reader.sourced_values() })
+        }
         _ => {
             let mut problems = reader.problems;
             problems.sort_by(|a, b| (&a.source, a.line).cmp(&(&b.source, b.line)));
@@ -157,7 +159,7 @@ impl Reader<'_> {
             workspace_bytes: self.positive_bytes("sandbox.workspace"),
             disk_reserve_bytes: self.bytes("sandbox.disk_reserve"),
             memory_reserve_bytes: self.bytes("sandbox.memory_reserve"),
-            life: self.positive("sandbox.life"),
+            max_age: self.positive("sandbox.life"),
             orphan_life: self.positive("sandbox.orphan_life"),
             checkpoints: self.required("sandbox.checkpoints"),
             checkpointing: self.required("sandbox.checkpointing"),
@@ -202,8 +204,8 @@ impl Reader<'_> {
             spill: self.bytes("cells.spill"),
         });
         self.ordered("cells.timeout", "cells.max_timeout", cells.timeout <= cells.max_timeout);
-        let kept = cells.output_head.saturating_add(cells.output_tail);
-        if kept > cells.spill {
+        let total = cells.output_head.saturating_add(cells.output_tail);
+        if total > cells.spill {
             // The problem is reported for each of these keys that the topmost layer sets, because any of them may be
             // the wrong one.
             let keys = ["cells.output_head", "cells.output_tail", "cells.spill"];
@@ -307,7 +309,7 @@ mod tests {
                     workspace_bytes: 1 << 30,
                     disk_reserve_bytes: 256 << 20,
                     memory_reserve_bytes: 256 << 20,
-                    life: Duration::from_secs(24 * 3600),
+                    max_age: Duration::from_secs(24 * 3600),
                     orphan_life: Duration::from_secs(3600),
                     checkpoints: 8,
                     checkpointing: Checkpointing::Every,
@@ -346,16 +348,16 @@ mod tests {
         let load = |text: &str| load_text(&config, &format!("[sessions]\npreload = {text}\n"));
         let settings = load("[\"numpy as np\", \"@mine.py\"]").unwrap().settings;
         assert_eq!(settings.sessions.preload, ["numpy as np", "import json"]);
-        for (wrong, told) in [("[\"@absent\"]", "cannot be read"), ("[\"x = 1\"]", "is no import")] {
+        for (wrong, expected) in [("[\"@absent\"]", "cannot be read"), ("[\"x = 1\"]", "is no import")] {
             let error = load(wrong).unwrap_err().to_string();
-            assert!(error.contains(told) && error.contains("line 2") || error.contains(":2"), "{error}");
+            assert!(error.contains(expected) && error.contains("line 2") || error.contains(":2"), "{error}");
         }
     }
 
     #[test]
     fn a_file_changes_what_it_names_and_nothing_else() {
         let loaded = with("[sandbox]\nmemory = \"2GiB\"\ncpus = 2\n[cells]\ntimeout = 45\n").unwrap();
-        let source = |key: &str| loaded.values[key].as_ref().map(|written| written.source.clone());
+        let source = |key: &str| loaded.values[key].as_ref().map(|sourced| sourced.source.clone());
         assert_eq!(loaded.settings.sandbox.memory_bytes, 2 << 30);
         assert!((loaded.settings.sandbox.cpus - 2.0).abs() < f64::EPSILON);
         assert_eq!(loaded.settings.cells.timeout, Duration::from_secs(45));

@@ -23,7 +23,7 @@ mod units;
 
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
 pub use layer::{ConfigProblem, Source};
-pub use load::{ConfigError, Loaded, Written, load, load_text};
+pub use load::{ConfigError, Loaded, SourcedValue, load, load_text};
 pub use paths::{Paths, PathsError, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};
 pub use settings::{

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
-use super::load::Written;
+use super::load::SourcedValue;
 
 /// Reads keys through all layers and records which keys exist, which layer's value won, and what was wrong.
 pub(super) struct Reader<'t> {
@@ -84,17 +84,17 @@ impl Reader<'_> {
     }
 
     /// Every key with its value in the last layer that sets it.
-    pub fn written(&self) -> BTreeMap<String, Option<Written>> {
+    pub fn sourced_values(&self) -> BTreeMap<String, Option<SourcedValue>> {
         let mut all = BTreeMap::new();
         for known in &self.known {
             let Some(section) = known.strip_suffix(".*") else {
                 let layer = self.winners.get(known).and_then(|index| self.layers.get(*index));
-                all.insert((*known).to_owned(), layer.and_then(|layer| layer.written(known)));
+                all.insert((*known).to_owned(), layer.and_then(|layer| layer.sourced_value(known)));
                 continue;
             };
             for layer in &self.layers {
                 let keys = layer.named(section).map(|(name, _)| format!("{section}.{name}"));
-                all.extend(keys.map(|key| (key.clone(), layer.written(&key))));
+                all.extend(keys.map(|key| (key.clone(), layer.sourced_value(&key))));
             }
         }
         all

@@ -56,7 +56,7 @@ pub struct Sandbox {
     pub disk_reserve_bytes: u64,
     /// Bytes of the machine's memory that must be available for a new sandbox.
     pub memory_reserve_bytes: u64,
-    pub life: Duration,
+    pub max_age: Duration,
     pub orphan_life: Duration,
     /// The number of checkpoints of a session's state; 0 switches them off.
     pub checkpoints: u64,

@@ -6,10 +6,10 @@ use axum::http::request::Parts;
 
 use super::app::App;
 use super::peer::Peer;
-use super::problems::{ApiResult, Refused};
+use super::problems::{ApiResult, RefusedRequest};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 /// Characters of the path that are kept in the record.
 const ACT_CHARS: usize = 200;
@@ -28,7 +28,7 @@ impl App {
         };
         let found = self.directory.find(owner, name, of_all).ok_or_else(none)?;
         let roots = found.owner.is_root() && !peer.principal.is_root();
-        if roots && !peer.looks_or_stops && controls::holds("only_root_acts_in_sessions_of_root") {
+        if roots && !peer.looks_or_stops && security_controls::holds("only_root_acts_in_sessions_of_root") {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
                 .hint("look at it, interrupt it or remove it; or make a session of your own")
                 .into());
@@ -45,12 +45,12 @@ impl App {
 }
 
 fn no_such_session(key: &str) -> Problem {
-    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    let hint = match shown.split_once('@') {
+    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    let hint = match printable_key.split_once('@') {
         Some(_) => "list all with `belljar ps --all`, if you are an administrator".to_owned(),
-        None => format!("make it with `belljar new {shown}`, or list yours with `belljar ps`"),
+        None => format!("make it with `belljar new {printable_key}`, or list yours with `belljar ps`"),
     };
-    Problem::new(Code::NoSuchSession, format!("there is no session `{shown}`")).hint(hint)
+    Problem::new(Code::NoSuchSession, format!("there is no session `{printable_key}`")).hint(hint)
 }
 
 /// Whether a request neither runs nor changes anything that may run, judged by its route. The programs of tools run as
@@ -80,9 +80,9 @@ fn act(method: &Method, path: &str) -> String {
 }
 
 impl FromRequestParts<App> for Peer {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
         let peer = parts.extensions.get::<Peer>().cloned();
         let peer = peer.ok_or_else(|| Problem::new(Code::Internal, "a connection without a peer"))?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);

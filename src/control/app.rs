@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
 use super::identity::Identities;
-use super::in_work::InWork;
 use super::key_accounts::KeyAccounts;
 use super::peer::{Peer, UserSlots};
 use super::problems::ApiResult;
+use super::requests_in_progress::RequestsInProgress;
 use super::sse::{self, Until};
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;
-use crate::actors::restarted::Restarted;
+use crate::actors::restarting_actor::RestartingActor;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::config::Settings;
 use crate::protocol::ids::Seq;
@@ -28,7 +28,7 @@ use crate::tools::Registry;
 pub struct App {
     pub supervisor: SupervisorRef,
     pub directory: Directory,
-    pub jobs: Restarted<JobsMsg>,
+    pub jobs: RestartingActor<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
     pub pool: Pool,
@@ -39,7 +39,7 @@ pub struct App {
     /// Whether the daemon also removes all sandboxes when it ends.
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
-    pub in_work: InWork,
+    pub in_work: RequestsInProgress,
     pub key_accounts: KeyAccounts,
     pub uploads: UserSlots,
     pub models: Models,

@@ -16,13 +16,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::app::App;
 use super::peer::{Connection, Peer, UserSlot};
-use super::problems::{ApiResult, Refused};
-use crate::controls;
+use super::problems::{ApiResult, RefusedRequest};
 use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values;
+use crate::security_controls;
 
 /// A JSON body, and its charge to the sender's share of the memory; an empty body counts as `{}`. The charge goes with
 /// the body into the message to an actor: hyper drops a handler as soon as its client hangs up, and the message stays.
@@ -43,10 +43,10 @@ impl ReadBefore {
 }
 
 impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Refused> {
-        let limit = controls::setting("body_size_limit", app.settings.api.body);
+    async fn from_request(request: Request, app: &App) -> Result<Self, RefusedRequest> {
+        let limit = security_controls::setting("body_size_limit", app.settings.api.body);
         let limit = limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let (mut parts, body) = request.into_parts();
         let peer = Peer::from_request_parts(&mut parts, app).await?;
@@ -58,7 +58,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
                 .hint("send the text as UTF-8")
         })?;
-        let parsed = if controls::holds("json_values_charge") { values::parsed_bytes(text) } else { 0 };
+        let parsed =
+            if security_controls::holds("json_values_charge") { values::parsed_bytes(text) } else { 0 };
         if bytes.len() as u64 + parsed > SMALL_BYTES {
             charge.grow(parsed, REQUEST_BODY).await.map_err(Problem::from)?;
         }
@@ -66,8 +67,8 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let value = offload_if_large(text.len() as u64, || parse(text))?;
         drop(bytes);
         charge.shrink_to(parsed);
-        let place = parts.extensions.remove::<Connection>();
-        Ok(Self(value, charge.keeping(place.map(|Connection(slot)| slot as _))))
+        let connection = parts.extensions.remove::<Connection>();
+        Ok(Self(value, charge.keeping(connection.map(|Connection(slot)| slot as _))))
     }
 }
 
@@ -95,7 +96,7 @@ pub async fn read(body: Body, limit: usize, mut charge: Charge) -> Result<(bytes
                 .hint("send large data as a file (`belljar cp`), or raise `api.body`"));
         }
         let more = (size as u64).saturating_sub(charge.bytes());
-        if size as u64 > SMALL_BYTES && more > 0 && controls::holds("body_charge") {
+        if size as u64 > SMALL_BYTES && more > 0 && security_controls::holds("body_charge") {
             let patience = deadline.saturating_duration_since(Instant::now());
             charge.grow(more, patience).await.map_err(Problem::from)?;
         }
@@ -105,7 +106,7 @@ pub async fn read(body: Body, limit: usize, mut charge: Charge) -> Result<(bytes
 
 /// An answer that is charged until it is sent or its client is gone. Without room for it, the answer is a problem.
 pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
-    if bytes.len() as u64 <= SMALL_BYTES || !controls::holds("answer_memory_charge") {
+    if bytes.len() as u64 <= SMALL_BYTES || !security_controls::holds("answer_memory_charge") {
         return Ok(Body::from(bytes));
     }
     let charge = pool.try_charge(MemoryPurpose::Answers, bytes.len() as u64)?;
@@ -176,8 +177,8 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let bad = |message: String| Problem::new(Code::BadRequest, message).hint("see `GET /openapi.json`");
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        let place = if path == "." { String::new() } else { format!(" at `{path}`") };
-        bad(format!("the body is not what it should be{place}: {}", error.inner()))
+        let at_path = if path == "." { String::new() } else { format!(" at `{path}`") };
+        bad(format!("the body is not what it should be{at_path}: {}", error.inner()))
     })?;
     deserializer.end().map_err(|error| bad(format!("something follows the JSON body: {error}")))?;
     values::check_integers(text)
@@ -189,9 +190,9 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
         axum::extract::Query::try_from_uri(&parts.uri).map(|axum::extract::Query(value)| Self(value)).map_err(
             |error| Problem::new(Code::BadRequest, error.body_text()).hint("see `GET /openapi.json`").into(),
         )
@@ -202,9 +203,9 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
         axum::extract::Path::from_request_parts(parts, app)
             .await
             .map(|axum::extract::Path(value)| Self(value))

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use super::app::App;
 use super::peer::Peer;
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::user_database::{REMEMBERED, Who};
+use crate::sandbox::user_database::{REMEMBERED, UserInfo};
+use crate::security_controls;
 
 pub(super) struct Caller {
     app: App,
     pub principal: Principal,
     /// The result of the last lookup.
-    last: Mutex<Option<(Arc<Who>, Peer)>>,
+    last: Mutex<Option<(Arc<UserInfo>, Peer)>>,
 }
 
 impl Caller {
@@ -23,7 +23,7 @@ impl Caller {
         Self { app, principal, last: Mutex::default() }
     }
 
-    fn last(&self) -> Option<(Arc<Who>, Peer)> {
+    fn last(&self) -> Option<(Arc<UserInfo>, Peer)> {
         self.last.lock().clone()
     }
 
@@ -31,7 +31,7 @@ impl Caller {
     pub async fn peer(&self) -> Result<Peer, Problem> {
         let last = self.last();
         if let Some((_, peer)) = &last
-            && !controls::holds("administrators_are_looked_up_again")
+            && !security_controls::holds("administrators_are_looked_up_again")
         {
             return Ok(peer.clone());
         }
@@ -59,21 +59,21 @@ impl Caller {
     }
 }
 
-fn recognise(app: &App, principal: Principal, who: &Who) -> Result<Peer, Problem> {
+fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Peer, Problem> {
     if app.launcher.service.system && !principal.is_root() {
         is_a_user(app, principal, who)?;
         is_the_same_account(app, principal, who)?;
     }
     app.ledger.set_limits(principal, app.settings.quota.of(principal, who.name.as_deref(), &who.groups));
-    let admin = !controls::holds("administrators_are_few")
+    let admin = !security_controls::holds("administrators_are_few")
         || principal.is_root()
         || who.groups.contains(&app.settings.admin.group);
     Ok(Peer::new(principal, admin))
 }
 
 /// Refuses ids that a user or a guest can assume at will, because each of them would have a quota of its own.
-fn is_a_user(app: &App, principal: Principal, who: &Who) -> Result<(), Problem> {
-    if !controls::holds("lent_ids_are_no_users") {
+fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
+    if !security_controls::holds("lent_ids_are_no_users") {
         return Ok(());
     }
     if let Some(owner) = &who.subordinate_to {
@@ -91,8 +91,8 @@ fn is_a_user(app: &App, principal: Principal, who: &Who) -> Result<(), Problem> 
 }
 
 /// Refuses a user id that was given to another account while sessions or jobs of the previous account remain.
-fn is_the_same_account(app: &App, principal: Principal, who: &Who) -> Result<(), Problem> {
-    if !controls::holds("reused_ids_inherit_nothing") {
+fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
+    if !security_controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
     if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref())

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use super::app::App;
 use super::body::{self, ReadBefore};
-use super::in_work::{Entry, Work};
 use super::peer::Peer;
-use super::problems::{ApiResult, Refused};
+use super::problems::{ApiResult, RefusedRequest};
+use super::requests_in_progress::{Entry, WorkGuard};
 use super::routes::{cells, sessions};
-use crate::actors::session::keyed::CellTarget;
+use crate::actors::session::keyed_request::CellTarget;
 use crate::memory::MemoryPurpose;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::{CONNECTIONS_PER_USER, FRAME_BYTES};
@@ -104,7 +104,7 @@ async fn act(
     key: String,
     request: Request,
     next: Next,
-    work: Work,
+    work: WorkGuard,
 ) -> ApiResult<Response> {
     let makes_session = request.uri().path() == sessions::PATH;
     let is_cell = cells::is_path(request.uri().path());
@@ -194,7 +194,7 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Respo
         let view = cells::view_of(&session, cell).await?;
         return Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response());
     }
-    Err(Refused(
+    Err(RefusedRequest(
         Problem::new(
             Code::OutcomeUnknown,
             "the answer to this request is not known: the daemon ended over it, or there was no room to keep it",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::peer::Peer;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::user_database::{self, Users, Who};
+use crate::sandbox::user_database::{self, UserInfo, Users};
 
 #[derive(Clone)]
 pub struct Identities {
@@ -24,7 +24,7 @@ impl Identities {
     /// # Errors
     /// The user database does not answer, and nothing is known of that user. Then the user is refused, because not even
     /// the user's limits are known.
-    pub async fn of(&self, user: Principal) -> Result<Arc<Who>, Problem> {
+    pub async fn of(&self, user: Principal) -> Result<Arc<UserInfo>, Problem> {
         let (users, uid) = (self.users.clone(), user.uid());
         if let Some(who) = users.fresh(&uid) {
             return Ok(who);
@@ -84,7 +84,8 @@ mod tests {
     #[tokio::test]
     async fn lists_that_do_not_answer_take_nothing_back_and_give_nothing() {
         let users: Users = Lookups::new(|_| {
-            let who = Who { name: Some("ann".into()), groups: vec!["staff".into()], ..Who::default() };
+            let who =
+                UserInfo { name: Some("ann".into()), groups: vec!["staff".into()], ..UserInfo::default() };
             if ANSWERS.load(Ordering::Relaxed) { Ok(Arc::new(who)) } else { Err(nix::Error::EIO) }
         });
         let identities = Identities { users: users.clone() };

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
+use crate::security_controls;
 use crate::store::{Journal, JournalError};
 
 /// The name under which these bytes appear in a user's quota.
@@ -32,12 +32,12 @@ struct Account {
 impl KeyAccounts {
     /// Starts with the bytes that the journal already has.
     pub fn open(journal: Journal, ledger: Ledger) -> Result<Self, JournalError> {
-        let kept = journal.kept_for_keys(None)?;
+        let stored_answers = journal.kept_for_keys(None)?;
         let account = |(owner, bytes)| {
             let permit = ledger.keep(owner, NAME, Amounts::of([(Kind::Journal, bytes)]));
             (owner, Account { permit, counted: Instant::now() })
         };
-        let accounts = Arc::new(Mutex::new(kept.into_iter().map(account).collect()));
+        let accounts = Arc::new(Mutex::new(stored_answers.into_iter().map(account).collect()));
         Ok(Self { journal, ledger, accounts })
     }
 
@@ -58,12 +58,13 @@ impl KeyAccounts {
         if is_due {
             let journal = self.journal.clone();
             // Many keys take long to count, and others must not wait for that.
-            let kept = tokio::task::spawn_blocking(move || journal.kept_for_keys(Some(owner))).await;
-            if let Ok(Ok(kept)) = kept {
-                let _ = gauge.measure(Kind::Journal, kept.iter().map(|(_, bytes)| bytes).sum());
+            let stored_answers =
+                tokio::task::spawn_blocking(move || journal.kept_for_keys(Some(owner))).await;
+            if let Ok(Ok(stored_answers)) = stored_answers {
+                let _ = gauge.measure(Kind::Journal, stored_answers.iter().map(|(_, bytes)| bytes).sum());
             }
         }
-        if controls::holds("answer_charge") {
+        if security_controls::holds("answer_charge") {
             gauge.grow(Kind::Journal, bytes)?;
         }
         Ok(())

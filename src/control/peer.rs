@@ -4,12 +4,12 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::controls;
 use crate::protocol::limits::{
     CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
 };
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -83,7 +83,7 @@ impl UserSlots {
         let all: usize = counts.values().sum();
         let own = counts.entry(user).or_default();
         let taken = *own >= self.per_user || (all >= self.all && *own >= self.sure);
-        if taken && controls::holds("places_are_counted") {
+        if taken && security_controls::holds("places_are_counted") {
             return None;
         }
         *own += 1;
@@ -110,18 +110,18 @@ mod tests {
     #[test]
     fn one_user_cannot_take_all_connections() {
         let connections = UserSlots::of_connections();
-        let held: Vec<_> =
+        let taken: Vec<_> =
             (0..CONNECTIONS_PER_USER).map(|_| connections.take(Principal::ANN).unwrap()).collect();
         assert!(connections.take(Principal::ANN).is_none());
         assert!(connections.take(Principal::BOB).is_some());
-        drop(held);
+        drop(taken);
         assert!(connections.take(Principal::ANN).is_some());
     }
 
     #[test]
     fn a_few_users_cannot_take_all_connections() {
         let connections = UserSlots::of_connections();
-        let held: Vec<_> = (0..CONNECTIONS)
+        let taken: Vec<_> = (0..CONNECTIONS)
             .map(|n| {
                 connections.take(Principal::new(u32::try_from(n / CONNECTIONS_PER_USER).unwrap())).unwrap()
             })
@@ -129,6 +129,6 @@ mod tests {
         let sure: Vec<_> =
             (0..CONNECTIONS_SURE).map(|_| connections.take(Principal::new(77)).unwrap()).collect();
         assert!(connections.take(Principal::new(77)).is_none());
-        drop((held, sure));
+        drop((taken, sure));
     }
 }

@@ -7,15 +7,15 @@ use axum::response::{IntoResponse, Response};
 use crate::protocol::problem::{Code, Problem};
 
 /// The error type of every handler.
-pub struct Refused(pub Problem);
+pub struct RefusedRequest(pub Problem);
 
-impl<E: Into<Problem>> From<E> for Refused {
+impl<E: Into<Problem>> From<E> for RefusedRequest {
     fn from(error: E) -> Self {
         Self(error.into())
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
         let status =
             StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -30,4 +30,4 @@ impl IntoResponse for Refused {
     }
 }
 
-pub type ApiResult<T> = Result<T, Refused>;
+pub type ApiResult<T> = Result<T, RefusedRequest>;

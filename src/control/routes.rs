@@ -16,8 +16,8 @@ use axum::http::Method;
 use axum::routing::{get, post, put};
 
 use super::app::App;
-use super::problems::Refused;
-use super::{body, idempotency, unread};
+use super::problems::RefusedRequest;
+use super::{body, idempotency, unread_bodies};
 use crate::protocol::problem::{Code, Problem};
 
 impl App {
@@ -71,12 +71,12 @@ impl App {
             .method_not_allowed_fallback(no_such_route)
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .layer(axum::middleware::from_fn_with_state(self.clone(), body::charge_answer))
-            .layer(axum::middleware::from_fn(unread::read_the_rest))
+            .layer(axum::middleware::from_fn(unread_bodies::read_the_rest))
             .with_state(self)
     }
 }
 
-async fn no_such_route(method: Method, uri: axum::http::Uri) -> Refused {
+async fn no_such_route(method: Method, uri: axum::http::Uri) -> RefusedRequest {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(Code::NoSuchRoute, format!("there is no `{method} {}`", path.escape_default()))
         .hint("see `GET /openapi.json`")

@@ -15,12 +15,12 @@ use tower_service::Service;
 
 use super::app::App;
 use super::caller::Caller;
-use super::hang_ups::HangUps;
 use super::peer::{Connection, UserSlot, UserSlots};
-use super::problems::Refused;
-use crate::controls;
+use super::problems::RefusedRequest;
+use super::refused_connections::RefusedConnections;
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
     // A daemon of one user serves only that user and root, even if the socket is accessible to others.
     let only = (!app.launcher.paths.system()).then(|| app.launcher.service.principal());
     let tasks = TaskTracker::new();
-    let (mut hang_ups, mut failures) = (HangUps::default(), HangUps::default());
+    let (mut hang_ups, mut failures) = (RefusedConnections::default(), RefusedConnections::default());
     loop {
         let accepted = tokio::select! {
             biased;
@@ -82,7 +82,9 @@ fn let_in(
 ) -> Result<(Principal, UserSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
     let caller = Principal::new(credentials.uid());
-    if controls::holds("one_user_is_served") && only.is_some_and(|own| caller != own && !caller.is_root()) {
+    if security_controls::holds("one_user_is_served")
+        && only.is_some_and(|own| caller != own && !caller.is_root())
+    {
         return Err(format!("user {caller} is not the one who is served"));
     }
     let slot = slots.take(caller).ok_or_else(|| format!("user {caller} has too many"))?;
@@ -93,28 +95,28 @@ async fn serve_connection(
     stream: UnixStream,
     router: Router,
     caller: Arc<Caller>,
-    place: Connection,
+    connection: Connection,
     shutdown: CancellationToken,
 ) {
     let uid = caller.principal.uid();
     let called = Arc::clone(&caller);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let (mut router, caller, place) = (router.clone(), Arc::clone(&called), place.clone());
+        let (mut router, caller, connection) = (router.clone(), Arc::clone(&called), connection.clone());
         async move {
             match caller.peer().await {
                 Ok(peer) => {
                     request.extensions_mut().insert(peer);
-                    request.extensions_mut().insert(place);
+                    request.extensions_mut().insert(connection);
                     router.call(request.map(axum::body::Body::new)).await
                 }
-                Err(problem) => Ok(Refused(problem).into_response()),
+                Err(problem) => Ok(RefusedRequest(problem).into_response()),
             }
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .max_buf_size(CONNECTION_BUFFER_BYTES)
-        .header_read_timeout(controls::setting("requests_come_in_time", REQUEST_HEAD))
+        .header_read_timeout(security_controls::setting("requests_come_in_time", REQUEST_HEAD))
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

@@ -11,8 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::body::keep_with;
-use crate::actors::holding::Hold;
-use crate::controls;
+use crate::actors::holds::Hold;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::event::{AskScope, Event, EventBody};
@@ -21,7 +20,8 @@ use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::limits::STREAM_KEEPALIVE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse;
-use crate::store::{EventLog, Gone, Rendered};
+use crate::security_controls;
+use crate::store::{EventLog, EventsGone, RenderedEvent};
 
 /// The most events in one chunk. A chunk larger than [`SMALL_BYTES`] is a single event, which is charged before it is
 /// read.
@@ -124,7 +124,7 @@ fn problem(problem: &Problem) -> Bytes {
     text.into()
 }
 
-fn gone(gone: Gone) -> Problem {
+fn gone(gone: EventsGone) -> Problem {
     Problem::new(Code::EventsGone, gone.to_string()).hint(format!("ask with `after={}`", gone.first - 1))
 }
 
@@ -200,7 +200,7 @@ impl Feed {
     /// is read ahead.
     async fn room_for_next(&self) -> ReadAdmission {
         let size = self.log.next_size(self.after).unwrap_or(0);
-        if size <= SMALL_BYTES || !controls::holds("stream_charge") {
+        if size <= SMALL_BYTES || !security_controls::holds("stream_charge") {
             return ReadAdmission::Free;
         }
         let mut charge = self.pool.open(MemoryPurpose::Streams);
@@ -216,7 +216,7 @@ impl Feed {
         }
     }
 
-    fn take(&mut self, event: &Rendered, text: &mut String) {
+    fn take(&mut self, event: &RenderedEvent, text: &mut String) {
         if self.until == Until::Now && event.seq > self.last {
             self.ended = true;
             return;

@@ -95,13 +95,13 @@ impl Lock {
         if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             let _ = (&file).take(32).read_to_string(&mut pid);
-            let place = paths.home().display().to_string();
-            return Err(DaemonError::AlreadyRunning { place, pid: pid.trim().to_owned() });
+            let location = paths.home().display().to_string();
+            return Err(DaemonError::AlreadyRunning { location, pid: pid.trim().to_owned() });
         }
         let pid = std::process::id();
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
+        let outcome = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid}"));
         let pid_file = paths.pid_file();
-        written
+        outcome
             .and_then(|()| std::fs::write(&pid_file, format!("{pid}\n")))
             .map_err(|error| failed(&path, &error))?;
         Ok(Self { file, path, pid_file })

@@ -20,9 +20,9 @@ use crate::sandbox::workspace::disk;
 use crate::store::{Journal, JournalError};
 
 /// The time between two checks.
-const LOOK: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// The shortest time between two checks, even while quotas are full.
-const LOOKS_APART: Duration = Duration::from_millis(200);
+const CHECKS_APART: Duration = Duration::from_millis(200);
 /// The name under which these bytes appear in a user's quota.
 const NAME: &str = "removed sessions and ended jobs";
 
@@ -31,7 +31,7 @@ struct RetainedUsage {
     bytes: u64,
 }
 
-enum Thing {
+enum Retained {
     Session(SessionId),
     Job(JobId),
     Artifacts(JobId, PathBuf),
@@ -49,42 +49,43 @@ pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, direc
 async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: Ledger, directory: Directory) {
     // The size of a removed session does not change any more, so it is measured once.
     let mut sizes = HashMap::new();
-    let mut kept = BTreeMap::new();
+    let mut retained = BTreeMap::new();
     loop {
         let reserve = launcher.settings.sandbox.disk_reserve_bytes;
         let short = disk::short_at(&launcher.paths.workspaces_dir(), reserve);
         let artifacts = jobs::artifacts(&launcher);
-        let looked = look(&journal, &ledger, &directory, artifacts, short, &mut sizes, &mut kept).await;
-        if let Err(error) = looked {
+        let outcome =
+            enforce_quotas(&journal, &ledger, &directory, artifacts, short, &mut sizes, &mut retained).await;
+        if let Err(error) = outcome {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
-        let _ = tokio::time::timeout(LOOK, ledger.crowded()).await;
-        tokio::time::sleep(LOOKS_APART).await;
+        let _ = tokio::time::timeout(CHECK_EVERY, ledger.wait_until_crowded()).await;
+        tokio::time::sleep(CHECKS_APART).await;
     }
 }
 
 /// Deletes what is too much. `short` is how many bytes the disk lacks.
-async fn look(
+async fn enforce_quotas(
     journal: &Journal,
     ledger: &Ledger,
     directory: &Directory,
     artifacts: Vec<(JobId, PathBuf, u64)>,
     mut short: u64,
     sizes: &mut HashMap<SessionId, u64>,
-    kept: &mut BTreeMap<Principal, RetainedUsage>,
+    retained: &mut BTreeMap<Principal, RetainedUsage>,
 ) -> Result<(), JournalError> {
     let left = ledger.left_until_now();
-    let mut owners: BTreeMap<Principal, Vec<(Thing, u64)>> = BTreeMap::new();
+    let mut owners: BTreeMap<Principal, Vec<(Retained, u64)>> = BTreeMap::new();
     // Artifacts come first: they are larger, and losing them costs less than losing records and events.
     for (id, path, size) in artifacts {
         if let Some(record) = journal.job(id)? {
-            owners.entry(record.view.owner).or_default().push((Thing::Artifacts(id, path), size));
+            owners.entry(record.view.owner).or_default().push((Retained::Artifacts(id, path), size));
         }
     }
     let scanned = journal.clone();
     let (ended, mut removed) = blocking(move || Ok((scanned.ended_jobs()?, scanned.removed()?))).await?;
     for (owner, id, size) in ended {
-        owners.entry(owner).or_default().push((Thing::Job(id), size));
+        owners.entry(owner).or_default().push((Retained::Job(id), size));
     }
     // While a session is being taken down, it still writes to its journal, and its own charge covers that.
     removed.retain(|(_, id)| !directory.lists(*id));
@@ -97,9 +98,9 @@ async fn look(
             let scanned = journal.clone();
             *sizes.entry(id).or_insert(blocking(move || scanned.stored(id)).await?)
         };
-        owners.entry(owner).or_default().push((Thing::Session(id), size));
+        owners.entry(owner).or_default().push((Retained::Session(id), size));
     }
-    kept.retain(|owner, _| owners.contains_key(owner));
+    retained.retain(|owner, _| owners.contains_key(owner));
     // The charges left behind by ended sessions and jobs are now covered by what was found.
     ledger.drop_left(left);
     // When the disk is short, those who have the most give first, before the work of all users comes to a stop.
@@ -111,26 +112,26 @@ async fn look(
     let mut owners: Vec<_> = owners.into_iter().collect();
     owners.sort_by_key(|(_, things)| Reverse(things.iter().map(|(_, size)| size).sum::<u64>()));
     for (owner, oldest_first) in owners {
-        let mine = kept.entry(owner).or_insert_with(|| RetainedUsage {
+        let mine = retained.entry(owner).or_insert_with(|| RetainedUsage {
             permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
             bytes: 0,
         });
-        let room = ledger.room(owner, Kind::Journal);
+        let allowed = ledger.spare_room(owner, Kind::Journal);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
         for (thing, size) in oldest_first {
-            if mine.bytes <= room && short == 0 {
+            if mine.bytes <= allowed && short == 0 {
                 break;
             }
             match thing {
-                Thing::Session(id) => {
+                Retained::Session(id) => {
                     journal.forget(id).await?;
                     tracing::info!(session = %id, owner = owner.uid(), "the journal of a removed session was too much");
                 }
-                Thing::Job(id) => {
+                Retained::Job(id) => {
                     journal.forget_job(id).await?;
                     tracing::info!(job = %id, owner = owner.uid(), "the record of a job that has ended was too much");
                 }
-                Thing::Artifacts(id, path) => {
+                Retained::Artifacts(id, path) => {
                     let _ = std::fs::remove_file(path);
                     tracing::info!(job = %id, owner = owner.uid(), "the files of a job were too much");
                 }
@@ -194,7 +195,7 @@ mod tests {
         let (small, _) = removed(&journal, Principal::ANN, FEW).await;
         let (first, size) = removed(&journal, Principal::BOB, MANY).await;
         let (second, _) = removed(&journal, Principal::BOB, MANY).await;
-        let (mut sizes, mut kept) = (HashMap::new(), BTreeMap::new());
+        let (mut sizes, mut retained) = (HashMap::new(), BTreeMap::new());
         let left = || {
             let mut left: Vec<SessionId> = journal.removed().unwrap().into_iter().map(|(_, id)| id).collect();
             left.sort();
@@ -209,7 +210,9 @@ mod tests {
             (size, all.into_iter().filter(|id| *id != first).collect()),
             (1, vec![small]),
         ] {
-            look(&journal, &ledger, &directory, Vec::new(), short, &mut sizes, &mut kept).await.unwrap();
+            enforce_quotas(&journal, &ledger, &directory, Vec::new(), short, &mut sizes, &mut retained)
+                .await
+                .unwrap();
             assert_eq!(left(), expected, "{short} bytes short");
         }
     }

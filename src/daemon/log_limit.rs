@@ -22,12 +22,12 @@ pub struct LogLimit<W> {
 }
 
 impl<W: Write> LogLimit<W> {
-    /// What earlier daemons wrote on this day into the folder counts.
+    /// Limits a log in this folder. The bytes that earlier daemons wrote there on this day count, too.
     pub fn new(inner: W, folder: &Path) -> Self {
         let (day, date) = (clock::today(), clock::now());
         let date = date.get(..DATE_CHARS).unwrap_or_default();
-        let written = std::fs::metadata(folder.join(format!("{PREFIX}.{date}.{SUFFIX}")));
-        let left = DAY_BYTES.saturating_sub(written.map_or(0, |file| file.len()));
+        let log_file = std::fs::metadata(folder.join(format!("{PREFIX}.{date}.{SUFFIX}")));
+        let left = DAY_BYTES.saturating_sub(log_file.map_or(0, |file| file.len()));
         Self { inner, day, left }
     }
 

@@ -16,13 +16,12 @@ use crate::actors::jobs::{Inputs, Jobs, JobsArgs};
 use crate::actors::llm::Models;
 use crate::actors::pool::{Pool, PoolArgs};
 use crate::actors::reaper::{self, Reaper};
-use crate::actors::restarted::Restarted;
+use crate::actors::restarting_actor::RestartingActor;
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving};
 use crate::control::identity::Identities;
 use crate::control::{self, App};
-use crate::controls;
 use crate::panics::spawn_restarting;
 use crate::protocol::exit_codes;
 use crate::protocol::limits::DRAIN;
@@ -31,6 +30,7 @@ use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::subordinate;
 use crate::sandbox::workspace::Service;
+use crate::security_controls;
 use crate::store::{Journal, JournalError, KEEP_REMOVED};
 
 use super::boot::{self, Lock};
@@ -49,8 +49,8 @@ const LAUNCHES: Duration = Duration::from_secs(5);
 pub enum DaemonError {
     #[error("{0}")]
     Config(String),
-    #[error("a daemon serves `{place}` already (pid {pid})")]
-    AlreadyRunning { place: String, pid: String },
+    #[error("a daemon serves `{location}` already (pid {pid})")]
+    AlreadyRunning { location: String, pid: String },
     #[error(
         "the home of the daemon was removed or replaced while it ran, and all sessions with it; the daemon ends and removes their sandboxes\n\nhint: start it anew, and move its state only while no daemon runs"
     )]
@@ -100,7 +100,7 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
         config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
     let guests = &loaded.settings.sandbox;
     if config::is_system()
-        && controls::holds("guest_ids_are_free")
+        && security_controls::holds("guest_ids_are_free")
         && let Some(why) = subordinate::taken(guests.uid_first, guests.uid_count)
     {
         return Err(DaemonError::Config(format!(
@@ -177,10 +177,12 @@ async fn serve(
         ledger: ledger.clone(),
         shutdown: shutdown.clone(),
     };
-    let jobs = Restarted::start("jobs", shutdown.clone(), move |life| Jobs::spawn(jobs.clone(), life));
+    let jobs =
+        RestartingActor::start("jobs", shutdown.clone(), move |lifetime| Jobs::spawn(jobs.clone(), lifetime));
     let jobs = jobs.await.map_err(failed)?;
     let reaps = Arc::clone(&launcher);
-    let reaper = Restarted::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
+    let reaper =
+        RestartingActor::start("reaper", shutdown.clone(), move |_| Reaper::spawn(Arc::clone(&reaps)));
     let reaper = reaper.await.map_err(failed)?;
     // The sessions of earlier daemons have their user ids by now.
     let pool_args = PoolArgs { launcher: Arc::clone(&launcher), ledger: ledger.clone() };
@@ -199,7 +201,7 @@ async fn serve(
         remove_all: Arc::clone(&remove_all),
         key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
-        in_work: control::InWork::default(),
+        in_work: control::RequestsInProgress::default(),
         uploads: control::UserSlots::of_uploads(),
         models,
         tools,

@@ -13,10 +13,10 @@ const GROUP: &str = "belljar";
 
 /// Removes the socket at the end, if this process created it and it was not replaced.
 pub struct SocketGuard {
-    made: Option<Made>,
+    made: Option<BoundSocket>,
 }
 
-struct Made {
+struct BoundSocket {
     path: PathBuf,
     inode: u64,
 }
@@ -50,7 +50,7 @@ impl SocketGuard {
         let mode = if group.is_some() { 0o660 } else { 0o600 };
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)?;
         let inode = std::fs::symlink_metadata(path).map_err(failed)?.ino();
-        Ok((listener, Self { made: Some(Made { path: path.to_owned(), inode }) }))
+        Ok((listener, Self { made: Some(BoundSocket { path: path.to_owned(), inode }) }))
     }
 }
 
@@ -96,7 +96,7 @@ fn clear_stale(path: &Path) -> Result<(), DaemonError> {
     if let Ok(stream) = std::os::unix::net::UnixStream::connect(path) {
         let pid = rustix::net::sockopt::socket_peercred(&stream)
             .map_or_else(|_| "unknown".into(), |peer| peer.pid.as_raw_nonzero().to_string());
-        return Err(DaemonError::AlreadyRunning { place: path.display().to_string(), pid });
+        return Err(DaemonError::AlreadyRunning { location: path.display().to_string(), pid });
     }
     std::fs::remove_file(path).map_err(|error| {
         DaemonError::Start(format!("the stale socket `{}` cannot be removed: {error}", path.display()))

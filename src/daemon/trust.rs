@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::DaemonError;
-use crate::controls;
+use crate::security_controls;
 
 /// Checks a file or folder and all folders above it: each must belong to the daemon's user or root, and only they, the
 /// daemon's own group and root's group may have the right to write, because a writer can change the content.
@@ -48,12 +48,12 @@ fn judge(path: &Path, may_be_sticky: bool, otherwise: &str) -> Result<(), Daemon
     // A missing path is created by the daemon, in folders that are checked too.
     let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
     let Some((what, fix)) = trouble(&found, may_be_sticky) else { return Ok(()) };
-    if !controls::holds("paths_are_the_daemons") {
+    if !security_controls::holds("paths_are_the_daemons") {
         return Ok(());
     }
-    let shown = path.display();
+    let printable_path = path.display();
     Err(DaemonError::Start(format!(
-        "`{shown}` {what}, and whoever can write there can replace what the daemon trusts\n\nhint: `{fix} {shown}`, or {otherwise}"
+        "`{printable_path}` {what}, and whoever can write there can replace what the daemon trusts\n\nhint: `{fix} {printable_path}`, or {otherwise}"
     )))
 }
 

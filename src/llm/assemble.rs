@@ -127,28 +127,28 @@ impl Assembler {
                 _ => Finish::Other,
             });
         }
-        let said =
-            ["delta", "message"].iter().find_map(|key| choice.get(key).filter(|said| said.is_object()));
-        let Some(said) = said else { return Ok(()) };
-        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| text_of(said.get(key)?));
+        let delta =
+            ["delta", "message"].iter().find_map(|key| choice.get(key).filter(|delta| delta.is_object()));
+        let Some(delta) = delta else { return Ok(()) };
+        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|key| text_of(delta.get(key)?));
         if let Some(text) = reasoning {
             self.count(text.len())?;
             self.reasoning.push_str(&text);
             deltas.push(Delta::Reasoning(text));
         }
-        if let Some(text) = said.get("content").and_then(text_of) {
+        if let Some(text) = delta.get("content").and_then(text_of) {
             self.count(text.len())?;
             self.content.push_str(&text);
             deltas.push(Delta::Text(text));
         }
-        if let Some(text) = said.get("refusal").and_then(text_of) {
+        if let Some(text) = delta.get("refusal").and_then(text_of) {
             self.count(text.len())?;
             self.refusal.push_str(&text);
         }
-        for call in said.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice) {
+        for call in delta.get("tool_calls").and_then(Value::as_array).map_or(&[][..], Vec::as_slice) {
             self.tool_call(call)?;
         }
-        if let Some(call) = said.get("function_call").filter(|call| call.is_object()) {
+        if let Some(call) = delta.get("function_call").filter(|call| call.is_object()) {
             self.legacy_call(call)?;
         }
         Ok(())
@@ -182,15 +182,15 @@ impl Assembler {
             }
             (None, id) => self.calls.iter().rposition(|slot| slot.id == id),
         };
-        let place = match found {
-            Some(place) => place,
+        let slot_index = match found {
+            Some(slot_index) => slot_index,
             None if self.calls.len() < TOOL_CALLS => {
                 self.calls.push(Slot { index, ..Slot::default() });
                 self.calls.len() - 1
             }
             None => return Err(too_large("the number of tool calls", TOOL_CALLS)),
         };
-        self.calls.get_mut(place).ok_or_else(|| AttemptFailure::bad_reply("a tool call got lost"))
+        self.calls.get_mut(slot_index).ok_or_else(|| AttemptFailure::bad_reply("a tool call got lost"))
     }
 
     fn legacy_call(&mut self, piece: &Value) -> Result<(), AttemptFailure> {
@@ -238,7 +238,7 @@ impl Assembler {
 /// Separates the reasoning, which servers without a parser for it leave in front of the content.
 fn apart(content: String) -> (String, String) {
     match content.trim_start().strip_prefix("<think>").and_then(|rest| rest.split_once("</think>")) {
-        Some((thought, said)) => (thought.trim().to_owned(), said.trim_start().to_owned()),
+        Some((thought, answer)) => (thought.trim().to_owned(), answer.trim_start().to_owned()),
         None => (String::new(), content),
     }
 }

@@ -184,9 +184,10 @@ mod tests {
         let function = &body["tools"][0]["function"];
         assert_eq!(function.get("type"), None);
         assert_eq!(function["parameters"]["required"], json!(["code", "timeout"]));
-        let mut free = request();
-        free.tools[0].parameters = json!({"type": "object", "additionalProperties": true, "properties": {}});
-        let function = &super::body(&model, &free)["tools"][0]["function"];
+        let mut open_request = request();
+        open_request.tools[0].parameters =
+            json!({"type": "object", "additionalProperties": true, "properties": {}});
+        let function = &super::body(&model, &open_request)["tools"][0]["function"];
         assert_eq!(
             (&function["strict"], &function["parameters"]["additionalProperties"]),
             (&json!(false), &json!(true))
@@ -226,10 +227,9 @@ mod tests {
             name: "run".into(),
             arguments: r#"{"code":"1","timeout":null}"#.into(),
         };
-        let mut said = Message::new(Role::Assistant, r#"{"x": null}"#);
-        said.tool_calls.push(call);
-        let reply =
-            ChatReply { message: said, reasoning: None, refusal: None, finish: Finish::Stop, usage: None };
+        let mut message = Message::new(Role::Assistant, r#"{"x": null}"#);
+        message.tool_calls.push(call);
+        let reply = ChatReply { message, reasoning: None, refusal: None, finish: Finish::Stop, usage: None };
         let strict = model("provider = \"openai\"\nmodel = \"m\"\n");
         let unbent = unbend(&strict, &request(), reply.clone()).message;
         assert_eq!(

@@ -29,34 +29,34 @@ const UUID_BYTES: usize = 36;
 struct Line {
     /// Information for people only: a cassette is played no matter for which model it was recorded.
     model: String,
-    request: Normal,
+    request: NormalRequest,
     reply: ChatReply,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Normal {
+struct NormalRequest {
     messages: Vec<Message>,
-    tools: Vec<Named>,
-    answer: Option<Named>,
+    tools: Vec<NamedHash>,
+    answer: Option<NamedHash>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Named {
+struct NamedHash {
     name: String,
     hash: String,
 }
 
-impl Normal {
+impl NormalRequest {
     fn of(request: &ChatRequest) -> Self {
         let mut ids = Ids::default();
         let messages = request.messages.iter().map(|message| ids.message(message)).collect();
-        let tools = request.tools.iter().map(|tool| Named {
+        let tools = request.tools.iter().map(|tool| NamedHash {
             name: tool.name.clone(),
             hash: hash(&format!("{}\n{}", tool.description, tool.parameters)),
         });
         let answer = request.answer.as_ref();
-        let answer =
-            answer.map(|answer| Named { name: answer.name.clone(), hash: hash(&answer.schema.to_string()) });
+        let answer = answer
+            .map(|answer| NamedHash { name: answer.name.clone(), hash: hash(&answer.schema.to_string()) });
         Self { messages, tools: tools.collect(), answer }
     }
 
@@ -67,7 +67,7 @@ impl Normal {
         let agree = pairs.take_while(|(came, known)| came == known).count();
         let what = match (self.messages.get(agree), recorded.messages.get(agree)) {
             (Some(came), Some(known)) => {
-                let (came, known) = (said(came), said(known));
+                let (came, known) = (message_json(came), message_json(known));
                 let (came, known) = apart(&came, &known);
                 format!("message {} is `{came}` and was `{known}`", agree + 1)
             }
@@ -80,7 +80,7 @@ impl Normal {
     }
 }
 
-fn said(message: &Message) -> String {
+fn message_json(message: &Message) -> String {
     serde_json::to_value(message).as_ref().map(Value::to_string).unwrap_or_default()
 }
 
@@ -145,7 +145,7 @@ impl Ids {
 }
 
 fn is_uuid(text: &str) -> bool {
-    text.bytes().enumerate().all(|(place, byte)| match place {
+    text.bytes().enumerate().all(|(index, byte)| match index {
         8 | 13 | 18 | 23 => byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     })
@@ -165,19 +165,20 @@ impl Recorder {
 
     /// Records a reply. A failure to write is only logged, because the reply is worth more than its record.
     pub async fn record(&self, model: &str, request: &ChatRequest, reply: &ChatReply, key: Option<&Secret>) {
-        let line = Line { model: model.to_owned(), request: Normal::of(request), reply: reply.clone() };
+        let line =
+            Line { model: model.to_owned(), request: NormalRequest::of(request), reply: reply.clone() };
         let text = match serde_json::to_string(&line) {
             Ok(text) => key.map_or_else(|| text.clone(), |key| key.redact(&text)),
             Err(error) => return tracing::warn!(%error, "a reply cannot be recorded"),
         };
         let (file, turn) = (self.file.clone(), self.turn.clone());
-        let written = tokio::task::spawn_blocking(move || {
+        let writing = tokio::task::spawn_blocking(move || {
             let _turn = turn.lock();
             // Only the daemon's user may read the file, because conversations are private.
             let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
             file.write_all(format!("{text}\n").as_bytes())
         });
-        match written.await {
+        match writing.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, file = %self.file.display(), "a reply cannot be recorded");
@@ -205,7 +206,7 @@ impl Replayer {
     }
 
     fn find(&self, text: &str, request: &ChatRequest) -> Result<ChatReply, AttemptFailure> {
-        let wanted = Normal::of(request);
+        let wanted = NormalRequest::of(request);
         let (mut equal, mut nearest) = (Vec::new(), None::<(usize, String)>);
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let line: Line = serde_json::from_str(line).map_err(|error| {
@@ -229,23 +230,24 @@ impl Replayer {
         let key = serde_json::to_string(&wanted).unwrap_or_default();
         let mut played = self.played.lock();
         let count = played.entry(hash(&key)).or_default();
-        let place = (*count).min(last);
+        let index = (*count).min(last);
         *count += 1;
-        Ok(equal.swap_remove(place))
+        Ok(equal.swap_remove(index))
     }
 }
 
 /// The text of the file to be played.
 pub(super) async fn read(file: Option<&Path>, limit: u64) -> Result<String, AttemptFailure> {
     let file = file.ok_or_else(|| AttemptFailure::not_recorded("there is no file to play".to_owned()))?;
-    let shown = file.display();
-    let cannot =
-        |error: std::io::Error| AttemptFailure::not_recorded(format!("{shown} cannot be read: {error}"));
+    let printable_path = file.display();
+    let cannot = |error: std::io::Error| {
+        AttemptFailure::not_recorded(format!("{printable_path} cannot be read: {error}"))
+    };
     let mut text = String::new();
     let opened = tokio::fs::File::open(file).await.map_err(cannot)?;
     opened.take(limit + 1).read_to_string(&mut text).await.map_err(cannot)?;
     if text.len() as u64 > limit {
-        return Err(AttemptFailure::not_recorded(format!("{shown} is larger than {limit} bytes")));
+        return Err(AttemptFailure::not_recorded(format!("{printable_path} is larger than {limit} bytes")));
     }
     Ok(text)
 }
@@ -297,8 +299,8 @@ mod tests {
         assert!(!text.contains("sk-1") && !text.contains(&one.to_string()), "{text}");
         let replayer = Replayer::default();
         let play = || replayer.find(&text, &request("z", &output(uuid::Uuid::new_v4()))).unwrap();
-        let said: Vec<String> = (0..3).map(|_| play().message.content).collect();
-        assert_eq!(said, ["first", "second [key]", "second [key]"]);
+        let replies: Vec<String> = (0..3).map(|_| play().message.content).collect();
+        assert_eq!(replies, ["first", "second [key]", "second [key]"]);
     }
 
     #[tokio::test]

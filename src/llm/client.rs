@@ -11,7 +11,7 @@ use super::failure::AttemptFailure;
 use super::http::Http;
 use super::retry;
 use super::script;
-use super::secret::{Pieces, Secret};
+use super::secret::{Redactor, Secret};
 use crate::config::{Model, Provider};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
@@ -207,16 +207,16 @@ impl Client {
 #[derive(Default)]
 struct KeyRedactor<'a> {
     key: Option<&'a Secret>,
-    text: Pieces,
-    reasoning: Pieces,
+    text: Redactor,
+    reasoning: Redactor,
 }
 
 impl KeyRedactor<'_> {
     fn through(&mut self, delta: Delta) -> Option<Delta> {
         let Some(key) = self.key else { return Some(delta) };
         match delta {
-            Delta::Text(text) => shown(self.text.next(&text, key), Delta::Text),
-            Delta::Reasoning(text) => shown(self.reasoning.next(&text, key), Delta::Reasoning),
+            Delta::Text(text) => non_empty_delta(self.text.next(&text, key), Delta::Text),
+            Delta::Reasoning(text) => non_empty_delta(self.reasoning.next(&text, key), Delta::Reasoning),
             retry @ Delta::Retry { .. } => {
                 // The text held back belongs to the failed attempt.
                 (self.text, self.reasoning) = Default::default();
@@ -227,11 +227,11 @@ impl KeyRedactor<'_> {
 
     /// The text still held back when the reply is complete.
     fn rest(&mut self) -> impl Iterator<Item = Delta> {
-        let reasoning = shown(self.reasoning.rest(), Delta::Reasoning);
-        reasoning.into_iter().chain(shown(self.text.rest(), Delta::Text))
+        let reasoning = non_empty_delta(self.reasoning.rest(), Delta::Reasoning);
+        reasoning.into_iter().chain(non_empty_delta(self.text.rest(), Delta::Text))
     }
 }
 
-fn shown(text: String, as_delta: fn(String) -> Delta) -> Option<Delta> {
+fn non_empty_delta(text: String, as_delta: fn(String) -> Delta) -> Option<Delta> {
     (!text.is_empty()).then(|| as_delta(text))
 }

@@ -49,11 +49,11 @@ impl AttemptFailure {
     pub fn of_status(status: u16, body: &str, retry_after: Option<Duration>) -> Self {
         let parsed = serde_json::from_str::<Value>(body).ok();
         let error = parsed.as_ref().map_or(&Value::Null, |value| value.get("error").unwrap_or(value));
-        let said = words(error).unwrap_or_else(|| clean(body));
-        let kind = kind_of(status, error, &said);
+        let explanation = words(error).unwrap_or_else(|| clean(body));
+        let kind = kind_of(status, error, &explanation);
         let mut message = format!("the provider answered {status}");
-        if !said.is_empty() {
-            message = format!("{message}: {said}");
+        if !explanation.is_empty() {
+            message = format!("{message}: {explanation}");
         }
         if (300..400).contains(&status) {
             message = format!("the provider redirects ({status}), which is not followed; check `base_url`");
@@ -65,16 +65,16 @@ impl AttemptFailure {
 
     /// The failure for an error event within a stream that began successfully.
     pub fn of_event(error: &Value) -> Self {
-        let said = words(error).unwrap_or_else(|| "it did not say which".to_owned());
+        let explanation = words(error).unwrap_or_else(|| "it did not say which".to_owned());
         let status = error.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-        let kind = kind_of(status.unwrap_or(500), error, &said);
-        Self::new(kind, format!("the provider broke off with an error: {said}"))
+        let kind = kind_of(status.unwrap_or(500), error, &explanation);
+        Self::new(kind, format!("the provider broke off with an error: {explanation}"))
     }
 }
 
-fn kind_of(status: u16, error: &Value, said: &str) -> ModelFailureKind {
+fn kind_of(status: u16, error: &Value, explanation: &str) -> ModelFailureKind {
     let code = code_of(error);
-    if status < 500 && too_long(&code, said) {
+    if status < 500 && too_long(&code, explanation) {
         return ModelFailureKind::ContextTooLong;
     }
     if code.contains("rate_limit") {
@@ -90,8 +90,8 @@ fn kind_of(status: u16, error: &Value, said: &str) -> ModelFailureKind {
 }
 
 /// Whether the conversation is too long. Providers share no error code for that; these are the phrases they use.
-fn too_long(code: &str, said: &str) -> bool {
-    let said = said.to_lowercase();
+fn too_long(code: &str, explanation: &str) -> bool {
+    let explanation = explanation.to_lowercase();
     let phrases = [
         "context length",
         "context window",
@@ -102,7 +102,7 @@ fn too_long(code: &str, said: &str) -> bool {
         "prompt is too long",
     ];
     ["context_length", "context_size"].iter().any(|part| code.contains(part))
-        || phrases.iter().any(|phrase| said.contains(phrase))
+        || phrases.iter().any(|phrase| explanation.contains(phrase))
 }
 
 /// The `code` and `type` of an error, as far as they are strings.

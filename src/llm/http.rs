@@ -111,17 +111,17 @@ impl Http {
 
     /// The failure for an error of reqwest: its causes without the address.
     fn transport(&self, error: &reqwest::Error) -> AttemptFailure {
-        let mut said = String::new();
+        let mut explanation = String::new();
         let mut cause = std::error::Error::source(error);
         while let Some(error) = cause {
-            if !said.is_empty() {
-                said.push_str(": ");
+            if !explanation.is_empty() {
+                explanation.push_str(": ");
             }
-            said.push_str(&error.to_string());
+            explanation.push_str(&error.to_string());
             cause = error.source();
         }
-        if said.is_empty() && error.is_timeout() {
-            said.push_str("it took too long");
+        if explanation.is_empty() && error.is_timeout() {
+            explanation.push_str("it took too long");
         }
         let (kind, what) = if error.is_connect() {
             (ModelFailureKind::Unreachable, "cannot be reached")
@@ -130,7 +130,7 @@ impl Http {
         };
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        AttemptFailure::new(kind, format!("{host}{port} {what}: {}", clean(&said)))
+        AttemptFailure::new(kind, format!("{host}{port} {what}: {}", clean(&explanation)))
     }
 }
 

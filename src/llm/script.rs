@@ -41,7 +41,7 @@ const PIECES: usize = 40;
 #[serde(deny_unknown_fields)]
 struct Script {
     #[serde(default, rename = "reply")]
-    replies: Vec<Scripted>,
+    replies: Vec<ScriptedReply>,
     #[serde(default, rename = "conversation")]
     conversations: Vec<Conversation>,
 }
@@ -51,12 +51,12 @@ struct Script {
 struct Conversation {
     first: String,
     #[serde(default, rename = "reply")]
-    replies: Vec<Scripted>,
+    replies: Vec<ScriptedReply>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scripted {
+struct ScriptedReply {
     expect: Option<String>,
     content: Option<String>,
     json: Option<Value>,
@@ -102,28 +102,28 @@ fn answer(text: &str, request: &ChatRequest) -> Result<(ChatReply, Duration), At
     let first = first.map_or("", |message| message.content.as_str());
     let own = script.conversations.iter().find(|conversation| first.contains(&conversation.first));
     let replies = own.map_or(script.replies.as_slice(), |conversation| conversation.replies.as_slice());
-    let place = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
-    let Some(scripted) = replies.get(place) else {
+    let index = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
+    let Some(scripted) = replies.get(index) else {
         return Err(AttemptFailure::not_recorded(format!(
             "the script ends after {} replies, and this is request {}",
             replies.len(),
-            place + 1
+            index + 1
         )));
     };
     let newest = request.messages.last().map_or("", |message| message.content.as_str());
     if let Some(expected) = scripted.expect.as_ref().filter(|expected| !newest.contains(expected.as_str())) {
         return Err(AttemptFailure::not_recorded(format!(
             "reply {} of the script expects `{}` in the newest message, which is: {}",
-            place + 1,
+            index + 1,
             clean(expected),
             clean(newest)
         )));
     }
     let delay = Duration::from_millis(scripted.delay_ms).min(LONGEST_DELAY);
-    Ok((reply(scripted, place), delay))
+    Ok((reply(scripted, index), delay))
 }
 
-fn reply(scripted: &Scripted, place: usize) -> ChatReply {
+fn reply(scripted: &ScriptedReply, index: usize) -> ChatReply {
     let json = scripted.json.as_ref().map(Value::to_string);
     let content = scripted.content.clone().or(json).unwrap_or_default();
     let tool_calls: Vec<ToolCall> = scripted
@@ -131,7 +131,7 @@ fn reply(scripted: &Scripted, place: usize) -> ChatReply {
         .iter()
         .enumerate()
         .map(|(number, call)| ToolCall {
-            id: format!("call_{place}_{number}"),
+            id: format!("call_{index}_{number}"),
             name: call.name.clone(),
             arguments: call.arguments(),
         })
@@ -191,13 +191,13 @@ first = "nested"
 content = "inner"
 "#;
 
-    fn request(said: &[(Role, &str)]) -> ChatRequest {
-        let messages = said.iter().map(|(role, text)| Message::new(*role, *text)).collect();
+    fn request(turns: &[(Role, &str)]) -> ChatRequest {
+        let messages = turns.iter().map(|(role, text)| Message::new(*role, *text)).collect();
         ChatRequest { messages, tools: Vec::new(), answer: None, reply_tokens: None }
     }
 
-    fn played(said: &[(Role, &str)]) -> Result<Message, String> {
-        answer(SCRIPT, &request(said)).map(|(reply, _)| reply.message).map_err(|failure| failure.message)
+    fn played(turns: &[(Role, &str)]) -> Result<Message, String> {
+        answer(SCRIPT, &request(turns)).map(|(reply, _)| reply.message).map_err(|failure| failure.message)
     }
 
     #[test]
@@ -238,13 +238,13 @@ content = "inner"
 
     #[tokio::test]
     async fn a_reply_may_take_its_time() {
-        let mut said = Vec::new();
+        let mut deltas = Vec::new();
         let begun = tokio::time::Instant::now();
-        tell(&"é".repeat(100), Duration::from_millis(170), &mut |delta| said.push(delta)).await;
+        tell(&"é".repeat(100), Duration::from_millis(170), &mut |delta| deltas.push(delta)).await;
         assert!(begun.elapsed() >= Duration::from_millis(165), "{:?}", begun.elapsed());
-        assert_eq!(said.len(), 34);
-        said.clear();
-        tell("at once", Duration::ZERO, &mut |delta| said.push(delta)).await;
-        assert_eq!(said, [Delta::Text("at once".into())]);
+        assert_eq!(deltas.len(), 34);
+        deltas.clear();
+        tell("at once", Duration::ZERO, &mut |delta| deltas.push(delta)).await;
+        assert_eq!(deltas, [Delta::Text("at once".into())]);
     }
 }

@@ -36,22 +36,22 @@ impl Secret {
 /// Removes the key from a text that arrives in pieces. A possible beginning of the key is held back until later pieces
 /// decide; what is held back is never the whole key.
 #[derive(Default)]
-pub struct Pieces {
-    held: String,
+pub struct Redactor {
+    withheld: String,
 }
 
-impl Pieces {
+impl Redactor {
     /// The text that can be shown now; it may be empty.
     pub fn next(&mut self, piece: &str, key: &Secret) -> String {
-        self.held.push_str(piece);
-        let mut shown = key.redact(&self.held);
-        self.held = shown.split_off(key.begins_in(&shown));
-        shown
+        self.withheld.push_str(piece);
+        let mut redacted = key.redact(&self.withheld);
+        self.withheld = redacted.split_off(key.begins_in(&redacted));
+        redacted
     }
 
     /// The text held back at the end of the stream.
     pub fn rest(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.withheld)
     }
 }
 
@@ -85,22 +85,22 @@ mod tests {
             let key = Secret::new(key).unwrap();
             let chars: Vec<char> = text.chars().collect();
             for size in 1..=chars.len() {
-                let mut pieces = Pieces::default();
-                let mut shown = String::new();
+                let mut pieces = Redactor::default();
+                let mut redacted = String::new();
                 for piece in chars.chunks(size) {
-                    shown += &pieces.next(&piece.iter().collect::<String>(), &key);
-                    assert!(pieces.held.len() < key.expose().len());
+                    redacted += &pieces.next(&piece.iter().collect::<String>(), &key);
+                    assert!(pieces.withheld.len() < key.expose().len());
                 }
-                shown += &pieces.rest();
-                assert_eq!(shown, key.redact(text), "{size}");
+                redacted += &pieces.rest();
+                assert_eq!(redacted, key.redact(text), "{size}");
             }
         }
     }
 
     #[test]
     fn what_cannot_be_a_key_is_shown_at_once() {
-        let (key, mut pieces) = (Secret::new("sk-123").unwrap(), Pieces::default());
-        let shown: Vec<String> = ["ask", "-1", "00", "!"].map(|piece| pieces.next(piece, &key)).into();
-        assert_eq!(shown, ["a", "", "sk-100", "!"]);
+        let (key, mut pieces) = (Secret::new("sk-123").unwrap(), Redactor::default());
+        let redacted: Vec<String> = ["ask", "-1", "00", "!"].map(|piece| pieces.next(piece, &key)).into();
+        assert_eq!(redacted, ["a", "", "sk-100", "!"]);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-use super::pool::{MemoryPurpose, NoRoom, Taken};
+use super::pool::{MemoryPurpose, NoRoom, TakenBytes};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Share;
 
@@ -25,7 +25,7 @@ struct Inner {
     machine: Option<u64>,
     everyone: Option<u64>,
     limits: HashMap<Principal, Option<u64>>,
-    taken: HashMap<Principal, Taken>,
+    taken: HashMap<Principal, TakenBytes>,
     /// Users that have a charge which exceeds the limit; each user may have one such charge.
     overdrawn: HashSet<Principal>,
     /// The bytes of charges that were given back since freed memory last went back to the system.
@@ -47,7 +47,7 @@ pub struct Charge {
     bytes: u64,
     overdraws: bool,
     /// A counted place that is given back together with the bytes.
-    _place: Option<Arc<dyn Any + Send + Sync>>,
+    _counted_place: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Memory {
@@ -96,11 +96,11 @@ impl Memory {
 
 impl Inner {
     fn fits(&self, owner: Principal, bytes: u64) -> Result<(), NoRoom> {
-        let none = Taken::default();
+        let none = TakenBytes::default();
         let taken = self.taken.get(&owner).unwrap_or(&none);
         taken.fits(bytes, self.limits.get(&owner).copied().unwrap_or(self.everyone))?;
         let Some(limit) = self.machine else { return Ok(()) };
-        let used = self.taken.values().map(Taken::sum).fold(0, u64::saturating_add);
+        let used = self.taken.values().map(TakenBytes::sum).fold(0, u64::saturating_add);
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Pool {
     /// A charge of no bytes.
     #[must_use]
     pub fn open(&self, what: MemoryPurpose) -> Charge {
-        Charge { pool: self.clone(), what, bytes: 0, overdraws: false, _place: None }
+        Charge { pool: self.clone(), what, bytes: 0, overdraws: false, _counted_place: None }
     }
 
     /// Takes the bytes at once, or fails without waiting.
@@ -155,9 +155,9 @@ impl Charge {
     /// Keeps a counted place for as long as the charge. A small request takes no bytes of the pool, so the place of its
     /// connection is what bounds the number of such requests.
     #[must_use]
-    pub fn keeping(mut self, place: Option<Arc<dyn Any + Send + Sync>>) -> Self {
-        let Self { _place: kept, .. } = &mut self;
-        *kept = place;
+    pub fn keeping(mut self, counted_place: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        let Self { _counted_place: own_place, .. } = &mut self;
+        *own_place = counted_place;
         self
     }
 
@@ -294,14 +294,17 @@ mod tests {
     #[tokio::test]
     async fn all_users_together_have_a_bound_too_and_do_not_hear_of_each_other() {
         let memory = Memory::new(Some(100), Some(150));
-        let held = memory.pool(Principal::ANN).try_charge(MemoryPurpose::Streams, 100).unwrap();
+        let charge = memory.pool(Principal::ANN).try_charge(MemoryPurpose::Streams, 100).unwrap();
         let no_room = memory.pool(Principal::BOB).try_charge(MemoryPurpose::Streams, 60).unwrap_err();
         assert_eq!((no_room.used, no_room.limit, &no_room.by), (100, 150, &vec![]));
-        let (said, hint) = (no_room.sentence(), no_room.hint());
-        assert!(!said.contains("your part") && !said.contains("100"), "{said}");
-        assert!(said.starts_with("all that this daemon has of memory for its users is used up"), "{said}");
+        let (sentence, hint) = (no_room.sentence(), no_room.hint());
+        assert!(!sentence.contains("your part") && !sentence.contains("100"), "{sentence}");
+        assert!(
+            sentence.starts_with("all that this daemon has of memory for its users is used up"),
+            "{sentence}"
+        );
         assert!(hint.starts_with("try again later") && hint.contains("`machine.daemon_memory`"), "{hint}");
-        drop(held);
+        drop(charge);
         memory.pool(Principal::BOB).try_charge(MemoryPurpose::Streams, 60).unwrap();
     }
 

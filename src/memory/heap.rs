@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::Memory;
 
-/// How often it is looked at how much was freed.
-const LOOK: Duration = Duration::from_secs(10);
+/// The interval at which the freed bytes are checked.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// The bytes of charges given back that are worth a call, which looks through all arenas.
 const WORTH_BYTES: u64 = 32 << 20;
 
 /// Gives freed memory back again and again.
 pub async fn keep_small(memory: Memory) {
-    keep_small_every(LOOK, memory).await;
+    keep_small_every(CHECK_EVERY, memory).await;
 }
 
-async fn keep_small_every(look: Duration, memory: Memory) {
+async fn keep_small_every(interval: Duration, memory: Memory) {
     loop {
-        tokio::time::sleep(look).await;
+        tokio::time::sleep(interval).await;
         if memory.given_back() >= WORTH_BYTES {
             memory.forget_given_back();
             let _ = tokio::task::spawn_blocking(give_back_freed).await;

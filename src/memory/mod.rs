@@ -10,9 +10,9 @@
 mod charge;
 mod heap;
 mod pool;
-mod small;
+mod small_sizes;
 
 pub use charge::{Charge, Memory, Pool};
 pub use heap::keep_small;
 pub use pool::{MemoryPurpose, NoRoom};
-pub use small::{OVERDRAFT_AFTER, SMALL_BYTES, TINY_BYTES, offload_if_large};
+pub use small_sizes::{OVERDRAFT_AFTER, SMALL_BYTES, TINY_BYTES, offload_if_large};

@@ -144,9 +144,9 @@ impl From<NoRoom> for Problem {
 
 /// The bytes that one user has taken, by purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Taken(BTreeMap<MemoryPurpose, u64>);
+pub(super) struct TakenBytes(BTreeMap<MemoryPurpose, u64>);
 
-impl Taken {
+impl TakenBytes {
     pub fn sum(&self) -> u64 {
         self.0.values().copied().fold(0, u64::saturating_add)
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told_with_what_fills_the_pool() {
-        let mut taken = Taken::default();
+        let mut taken = TakenBytes::default();
         taken.add(MemoryPurpose::Streams, 10 << 20);
         taken.add(MemoryPurpose::Requests, 200 << 20);
         taken.fits(46 << 20, Some(256 << 20)).unwrap();
@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_gone_and_never_less_than_nothing() {
-        let mut taken = Taken::default();
+        let mut taken = TakenBytes::default();
         taken.add(MemoryPurpose::Calls, 5);
         taken.give_back(MemoryPurpose::Calls, 9);
         taken.give_back(MemoryPurpose::Cells, 9);
         taken.add(MemoryPurpose::Cells, 0);
-        assert_eq!(taken, Taken::default());
+        assert_eq!(taken, TakenBytes::default());
     }
 }

@@ -253,7 +253,7 @@ impl KernelFrame {
     /// The text is not a frame that the guardian makes without a runner.
     pub fn of_guardian(text: &str) -> Result<Self, String> {
         let frame: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if frame.is_said() {
+        if frame.may_come_from_runner() {
             return Err("what a runner says came as the guardian's word".into());
         }
         Ok(frame)
@@ -265,10 +265,10 @@ impl KernelFrame {
     /// # Errors
     /// The guardian's part of the frame is malformed.
     pub fn of_runner(frame: &[u8]) -> Result<Option<Self>, String> {
-        let (own, said) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
+        let (own, content) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
         let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
-        let said = serde_json::from_slice(said).ok();
-        match said.and_then(|said| Self::whole(own, said)) {
+        let content = serde_json::from_slice(content).ok();
+        match content.and_then(|content| Self::whole(own, content)) {
             Some(frame) => Ok(Some(frame)),
             None => Self::unread(frame),
         }
@@ -294,13 +294,13 @@ impl KernelFrame {
     }
 
     /// Merges both parts. The guardian's part is added last, so that the runner's part cannot override it.
-    fn whole(own: Map<String, Value>, mut said: Map<String, Value>) -> Option<Self> {
-        said.extend(own);
-        serde_json::from_value::<Self>(Value::Object(said)).ok().filter(Self::is_said)
+    fn whole(own: Map<String, Value>, mut content: Map<String, Value>) -> Option<Self> {
+        content.extend(own);
+        serde_json::from_value::<Self>(Value::Object(content)).ok().filter(Self::may_come_from_runner)
     }
 
     /// Whether the frame carries a message of a runner, in which user code runs.
-    fn is_said(&self) -> bool {
+    fn may_come_from_runner(&self) -> bool {
         match self {
             Self::CellDone { .. }
             | Self::Display { .. }
@@ -322,8 +322,8 @@ impl KernelFrame {
 
 /// The guardian's part and the runner's part of a binary frame that is not output.
 fn unwrapped(frame: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (header, rest) = frame.split_at_checked(SAID_HEADER_BYTES)?;
-    let (&[SAID_KIND], length) = header.split_at(1) else { return None };
+    let (header, rest) = frame.split_at_checked(RUNNER_FRAME_HEADER_BYTES)?;
+    let (&[RUNNER_FRAME_KIND], length) = header.split_at(1) else { return None };
     rest.split_at_checked(u32::from_be_bytes(length.try_into().ok()?) as usize)
 }
 
@@ -351,9 +351,9 @@ fn unread(kind: &str) -> Option<Value> {
     })
 }
 /// First byte of a binary frame with a message of a runner.
-pub(crate) const SAID_KIND: u8 = 3;
-/// That byte, and the length of the guardian's part.
-const SAID_HEADER_BYTES: usize = 5;
+pub(crate) const RUNNER_FRAME_KIND: u8 = 3;
+/// The bytes of a runner's frame before the guardian's part: its first byte, and the length of that part.
+const RUNNER_FRAME_HEADER_BYTES: usize = 5;
 
 /// A parsed binary frame with output.
 #[derive(Debug, PartialEq, Eq)]
@@ -385,16 +385,16 @@ impl<'a> OutputFrame<'a> {
 mod tests {
     use super::*;
 
-    fn said(own: &str, said: &[u8]) -> Vec<u8> {
+    fn wrapped_frame(own: &str, content: &[u8]) -> Vec<u8> {
         let length = u32::try_from(own.len()).unwrap().to_be_bytes();
-        [&[SAID_KIND][..], &length, own.as_bytes(), said].concat()
+        [&[RUNNER_FRAME_KIND][..], &length, own.as_bytes(), content].concat()
     }
 
     #[test]
     fn the_guardians_word_on_what_a_runner_said_holds() {
         let own = r#"{"type":"tool_call","call":7,"cell":3}"#;
         let forged = br#"{"type":"refused","call":1,"cell":1,"name":"t","arguments":{"x":1}}"#;
-        let frame = KernelFrame::of_runner(&said(own, forged)).unwrap().unwrap();
+        let frame = KernelFrame::of_runner(&wrapped_frame(own, forged)).unwrap().unwrap();
         let arguments = serde_json::json!({"x": 1}).as_object().unwrap().clone();
         assert_eq!(frame, KernelFrame::ToolCall { call: 7, cell: Some(3), name: "t".into(), arguments });
     }
@@ -403,10 +403,10 @@ mod tests {
     fn words_that_mean_nothing_cost_only_what_they_are_about() {
         let deep = vec![b'['; 100_000];
         for nonsense in [&b""[..], b"[", b"[1]", b"\xff\xff", br#"{"mime":{}},"cell":9"#, &deep] {
-            let shown = said(r#"{"type":"display","cell":3}"#, nonsense);
-            assert_eq!(KernelFrame::of_runner(&shown), Ok(None));
+            let display = wrapped_frame(r#"{"type":"display","cell":3}"#, nonsense);
+            assert_eq!(KernelFrame::of_runner(&display), Ok(None));
             let own = r#"{"type":"cell_done","cell":3,"protected":true,"as_before":null}"#;
-            let done = KernelFrame::of_runner(&said(own, nonsense)).unwrap();
+            let done = KernelFrame::of_runner(&wrapped_frame(own, nonsense)).unwrap();
             assert!(matches!(done, Some(KernelFrame::CellDone { cell: 3, status: DoneStatus::Failure, .. })));
         }
     }
@@ -415,10 +415,10 @@ mod tests {
     fn what_the_guardian_alone_may_say_is_not_taken_from_a_runner_nor_the_other_way_round() {
         let busy = r#"{"type":"refused","code":"busy","message":"","request":null,"cell":1}"#;
         assert!(KernelFrame::of_guardian(busy).is_ok());
-        assert!(KernelFrame::of_runner(&said(busy, b"{}")).is_err());
-        assert!(KernelFrame::of_runner(&said("{}", busy.as_bytes())).is_err());
-        let shown = r#"{"type":"display","cell":1,"mime":{}}"#;
-        assert!(KernelFrame::of_guardian(shown).is_err());
+        assert!(KernelFrame::of_runner(&wrapped_frame(busy, b"{}")).is_err());
+        assert!(KernelFrame::of_runner(&wrapped_frame("{}", busy.as_bytes())).is_err());
+        let display = r#"{"type":"display","cell":1,"mime":{}}"#;
+        assert!(KernelFrame::of_guardian(display).is_err());
         for broken in [&[][..], &[3], &[3, 0, 0, 0, 9, b'{'], &[3, 255, 255, 255, 255, b'{', b'}']] {
             assert!(KernelFrame::of_runner(broken).is_err());
         }

@@ -13,12 +13,12 @@ pub fn matches(pattern: &str, path: &str) -> bool {
     reached[0] = true;
     for part in pattern {
         let mut next = vec![false; path.len() + 1];
-        for (place, name) in path.iter().enumerate() {
+        for (index, name) in path.iter().enumerate() {
             if part == "**" {
-                next[place] |= reached[place];
-                next[place + 1] |= next[place] && !name.starts_with('.');
+                next[index] |= reached[index];
+                next[index + 1] |= next[index] && !name.starts_with('.');
             } else {
-                next[place + 1] |= reached[place] && name_matches(part, name);
+                next[index + 1] |= reached[index] && name_matches(part, name);
             }
         }
         if part == "**" {
@@ -44,13 +44,13 @@ fn name_matches(pattern: &str, name: &str) -> bool {
         let mut next = vec![false; name.len() + 1];
         if sign == '*' {
             let mut open = false;
-            for (place, here) in reached.iter().enumerate() {
+            for (index, here) in reached.iter().enumerate() {
                 open |= here;
-                next[place] = open;
+                next[index] = open;
             }
         } else {
-            for (place, char) in name.iter().enumerate() {
-                next[place + 1] = reached[place] && (sign == '?' || sign == *char);
+            for (index, char) in name.iter().enumerate() {
+                next[index + 1] = reached[index] && (sign == '?' || sign == *char);
             }
         }
         reached = next;

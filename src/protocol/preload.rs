@@ -55,8 +55,8 @@ impl Preload {
                 "stdlib" => preload.families.push(Family::StandardLibrary),
                 "third-party" => preload.families.push(Family::ThirdParty),
                 text => preload.imports.push(statement(text).ok_or_else(|| {
-                    let shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-                    format!("`{shown}` is no import such as `numpy as np` or `from math import sqrt`")
+                    let printable: String = text.chars().take(80).flat_map(char::escape_debug).collect();
+                    format!("`{printable}` is no import such as `numpy as np` or `from math import sqrt`")
                 })?),
             }
         }
@@ -149,9 +149,9 @@ mod tests {
             "x = 1",
             "__import__('os')",
         ] {
-            let told = parsed(entry);
+            let outcome = parsed(entry);
             // A line break only counts as white space, and the words around it form no import either.
-            assert!(told.is_err(), "{entry:?}: {told:?}");
+            assert!(outcome.is_err(), "{entry:?}: {outcome:?}");
         }
         assert!(parsed(&"a".repeat(PRELOAD_CHARS + 1)).is_err());
         assert!(Preload::parse(&vec!["a".to_owned(); PRELOAD_ENTRIES + 1]).is_err());

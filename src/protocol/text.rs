@@ -1,7 +1,7 @@
 //! Text of guests, models and users made fit for people: everything that a terminal would obey is taken out
 //! (control sequences, C0 and C1 controls, characters that reorder text), and long text is clipped.
 
-use crate::controls;
+use crate::security_controls;
 
 /// Characters of received text that an error quotes.
 const QUOTED_CHARS: usize = 200;
@@ -33,7 +33,7 @@ enum State {
 impl Sanitizer {
     /// Appends what may be shown of `text` to `out`.
     pub fn feed(&mut self, text: &str, out: &mut String) {
-        if !controls::holds("terminals_obey_nobody") {
+        if !security_controls::holds("terminals_obey_nobody") {
             out.push_str(text);
             return;
         }

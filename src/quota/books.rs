@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::{Refusal, Whose};
+use super::refusal::{LimitOwner, Refusal};
 use crate::config::{Limits, Quota};
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::{Kind, QuotaUsage, Share};
+use crate::security_controls;
 
 /// Maximum number of names that a refusal or a view lists.
 const NAMED: usize = 5;
@@ -43,7 +43,7 @@ struct Hold {
 
 /// The tokens that a user spent on one day. Only a new day resets them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Spent {
+struct SpentTokens {
     day: u64,
     by: BTreeMap<String, u64>,
 }
@@ -55,21 +55,21 @@ pub struct Books {
     everyone: Limits,
     limits: BTreeMap<Principal, Limits>,
     /// The holds of each user. Sums are computed when they are needed, so that they cannot drift from the holds.
-    held: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
-    spent: BTreeMap<Principal, Spent>,
+    holds: BTreeMap<Principal, BTreeMap<HoldId, Hold>>,
+    spent: BTreeMap<Principal, SpentTokens>,
     next: HoldId,
 }
 
-/// What each user may have of a kind even if other users have taken all of the machine's: without it, a few users whose
-/// sessions rest, or whose cells are frozen or wait for a person, could keep all others out for as long as they like.
-/// There is no such share of memory, CPUs and disk, which the machine may not have.
+/// The amount that each user may have of a kind even if other users have taken all of the machine's. Without it, a few
+/// users whose sessions rest, or whose cells are frozen or wait for a person, could keep all others out for as long as
+/// they like. There is no such share of memory, CPUs and disk, which the machine may not have.
 fn sure_share(kind: Kind, limit: u64) -> u64 {
     let share = match kind {
         Kind::Sessions | Kind::Cells => 2,
         Kind::Processes => 512,
         _ => return 0,
     };
-    // Of a small limit no user gets more than a part by this way.
+    // A small limit is not used up by these shares: no user gets more than a part of it.
     (limit / 4).clamp(1, share)
 }
 
@@ -77,7 +77,7 @@ fn sure_share(kind: Kind, limit: u64) -> u64 {
 fn is_sure(kind: Kind, of_user: u64, of_all: u64, limit: u64) -> bool {
     of_user <= sure_share(kind, limit)
         && of_all < limit.saturating_mul(2)
-        && controls::holds("sure_share_of_the_machine")
+        && security_controls::holds("sure_share_of_the_machine")
 }
 
 impl Books {
@@ -87,7 +87,7 @@ impl Books {
             machine: quota.machine.clone(),
             everyone: quota.everyone.clone(),
             limits: BTreeMap::new(),
-            held: BTreeMap::new(),
+            holds: BTreeMap::new(),
             spent: BTreeMap::new(),
             next: 0,
         }
@@ -108,31 +108,32 @@ impl Books {
 
     #[must_use]
     pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
-        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
-        let held = held.map(|hold| hold.amounts.get(kind));
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
+        let amounts = holds.map(|hold| hold.amounts.get(kind));
         let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
-        held.chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
+        amounts
+            .chain(spent.into_iter().flat_map(|spent| spent.by.values().copied()))
             .fold(0, u64::saturating_add)
     }
 
     #[must_use]
     pub fn used_by_all(&self, kind: Kind) -> u64 {
-        let mut users: Vec<Principal> = self.held.keys().chain(self.spent.keys()).copied().collect();
+        let mut users: Vec<Principal> = self.holds.keys().chain(self.spent.keys()).copied().collect();
         users.sort_unstable();
         users.dedup();
         users.into_iter().map(|owner| self.used(owner, kind)).fold(0, u64::saturating_add)
     }
 
     /// The usage of all users without spare holds, which are given up when their room is needed.
-    fn firm_by_all(&self, kind: Kind) -> u64 {
-        let spare = self.held.values().flat_map(BTreeMap::values).filter(|hold| hold.spare);
+    fn used_by_all_without_spare(&self, kind: Kind) -> u64 {
+        let spare = self.holds.values().flat_map(BTreeMap::values).filter(|hold| hold.spare);
         let spare = spare.map(|hold| hold.amounts.get(kind)).fold(0, u64::saturating_add);
         self.used_by_all(kind).saturating_sub(spare)
     }
 
     /// The user's usage without spare holds.
-    fn firm(&self, owner: Principal, kind: Kind) -> u64 {
-        let holds = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
+    fn used_without_spare(&self, owner: Principal, kind: Kind) -> u64 {
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
         let spare = holds.filter(|hold| hold.spare).map(|hold| hold.amounts.get(kind));
         self.used(owner, kind).saturating_sub(spare.fold(0, u64::saturating_add))
     }
@@ -140,11 +141,11 @@ impl Books {
     /// How much spare holds of the user may take: what the user's other holds leave of the user's limit, and what all
     /// other holds, spare ones of other users included, leave of the machine's.
     #[must_use]
-    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
-        let firm = self.firm(owner, kind);
-        let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(firm));
+    pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
+        let used = self.used_without_spare(owner, kind);
+        let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(used));
         let Some(limit) = self.machine.get(kind) else { return of_user };
-        let own_spare = self.used(owner, kind).saturating_sub(firm);
+        let own_spare = self.used(owner, kind).saturating_sub(used);
         of_user.min(limit.saturating_sub(self.used_by_all(kind).saturating_sub(own_spare)))
     }
 
@@ -157,8 +158,8 @@ impl Books {
     }
 
     fn check_kind(&self, owner: Principal, kind: Kind, wanted: u64) -> Result<(), Refusal> {
-        let of_user = self.firm(owner, kind);
-        let of_all = self.machine.get(kind).map_or(0, |_| self.firm_by_all(kind));
+        let of_user = self.used_without_spare(owner, kind);
+        let of_all = self.machine.get(kind).map_or(0, |_| self.used_by_all_without_spare(kind));
         self.judge(owner, kind, wanted, [of_user, of_all])
     }
 
@@ -170,19 +171,22 @@ impl Books {
     fn judge(&self, owner: Principal, kind: Kind, wanted: u64, used: [u64; 2]) -> Result<(), Refusal> {
         let [of_user, _] = used;
         let limits = [self.limit(owner, kind), self.machine.get(kind)];
-        for ((used, limit), whose) in used.into_iter().zip(limits).zip([Whose::User, Whose::Machine]) {
+        for ((used, limit), whose) in
+            used.into_iter().zip(limits).zip([LimitOwner::User, LimitOwner::Machine])
+        {
             let judged = match whose {
-                Whose::User => controls::holds("quotas_of_users"),
-                Whose::Machine => controls::holds("quotas_of_the_machine"),
+                LimitOwner::User => security_controls::holds("quotas_of_users"),
+                LimitOwner::Machine => security_controls::holds("quotas_of_the_machine"),
             };
             if let Some(limit) = limit
                 && judged
                 && used.saturating_add(wanted) > limit
-                && !(whose == Whose::Machine && is_sure(kind, of_user.saturating_add(wanted), used, limit))
+                && !(whose == LimitOwner::Machine
+                    && is_sure(kind, of_user.saturating_add(wanted), used, limit))
             {
                 let by = match whose {
-                    Whose::User => self.shares(owner, kind),
-                    Whose::Machine => Vec::new(),
+                    LimitOwner::User => self.shares(owner, kind),
+                    LimitOwner::Machine => Vec::new(),
                 };
                 return Err(Refusal { kind, whose, wanted, used, limit, by });
             }
@@ -201,12 +205,12 @@ impl Books {
         let id = self.next;
         self.next += 1;
         let hold = Hold { by: by.to_owned(), amounts, spare: false, left: None };
-        self.held.entry(owner).or_default().insert(id, hold);
+        self.holds.entry(owner).or_default().insert(id, hold);
         id
     }
 
     fn hold(&mut self, owner: Principal, id: HoldId) -> Option<&mut Hold> {
-        self.held.get_mut(&owner)?.get_mut(&id)
+        self.holds.get_mut(&owner)?.get_mut(&id)
     }
 
     /// Marks a hold as spare.
@@ -228,7 +232,7 @@ impl Books {
 
     /// Removes the holds that were left before `until` was read from `next_id`: the scan that read it counts them now.
     pub fn drop_left(&mut self, until: HoldId) {
-        self.held.retain(|_, holds| {
+        self.holds.retain(|_, holds| {
             holds.retain(|_, hold| hold.left.is_none_or(|left| left >= until));
             !holds.is_empty()
         });
@@ -270,9 +274,9 @@ impl Books {
             hold.amounts.0.insert(kind, amount);
         }
         match self.check_kind(owner, kind, 0) {
-            // Of all who fill the machine, only the one with the most has to stop: others would pay for its bytes.
+            // Only the user with the most has to stop when users fill the machine: others would pay for its bytes.
             Err(refusal)
-                if refusal.whose == Whose::Machine
+                if refusal.whose == LimitOwner::Machine
                     && refusal.used <= refusal.limit.saturating_mul(2)
                     && !self.has_most(owner, kind) =>
             {
@@ -283,8 +287,8 @@ impl Books {
     }
 
     fn has_most(&self, owner: Principal, kind: Kind) -> bool {
-        let own = self.firm(owner, kind);
-        self.held.keys().all(|other| self.firm(*other, kind) <= own)
+        let own = self.used_without_spare(owner, kind);
+        self.holds.keys().all(|other| self.used_without_spare(*other, kind) <= own)
     }
 
     /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
@@ -293,7 +297,7 @@ impl Books {
         match self.limit(owner, kind) {
             Some(limit) if used > limit.saturating_mul(times) => {
                 let by = self.shares(owner, kind);
-                Err(Refusal { kind, whose: Whose::User, wanted: 0, used, limit, by })
+                Err(Refusal { kind, whose: LimitOwner::User, wanted: 0, used, limit, by })
             }
             Some(_) | None => Ok(()),
         }
@@ -307,15 +311,15 @@ impl Books {
     }
 
     #[must_use]
-    pub fn held(&self, owner: Principal, id: HoldId, kind: Kind) -> u64 {
-        self.held.get(&owner).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
+    pub fn amount_of(&self, owner: Principal, id: HoldId, kind: Kind) -> u64 {
+        self.holds.get(&owner).and_then(|holds| holds.get(&id)).map_or(0, |hold| hold.amounts.get(kind))
     }
 
     pub fn release(&mut self, owner: Principal, id: HoldId) {
-        let Some(holds) = self.held.get_mut(&owner) else { return };
+        let Some(holds) = self.holds.get_mut(&owner) else { return };
         holds.remove(&id);
         if holds.is_empty() {
-            self.held.remove(&owner);
+            self.holds.remove(&owner);
         }
     }
 
@@ -329,22 +333,22 @@ impl Books {
     /// A refusal if the user has no tokens left on `day`.
     pub fn may_spend(&mut self, owner: Principal, day: u64) -> Result<(), Refusal> {
         self.on(owner, day);
-        if controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
+        if security_controls::holds("token_quota") { self.check_kind(owner, Kind::Tokens, 1) } else { Ok(()) }
     }
 
-    fn on(&mut self, owner: Principal, day: u64) -> &mut Spent {
+    fn on(&mut self, owner: Principal, day: u64) -> &mut SpentTokens {
         self.spent.retain(|_, spent| spent.day >= day);
-        self.spent.entry(owner).or_insert_with(|| Spent { day, by: BTreeMap::new() })
+        self.spent.entry(owner).or_insert_with(|| SpentTokens { day, by: BTreeMap::new() })
     }
 
     /// The user's largest holders, the largest first.
     fn shares(&self, owner: Principal, kind: Kind) -> Vec<Share> {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-        let held = self.held.get(&owner).into_iter().flat_map(BTreeMap::values);
-        let held = held.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
+        let holds = self.holds.get(&owner).into_iter().flat_map(BTreeMap::values);
+        let amounts = holds.map(|hold| (hold.by.as_str(), hold.amounts.get(kind)));
         let spent = self.spent.get(&owner).filter(|_| kind == Kind::Tokens);
         let spent = spent.into_iter().flat_map(|spent| spent.by.iter()).map(|(by, sum)| (by.as_str(), *sum));
-        for (by, amount) in held.chain(spent).filter(|(_, amount)| *amount > 0) {
+        for (by, amount) in amounts.chain(spent).filter(|(_, amount)| *amount > 0) {
             let sum = sums.entry(by).or_default();
             *sum = sum.saturating_add(amount);
         }
@@ -397,11 +401,11 @@ mod tests {
         let job = || Amounts::of([(Kind::Jobs, 1)]);
         books.take(Principal::ANN, "a", job()).unwrap();
         books.take(Principal::ANN, "a", job()).unwrap();
-        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, Whose::User);
+        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, LimitOwner::User);
         books.take(Principal::BOB, "b", job()).unwrap();
         let refusal = books.take(Principal::BOB, "b", job()).unwrap_err();
         // The refusal does not name the sessions of another user.
-        assert_eq!((refusal.whose, refusal.used, refusal.by), (Whose::Machine, 3, vec![]));
+        assert_eq!((refusal.whose, refusal.used, refusal.by), (LimitOwner::Machine, 3, vec![]));
     }
 
     #[test]
@@ -428,7 +432,10 @@ mod tests {
         books.tolerates(Principal::ANN, Kind::Workspace, 2).unwrap();
         books.measure(Principal::ANN, a, Kind::Workspace, 10).unwrap();
         assert_eq!(
-            (books.held(Principal::ANN, a, Kind::Workspace), books.held(Principal::BOB, a, Kind::Workspace)),
+            (
+                books.amount_of(Principal::ANN, a, Kind::Workspace),
+                books.amount_of(Principal::BOB, a, Kind::Workspace)
+            ),
             (10, 0)
         );
     }
@@ -440,7 +447,7 @@ mod tests {
         books.grow(Principal::ANN, a, Kind::Journal, 70).unwrap();
         let refusal = books.grow(Principal::ANN, a, Kind::Journal, 40).unwrap_err();
         assert_eq!(
-            (refusal.used, refusal.wanted, books.held(Principal::ANN, a, Kind::Journal)),
+            (refusal.used, refusal.wanted, books.amount_of(Principal::ANN, a, Kind::Journal)),
             (70, 40, 70)
         );
         // `add` ignores the limit, and the next `grow` is refused.
@@ -454,7 +461,7 @@ mod tests {
         let b = books.keep(Principal::ANN, "b", Amounts::default());
         books.grow(Principal::ANN, b, Kind::Journal, 90).unwrap();
         assert_eq!(
-            (books.used(Principal::ANN, Kind::Journal), books.room(Principal::ANN, Kind::Journal)),
+            (books.used(Principal::ANN, Kind::Journal), books.spare_room(Principal::ANN, Kind::Journal)),
             (190, 10)
         );
         assert!(books.tolerates(Principal::ANN, Kind::Journal, 1).is_err());

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, oneshot};
 use super::books::{Amounts, Books, HoldId};
 use super::refusal::Refusal;
 use crate::config::{Limits, Quota};
-use crate::fair_queue::{FairQueue, Full, Place};
+use crate::fair_queue::{FairQueue, Full, QueueTicket};
 use crate::memory::{Memory, Pool, keep_small};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -20,7 +20,7 @@ const WAITING_PER_USER: usize = 1024;
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
     /// Notified when spare holds, such as journals of removed sessions, take a user above its limit.
-    crowded: Arc<Notify>,
+    crowded_notify: Arc<Notify>,
     /// Memory is not in the books: it is taken and given back far more often, and by work without a name.
     memory: Memory,
 }
@@ -58,7 +58,7 @@ pub struct Gauge {
 #[derive(Debug)]
 pub struct PermitWaiter {
     ledger: Ledger,
-    place: Place,
+    ticket: QueueTicket,
     granted: oneshot::Receiver<Permit>,
 }
 
@@ -77,7 +77,7 @@ impl PermitWaiter {
 impl Drop for PermitWaiter {
     fn drop(&mut self) {
         // A waiter that leaves may stop blocking those behind it, which may want less.
-        let left = self.ledger.inner.lock().waiting.remove(self.place);
+        let left = self.ledger.inner.lock().waiting.remove(self.ticket);
         if left.is_some() {
             self.ledger.serve();
         }
@@ -90,7 +90,7 @@ impl Ledger {
         let (books, waiting) = (Books::new(quota), FairQueue::new(WAITING_PER_USER));
         let memory =
             Memory::new(quota.everyone.get(Kind::DaemonMemory), quota.machine.get(Kind::DaemonMemory));
-        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default(), memory }
+        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded_notify: Arc::default(), memory }
     }
 
     fn permit(&self, owner: Principal, id: HoldId) -> Permit {
@@ -118,7 +118,7 @@ impl Ledger {
     /// Waits in turn with other users. Only amounts above the limits, or one waiter too many, are refused.
     pub fn wait(&self, owner: Principal, by: &str, amounts: Amounts) -> Result<PermitWaiter, Problem> {
         let (grant, granted) = oneshot::channel();
-        let place = {
+        let ticket = {
             let mut inner = self.inner.lock();
             inner.books.check_alone(owner, &amounts)?;
             let waiter = Waiter { by: by.to_owned(), amounts, granted: grant };
@@ -128,7 +128,7 @@ impl Ledger {
             })?
         };
         self.serve();
-        Ok(PermitWaiter { ledger: self.clone(), place, granted })
+        Ok(PermitWaiter { ledger: self.clone(), ticket, granted })
     }
 
     /// Grants all permits that can be granted, user by user.
@@ -163,13 +163,13 @@ impl Ledger {
     }
 
     /// Waits until spare holds take a user, or the machine, above its limit.
-    pub async fn crowded(&self) {
-        self.crowded.notified().await;
+    pub async fn wait_until_crowded(&self) {
+        self.crowded_notify.notified().await;
     }
 
     fn tell_crowded(&self, owner: Principal, kind: Kind) {
         if self.inner.lock().books.is_crowded(owner, kind) {
-            self.crowded.notify_one();
+            self.crowded_notify.notify_one();
         }
     }
 
@@ -207,8 +207,8 @@ impl Ledger {
     }
 
     #[must_use]
-    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
-        self.inner.lock().books.room(owner, kind)
+    pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.spare_room(owner, kind)
     }
 
     #[must_use]
@@ -250,7 +250,7 @@ impl Gauge {
     /// The amount of `kind` that the hold has.
     #[must_use]
     pub fn own(&self, kind: Kind) -> u64 {
-        self.ledger.inner.lock().books.held(self.owner, self.id, kind)
+        self.ledger.inner.lock().books.amount_of(self.owner, self.id, kind)
     }
 
     /// An error if the user has more than `times` times the limit.

@@ -13,4 +13,4 @@ mod refusal;
 
 pub use books::{Amounts, Books, HoldId};
 pub use ledger::{Gauge, Ledger, Permit, PermitWaiter};
-pub use refusal::{Refusal, Whose, show_amount};
+pub use refusal::{LimitOwner, Refusal, show_amount};

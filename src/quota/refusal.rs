@@ -5,7 +5,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::{Kind, Share, Unit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum LimitOwner {
     User,
     /// The limit for all users together. The refusal does not name the holders, because they may belong to other users.
     Machine,
@@ -14,7 +14,7 @@ pub enum Whose {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub kind: Kind,
-    pub whose: Whose,
+    pub whose: LimitOwner,
     pub wanted: u64,
     pub used: u64,
     pub limit: u64,
@@ -36,8 +36,8 @@ impl Refusal {
         let Self { kind, wanted, used, limit, .. } = self;
         let show = |amount| show_amount(*kind, amount);
         let whose = match self.whose {
-            Whose::User => "your quota of",
-            Whose::Machine => "all that this machine has of",
+            LimitOwner::User => "your quota of",
+            LimitOwner::Machine => "all that this machine has of",
         };
         let asked = match wanted {
             0 => String::new(),
@@ -48,20 +48,20 @@ impl Refusal {
         let by = if by.is_empty() { String::new() } else { format!(" (by {})", by.join(", ")) };
         // How much all users have is the concern of administrators alone.
         let used = match self.whose {
-            Whose::User => format!("{} of {} are used{by}", show(*used), show(*limit)),
-            Whose::Machine => format!("it has {}", show(*limit)),
+            LimitOwner::User => format!("{} of {} are used{by}", show(*used), show(*limit)),
+            LimitOwner::Machine => format!("it has {}", show(*limit)),
         };
         format!("{whose} {kind} is used up: {used}{asked}")
     }
 
     fn hint(&self) -> String {
         let setting = match self.whose {
-            Whose::User => format!("quota.{}", self.kind.name()),
-            Whose::Machine => format!("machine.{}", self.kind.name()),
+            LimitOwner::User => format!("quota.{}", self.kind.name()),
+            LimitOwner::Machine => format!("machine.{}", self.kind.name()),
         };
-        let free = match (self.whose, self.kind) {
+        let remedy = match (self.whose, self.kind) {
             _ if self.wanted > self.limit => "ask for less",
-            (Whose::Machine, _) | (_, Kind::Cells | Kind::DaemonMemory) => "try again later",
+            (LimitOwner::Machine, _) | (_, Kind::Cells | Kind::DaemonMemory) => "try again later",
             (_, Kind::Tokens) => "wait until tomorrow (UTC)",
             (_, Kind::Jobs) => "wait for a job to end",
             (_, Kind::Workspace) => "remove files, or a session with `belljar rm`",
@@ -70,7 +70,7 @@ impl Refusal {
                 "remove a session with `belljar rm`"
             }
         };
-        format!("{free}, or have `{setting}` raised; `belljar quota` shows all of it")
+        format!("{remedy}, or have `{setting}` raised; `belljar quota` shows all of it")
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
         let share = |by: &str, amount| Share { by: by.into(), amount };
         let refusal = Refusal {
             kind: Kind::Memory,
-            whose: Whose::User,
+            whose: LimitOwner::User,
             wanted: 2 << 30,
             used: 7 << 30,
             limit: 8 << 30,
@@ -121,7 +121,7 @@ mod tests {
         );
         let machine = Refusal {
             kind: Kind::Cpus,
-            whose: Whose::Machine,
+            whose: LimitOwner::Machine,
             wanted: 1500,
             used: 2000,
             limit: 3250,

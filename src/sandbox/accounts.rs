@@ -10,11 +10,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::user_database::{self, Users};
+use crate::security_controls;
 
 /// The account name of each user id; `None` for an id without an account.
 type Names = BTreeMap<Principal, Option<String>>;
@@ -76,7 +76,7 @@ impl Accounts {
     /// (`control::caller`). While the user database does not answer, the last known answer holds, which is the list's.
     /// This may wait for the user database, so it is called on threads of the user (`workspace::owner::run`).
     pub fn check(&self, user: Principal) -> Result<(), Problem> {
-        if !self.knows(user) || !controls::holds("reused_ids_stop_acting") {
+        if !self.knows(user) || !security_controls::holds("reused_ids_stop_acting") {
             return Ok(());
         }
         let Ok(who) = self.users.get(&user.uid()) else { return Ok(()) };
@@ -84,15 +84,16 @@ impl Accounts {
         let Some(before) = self.other_before(user, name) else { return Ok(()) };
         let what = format!(
             "this session was made by {}, and user id {user} is {} by now: it does nothing in that user's name any more",
-            said(before.as_deref()),
-            said(name)
+            account_name(before.as_deref()),
+            account_name(name)
         );
         Err(Problem::new(Code::Forbidden, what).hint(self.way_out(user)))
     }
 
     /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
     pub fn refusal(&self, user: Principal, before: Option<&str>) -> Problem {
-        let what = format!("user id {user} was {}, and its sessions or jobs are still here", said(before));
+        let what =
+            format!("user id {user} was {}, and its sessions or jobs are still here", account_name(before));
         Problem::new(Code::Forbidden, what).hint(self.way_out(user))
     }
 
@@ -104,7 +105,7 @@ impl Accounts {
     }
 }
 
-fn said(account: Option<&str>) -> String {
+fn account_name(account: Option<&str>) -> String {
     account.map_or_else(|| "no account".to_owned(), |name| format!("the account `{name}`"))
 }
 
@@ -115,9 +116,9 @@ fn write(file: &Path, names: &Names) -> std::io::Result<()> {
         format!("{text}{user}{name}\n")
     });
     let mut options = std::fs::OpenOptions::new();
-    let mut written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-    written.write_all(text.as_bytes())?;
-    written.sync_all()?;
+    let mut draft_file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+    draft_file.write_all(text.as_bytes())?;
+    draft_file.sync_all()?;
     std::fs::rename(draft, file)
 }
 
@@ -126,7 +127,7 @@ impl Accounts {
     /// A list in which the id belongs to `before`, on a machine where every id is the account `ann`.
     pub(crate) fn of_ann(home: &Path, user: Principal, before: &str) -> Self {
         let users = user_database::Lookups::new(|_| {
-            Ok(Arc::new(user_database::Who { name: Some("ann".into()), ..Default::default() }))
+            Ok(Arc::new(user_database::UserInfo { name: Some("ann".into()), ..Default::default() }))
         });
         let accounts = Self { users, ..Self::load(home.join("accounts")) };
         accounts.note(user, Some(before)).unwrap();

@@ -1,22 +1,22 @@
 //! Chooses the backend: the one that was named, or the first that works. It never isolates less than the configuration
 //! demands, and it is never `process` unless that was named.
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::sandbox::backend::SandboxBackend as _;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::Choice;
+use crate::security_controls;
 
 impl Launcher {
     /// Chooses the backend for a session. Not every backend has a requested image.
-    pub async fn choose(&self, wish: Backend, image: Option<&str>) -> Result<Choice, Problem> {
+    pub async fn choose(&self, requested: Backend, image: Option<&str>) -> Result<Choice, Problem> {
         let minimum = self.settings.sandbox.minimum_isolation;
-        if wish != Backend::Auto {
-            self.permits(wish)?;
+        if requested != Backend::Auto {
+            self.permits(requested)?;
         }
         let named = |backend| Choice { backend, why: String::new() };
-        let choice = match wish {
+        let choice = match requested {
             Backend::Docker => named(Backend::Docker),
             Backend::Bubblewrap => {
                 self.backend(Backend::Bubblewrap).check(image).await?;
@@ -36,7 +36,7 @@ impl Launcher {
         tracing::info!(
             backend = choice.backend.name(),
             why = choice.why,
-            asked = wish.name(),
+            asked = requested.name(),
             "backend chosen"
         );
         Ok(choice)
@@ -49,7 +49,7 @@ impl Launcher {
             return Err(problem);
         }
         let bare = backend == Backend::Process && self.service.system;
-        if bare && controls::holds("root_runs_no_plain_processes") {
+        if bare && security_controls::holds("root_runs_no_plain_processes") {
             return Err(Problem::new(Code::Forbidden, "a daemon of root runs no code without isolation")
                 .hint("start a daemon as an ordinary user for the backend `process`"));
         }
@@ -58,10 +58,10 @@ impl Launcher {
 
     /// The reasons why no sandbox can be made at all, one sentence for each backend that could serve.
     pub async fn troubles(&self) -> Vec<String> {
-        self.looks.troubles(self.look_for_troubles()).await
+        self.health_checks.troubles(self.find_troubles()).await
     }
 
-    async fn look_for_troubles(&self) -> Vec<String> {
+    async fn find_troubles(&self) -> Vec<String> {
         let Err(engine) = self.docker.ping().await else { return Vec::new() };
         let jail = if self.settings.sandbox.needs_engine() {
             None
@@ -77,7 +77,7 @@ impl Launcher {
 }
 
 fn too_little(backend: Backend, minimum: Isolation) -> Option<Problem> {
-    (backend.isolation() < minimum && controls::holds("minimum_isolation")).then(|| {
+    (backend.isolation() < minimum && security_controls::holds("minimum_isolation")).then(|| {
         let (name, minimum) = (backend.name(), minimum.name());
         Problem::new(
             Code::Forbidden,
@@ -166,7 +166,7 @@ mod tests {
             Code::ImageForbidden
         );
         let missing = Problem::new(Code::ImageMissing, "not there").hint("pull it");
-        let told = first_that_works(Err(missing), Some(Err(no_jail())), Some("x")).unwrap_err();
-        assert_eq!((told.code, told.hint.as_deref()), (Code::ImageMissing, Some("pull it")));
+        let problem = first_that_works(Err(missing), Some(Err(no_jail())), Some("x")).unwrap_err();
+        assert_eq!((problem.code, problem.hint.as_deref()), (Code::ImageMissing, Some("pull it")));
     }
 }

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use crate::config::show_size;
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::facts::read_small;
+use crate::security_controls;
 
 /// A refusal while less than `reserve` bytes are available.
 pub(super) fn check(reserve: u64) -> Result<(), Problem> {
@@ -16,7 +16,7 @@ pub(super) fn check(reserve: u64) -> Result<(), Problem> {
 /// If the kernel does not tell what is available, the check passes.
 fn judge(available: Option<u64>, reserve: u64) -> Result<(), Problem> {
     match available {
-        Some(available) if available < reserve && controls::holds("memory_reserve") => Err(Problem::new(
+        Some(available) if available < reserve && security_controls::holds("memory_reserve") => Err(Problem::new(
             Code::QuotaExceeded,
             format!(
                 "no sandbox can be made: this machine has {} of memory available, less than the {} that are left to \

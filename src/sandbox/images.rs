@@ -1,9 +1,9 @@
 //! The images that sessions may name, with any backend.
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
 use crate::protocol::text::quotable;
+use crate::security_controls;
 
 /// The images that may be tried for a request, in order.
 pub(in crate::sandbox) fn candidates<'a>(
@@ -14,7 +14,7 @@ pub(in crate::sandbox) fn candidates<'a>(
         return Ok(allowed.iter().map(String::as_str).collect());
     };
     let is_allowed = allowed.iter().any(|image| tagged(image) == tagged(requested));
-    if is_allowed || !controls::holds("images_are_on_a_list") {
+    if is_allowed || !security_controls::holds("images_are_on_a_list") {
         return Ok(vec![requested]);
     }
     Err(Problem::new(Code::ImageForbidden, format!("the image `{}` is not allowed", quotable(requested)))

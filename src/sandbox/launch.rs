@@ -17,8 +17,8 @@ use crate::sandbox::backend::jail::{Jails, Walls};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
+use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
-use crate::sandbox::looks::Looks;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::{Service, Workspace};
@@ -41,7 +41,7 @@ pub struct Launcher {
     /// The accounts whose sessions and jobs are here.
     pub accounts: Accounts,
     claims: Arc<Claims>,
-    pub(super) looks: Looks,
+    pub(super) health_checks: HealthChecks,
     /// Compiled kernels by image id.
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
     /// Held while a kernel is compiled, because one user id compiles them all.
@@ -76,7 +76,7 @@ impl Launcher {
             paths,
             instance,
             claims,
-            looks: Looks::default(),
+            health_checks: HealthChecks::default(),
             kernels: Mutex::default(),
             compiling: tokio::sync::Mutex::default(),
         }
@@ -201,11 +201,11 @@ impl Launcher {
         workspace: &Workspace,
     ) -> Result<Option<Sandbox>, Problem> {
         let path = self.paths.sandboxes_dir().join(&receipt.sandbox.0);
-        let held = self.backend(receipt.backend).adopt(receipt, &path).await?;
+        let backend_sandbox = self.backend(receipt.backend).adopt(receipt, &path).await?;
         // From here on the folder is removed together with the sandbox.
         let claim = self.claims.claim(&receipt.sandbox);
         let folder = Folder::of(path);
-        let Some(held) = held else { return Ok(None) };
+        let Some(backend_sandbox) = backend_sandbox else { return Ok(None) };
         let mut spec = match self.spec(&receipt.sandbox, wanted, workspace, receipt.image.clone()) {
             Ok(spec) => spec,
             Err(error) => {
@@ -214,7 +214,7 @@ impl Launcher {
             }
         };
         (spec.backend, spec.limits.cpus) = (receipt.backend, receipt.limits.cpus);
-        let sandbox = Sandbox::new(held, spec, String::new(), folder, claim);
+        let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim);
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
     }
@@ -222,7 +222,8 @@ impl Launcher {
 
 impl Prepared {
     pub async fn start(self) -> Result<Sandbox, Problem> {
-        let held = self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
-        Ok(Sandbox::new(held, self.spec, self.why, self.folder, self.claim))
+        let backend_sandbox =
+            self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
+        Ok(Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim))
     }
 }

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::controls;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::sandbox::spec::SandboxRequest;
+use crate::security_controls;
 
 /// The most classes of which sandboxes wait; the one that was asked for least lately gives way to another.
 const CLASSES: usize = 4;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 
-/// What a waiting sandbox and a request have in common if the one can serve the other.
+/// The properties of a sandbox that a request names. A waiting sandbox can serve a request of the same class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     pub backend: Backend,
@@ -57,8 +57,9 @@ pub struct Machine {
     pub is_busy: bool,
     /// Less memory is available than is to be left to everything else.
     pub is_short: bool,
-    /// What the waiting sandboxes take, and what one more is expected to.
+    /// The memory that the waiting sandboxes take.
     pub held_bytes: u64,
+    /// The memory that one more sandbox is expected to take.
     pub next_bytes: u64,
 }
 
@@ -72,7 +73,7 @@ pub struct Counts {
     pub failures: u64,
 }
 
-struct Asked {
+struct RequestedClass {
     class: Class,
     times: u64,
     last: Instant,
@@ -82,7 +83,7 @@ struct Asked {
 pub struct Shelf<T> {
     bounds: Bounds,
     /// The class that was asked for last is the last.
-    classes: Vec<Asked>,
+    classes: Vec<RequestedClass>,
     /// The one that has waited longest is the first.
     waiting: Vec<(Class, T)>,
     starting: Option<Class>,
@@ -129,19 +130,19 @@ impl<T> Shelf<T> {
     pub fn claim(&mut self, class: &Class, now: Instant) -> Option<T> {
         self.ask(class, now);
         let found = self.waiting.iter().position(|(waits, _)| {
-            waits == class || !controls::holds("waiting_sandboxes_are_of_the_class_asked_for")
+            waits == class || !security_controls::holds("waiting_sandboxes_are_of_the_class_asked_for")
         });
         match found {
             Some(_) => self.counts.hits += 1,
             None => self.counts.misses += 1,
         }
-        found.map(|place| self.waiting.remove(place).1)
+        found.map(|index| self.waiting.remove(index).1)
     }
 
     fn ask(&mut self, class: &Class, now: Instant) {
         let known = self.classes.iter().position(|asked| asked.class == *class);
-        let times = known.map_or(0, |place| self.classes.remove(place).times);
-        self.classes.push(Asked { class: class.clone(), times: times + 1, last: now });
+        let times = known.map_or(0, |index| self.classes.remove(index).times);
+        self.classes.push(RequestedClass { class: class.clone(), times: times + 1, last: now });
         if self.classes.len() > CLASSES {
             self.classes.remove(0);
         }
@@ -173,7 +174,8 @@ impl<T> Shelf<T> {
     /// The class of which a sandbox is missing; the one that was asked for last goes first.
     fn lacking(&self) -> Option<Class> {
         let count = |class: &Class| self.waiting.iter().filter(|(waits, _)| waits == class).count();
-        let lacks = |asked: &&Asked| asked.times >= ASKED_BEFORE && count(&asked.class) < self.bounds.size;
+        let lacks =
+            |asked: &&RequestedClass| asked.times >= ASKED_BEFORE && count(&asked.class) < self.bounds.size;
         self.classes.iter().rev().find(lacks).map(|asked| asked.class.clone())
     }
 

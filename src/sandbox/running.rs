@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::controls;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
@@ -16,16 +15,17 @@ use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
 use crate::sandbox::spec::SandboxSpec;
+use crate::security_controls;
 
 /// A sandbox that was started. Dropping this value leaves the sandbox running.
 pub struct Sandbox {
-    held: Box<dyn RunningSandbox>,
+    handle: Box<dyn RunningSandbox>,
     removed: AtomicBool,
     spec: SandboxSpec,
     /// The reason why this backend was chosen.
     why: String,
     folder: Folder,
-    lifted: Mutex<Lifted>,
+    lifted: Mutex<LiftedCpuLimit>,
     /// Opened when they are first needed.
     counters: OnceLock<Arc<CounterFiles>>,
     _claim: Claim,
@@ -35,20 +35,20 @@ impl Deref for Sandbox {
     type Target = dyn RunningSandbox;
 
     fn deref(&self) -> &Self::Target {
-        self.held.as_ref()
+        self.handle.as_ref()
     }
 }
 
 impl Sandbox {
     pub(super) fn new(
-        held: Box<dyn RunningSandbox>,
+        handle: Box<dyn RunningSandbox>,
         spec: SandboxSpec,
         why: String,
         folder: Folder,
         claim: Claim,
     ) -> Self {
         Self {
-            held,
+            handle,
             removed: AtomicBool::new(false),
             spec,
             why,
@@ -66,20 +66,20 @@ impl Sandbox {
     pub fn lift_cpu_limit(self: &Arc<Self>) -> CpuLimitLifted {
         let mut lifted = self.lifted.lock();
         lifted.times += 1;
-        if lifted.times == 1 && controls::holds("cpu_limit_is_lifted_to_kill") {
-            lifted.done = self.held.limit_cpus(None);
+        if lifted.times == 1 && security_controls::holds("cpu_limit_is_lifted_to_kill") {
+            lifted.done = self.handle.limit_cpus(None);
         }
         CpuLimitLifted(Arc::clone(self))
     }
 
     /// Restores the limit on the sandbox's CPU time, also where an earlier daemon lifted it and died.
     pub(super) fn limit_cpus_again(&self) -> bool {
-        self.held.limit_cpus(Some(self.spec.limits.cpus))
+        self.handle.limit_cpus(Some(self.spec.limits.cpus))
     }
 
     /// What the kernel counts in the sandbox; shared, because open files are few.
     pub fn counters(&self) -> &Arc<CounterFiles> {
-        let open = || Arc::new(self.held.cgroup().map(CounterFiles::open).unwrap_or_default());
+        let open = || Arc::new(self.handle.cgroup().map(CounterFiles::open).unwrap_or_default());
         self.counters.get_or_init(open)
     }
 
@@ -89,7 +89,7 @@ impl Sandbox {
 
     /// Reads the sandbox's properties back; an error names every difference from its spec.
     pub fn attest(&self, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        let receipt = self.held.attest(&self.spec, python, probe)?;
+        let receipt = self.handle.attest(&self.spec, python, probe)?;
         Ok(Receipt { chosen: self.why.clone(), ..receipt })
     }
 
@@ -104,7 +104,7 @@ impl Sandbox {
             }
             now
         };
-        if self.held.receipt(&self.spec, python, probe).map(carried).as_ref() == Some(before) {
+        if self.handle.receipt(&self.spec, python, probe).map(carried).as_ref() == Some(before) {
             return Ok(());
         }
         Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))
@@ -124,14 +124,14 @@ impl Sandbox {
 
     /// Kills and removes the sandbox, and returns when it is gone.
     pub async fn remove(&self) -> Result<(), Problem> {
-        let outcome = self.held.remove().await;
+        let outcome = self.handle.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
         outcome
     }
 }
 
 #[derive(Default)]
-struct Lifted {
+struct LiftedCpuLimit {
     /// The number of `CpuLimitLifted` guards.
     times: usize,
     /// Whether the backend lifted the limit.

@@ -51,8 +51,8 @@ impl UserSlots {
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let count = self.last.saturating_sub(self.first).max(1);
         let start = self.first + u32::try_from(random % u64::from(count)).unwrap_or(0);
-        let free = (start..self.last).chain(self.first..start).find(|uid| !taken.contains_key(uid));
-        let uid = free.ok_or_else(|| {
+        let free_uid = (start..self.last).chain(self.first..start).find(|uid| !taken.contains_key(uid));
+        let uid = free_uid.ok_or_else(|| {
             Problem::new(Code::TooMany, "all user ids for guests are in use")
                 .hint("raise `sandbox.uid_count`")
         })?;

@@ -8,10 +8,10 @@ pub mod seccomp;
 use std::path::{Path, PathBuf};
 
 use crate::config::Sandbox as Settings;
-use crate::controls;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::sandbox::kernel::files::GUARDIAN_FILE;
+use crate::security_controls;
 
 /// Paths inside the sandbox.
 pub const WORKSPACE: &str = "/workspace";
@@ -188,8 +188,10 @@ pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String
         format!("OPENBLAS_NUM_THREADS={threads}"),
         format!("MKL_NUM_THREADS={threads}"),
     ];
-    list.extend(controls::handed_on().map(|(name, value)| format!("{name}={}", value.to_string_lossy())));
-    if !controls::holds("environment_is_a_list") {
+    list.extend(
+        security_controls::handed_on().map(|(name, value)| format!("{name}={}", value.to_string_lossy())),
+    );
+    if !security_controls::holds("environment_is_a_list") {
         list.extend(std::env::vars().map(|(name, value)| format!("{name}={value}")));
     }
     list

@@ -8,7 +8,7 @@ const SUBORDINATE_IDS: &str = "/etc/subuid";
 const ACCOUNTS: &str = "/etc/passwd";
 
 #[derive(Debug, PartialEq, Eq)]
-struct Lent {
+struct LentRange {
     to: String,
     ids: Range<u64>,
 }
@@ -28,7 +28,7 @@ pub fn taken(first: u32, count: u32) -> Option<String> {
 
 fn taken_by(lists: &str, accounts: &str, first: u32, count: u32) -> Option<String> {
     let guests = u64::from(first)..u64::from(first) + u64::from(count);
-    let overlaps = |lent: &Lent| lent.ids.start < guests.end && guests.start < lent.ids.end;
+    let overlaps = |lent: &LentRange| lent.ids.start < guests.end && guests.start < lent.ids.end;
     if let Some(lent) = lent(lists).into_iter().find(overlaps) {
         let Range { start, end } = lent.ids;
         let last = end.saturating_sub(1);
@@ -41,12 +41,12 @@ fn taken_by(lists: &str, accounts: &str, first: u32, count: u32) -> Option<Strin
     })
 }
 
-fn lent(lists: &str) -> Vec<Lent> {
+fn lent(lists: &str) -> Vec<LentRange> {
     let parse = |line: &str| {
         let mut fields = line.trim().split(':');
         let (to, first, count) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
         let ids = first..u64::checked_add(first, count)?;
-        Some(Lent { to: to.to_owned(), ids })
+        Some(LentRange { to: to.to_owned(), ids })
     };
     lists.lines().filter_map(parse).collect()
 }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn ranges_are_read() {
         assert_eq!(lent(LISTS).len(), 2);
-        assert_eq!(lent(LISTS)[1], Lent { to: "bob".into(), ids: 165_536..231_072 });
+        assert_eq!(lent(LISTS)[1], LentRange { to: "bob".into(), ids: 165_536..231_072 });
     }
 
     #[test]

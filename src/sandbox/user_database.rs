@@ -25,7 +25,7 @@ const KEYS: usize = 1024;
 const QUESTIONS: usize = 16;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Who {
+pub struct UserInfo {
     /// `None` for an id without an account, as are the ids below.
     pub name: Option<String>,
     pub ids: Option<Arc<Ids>>,
@@ -43,11 +43,11 @@ pub struct Unanswered;
 #[derive(Clone, Debug)]
 pub struct Lookups<K, T> {
     question: fn(&K) -> nix::Result<T>,
-    shared: Arc<(Mutex<Known<K, T>>, Condvar)>,
+    shared: Arc<(Mutex<LookupState<K, T>>, Condvar)>,
 }
 
 #[derive(Debug)]
-struct Known<K, T> {
+struct LookupState<K, T> {
     entries: HashMap<K, Entry<T>>,
     open_questions: usize,
 }
@@ -72,7 +72,7 @@ where
 {
     #[must_use]
     pub fn new(question: fn(&K) -> nix::Result<T>) -> Self {
-        let known = Known { entries: HashMap::new(), open_questions: 0 };
+        let known = LookupState { entries: HashMap::new(), open_questions: 0 };
         Self { question, shared: Arc::new((Mutex::new(known), Condvar::new())) }
     }
 
@@ -121,7 +121,7 @@ where
     }
 
     /// Puts the question; whether it could be put.
-    fn ask(&self, key: &K, known: &mut Known<K, T>) -> bool {
+    fn ask(&self, key: &K, known: &mut LookupState<K, T>) -> bool {
         let (lookups, asked_key) = (self.clone(), key.clone());
         let thread = std::thread::Builder::new().name("user-database".into());
         let begun = thread.spawn(move || {
@@ -163,7 +163,7 @@ where
     }
 }
 
-impl<K: Clone + Eq + Hash, T> Known<K, T> {
+impl<K: Clone + Eq + Hash, T> LookupState<K, T> {
     /// Forgets the oldest answer when there are too many; a key that is being asked stays.
     fn make_room(&mut self) {
         if self.entries.len() < KEYS {
@@ -178,7 +178,7 @@ impl<K: Clone + Eq + Hash, T> Known<K, T> {
 }
 
 /// What is known of users by their ids.
-pub type Users = Lookups<u32, Arc<Who>>;
+pub type Users = Lookups<u32, Arc<UserInfo>>;
 
 /// The users of this machine, asked once for the whole process.
 #[must_use]
@@ -203,10 +203,10 @@ pub fn uid_of(name: String) -> Option<u32> {
     NAMES.get(&name).ok().flatten()
 }
 
-fn look_up(uid: u32) -> nix::Result<Who> {
+fn look_up(uid: u32) -> nix::Result<UserInfo> {
     let subordinate_to = subordinate::owner_of(uid);
     let Some(user) = User::from_uid(Uid::from_raw(uid))? else {
-        return Ok(Who { subordinate_to, ..Who::default() });
+        return Ok(UserInfo { subordinate_to, ..UserInfo::default() });
     };
     let name = CString::new(user.name.as_str()).map_err(|_| nix::Error::EINVAL)?;
     let (mut ids, mut groups) = (Vec::new(), Vec::new());
@@ -217,7 +217,7 @@ fn look_up(uid: u32) -> nix::Result<Who> {
     groups.sort();
     groups.dedup();
     let ids = Arc::new(Ids { uid, gid: user.gid.as_raw(), groups: ids });
-    Ok(Who { name: Some(user.name), ids: Some(ids), groups, subordinate_to })
+    Ok(UserInfo { name: Some(user.name), ids: Some(ids), groups, subordinate_to })
 }
 
 #[cfg(test)]
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(root.name.as_deref(), Some("root"));
         assert!(root.groups.contains(&"root".to_owned()), "{root:?}");
         assert_eq!(root.ids.as_ref().unwrap().gid, 0);
-        assert_eq!(*users().get(&3_999_999_999).unwrap(), Who::default());
+        assert_eq!(*users().get(&3_999_999_999).unwrap(), UserInfo::default());
         assert_eq!(uid_of("root".into()), Some(0));
         assert_eq!(uid_of("no-such-user".into()), None);
         assert!(is_nameless_group(3_999_999_999) && !is_nameless_group(0));

@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use crate::controls;
 use crate::protocol::limits::{CHECK_NESTING, CHECK_STEPS};
+use crate::security_controls;
 
 /// Bytes of text that one step looks at.
 const BYTES_A_STEP: usize = 32;
@@ -31,7 +31,7 @@ impl Budget {
     }
 
     pub fn charge(&mut self, steps: u64) -> Result<(), Stop> {
-        if controls::holds("schema_check_budget") {
+        if security_controls::holds("schema_check_budget") {
             self.steps = self.steps.checked_sub(steps).ok_or(Stop::TooLarge)?;
         }
         Ok(())

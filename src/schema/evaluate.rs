@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::budget::{Budget, Stop};
 use super::patterns::Patterns;
-use super::problem::{Problem, excerpt, shown};
+use super::problem::{Problem, excerpt, short_json};
 use super::references::target;
 
 /// The most problems reported for one value; a model does not need more to see its mistake.
@@ -72,7 +72,9 @@ impl<'c> Check<'c> {
                 self.budget.leave();
                 Ok(fits)
             }
-            Value::Bool(false) => self.problem(|| format!("False schema does not allow {}", shown(value))),
+            Value::Bool(false) => {
+                self.problem(|| format!("False schema does not allow {}", short_json(value)))
+            }
             _ => Ok(true),
         }
     }
@@ -131,7 +133,10 @@ impl<'c> Check<'c> {
             }
         }
         self.problem(|| {
-            format!("{} is not valid under any of the schemas listed in the 'anyOf' keyword", shown(value))
+            format!(
+                "{} is not valid under any of the schemas listed in the 'anyOf' keyword",
+                short_json(value)
+            )
         })
     }
 
@@ -149,7 +154,7 @@ impl<'c> Check<'c> {
             _ => "valid under more than one",
         };
         self.problem(|| {
-            format!("{} is {how_many} of the schemas listed in the 'oneOf' keyword", shown(value))
+            format!("{} is {how_many} of the schemas listed in the 'oneOf' keyword", short_json(value))
         })
     }
 
@@ -157,7 +162,7 @@ impl<'c> Check<'c> {
         if !self.quietly(schema, value)? {
             return Ok(true);
         }
-        self.problem(|| format!("{} is not allowed for {}", shown(schema), shown(value)))
+        self.problem(|| format!("{} is not allowed for {}", short_json(schema), short_json(value)))
     }
 
     fn conditional(&mut self, keywords: &Keywords, condition: &Value, value: &Value) -> Verdict {

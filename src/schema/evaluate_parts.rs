@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::equality::{are_unique, compare, count, integral, is_multiple, same};
 use super::evaluate::{Check, Keywords, Part, Verdict, list};
-use super::problem::{Problem, shown};
+use super::problem::{Problem, short_json};
 
 impl Check<'_> {
     pub(super) fn keyword_of_object(
@@ -34,10 +34,10 @@ impl Check<'_> {
             "dependentRequired" | "dependentSchemas" | "dependencies" => self.dependent(rule, value, fields),
             "propertyNames" => self.names(rule, fields),
             "minProperties" if length < limit() => {
-                self.problem(|| format!("{} has less than {} properties", shown(value), limit()))
+                self.problem(|| format!("{} has less than {} properties", short_json(value), limit()))
             }
             "maxProperties" if length > limit() => {
-                self.problem(|| format!("{} has more than {} properties", shown(value), limit()))
+                self.problem(|| format!("{} has more than {} properties", short_json(value), limit()))
             }
             _ => self.keyword_of_value(keyword, rule, value),
         }
@@ -123,7 +123,7 @@ impl Check<'_> {
             if !self.quietly(schema, &Value::String(name.clone()))? {
                 fits = self.problem(|| {
                     let name = Value::String(name.clone());
-                    format!("{} is no name of a field that {} allows", shown(&name), shown(schema))
+                    format!("{} is no name of a field that {} allows", short_json(&name), short_json(schema))
                 })?;
             }
         }
@@ -149,13 +149,13 @@ impl Check<'_> {
             }
             "contains" => self.contains(keywords, rule, value, items),
             "minItems" if length < limit() => {
-                self.problem(|| format!("{} has less than {} items", shown(value), limit()))
+                self.problem(|| format!("{} has less than {} items", short_json(value), limit()))
             }
             "maxItems" if length > limit() => {
-                self.problem(|| format!("{} has more than {} items", shown(value), limit()))
+                self.problem(|| format!("{} has more than {} items", short_json(value), limit()))
             }
             "uniqueItems" if rule == &Value::Bool(true) && !are_unique(items, &mut self.budget)? => {
-                self.problem(|| format!("{} has non-unique elements", shown(value)))
+                self.problem(|| format!("{} has non-unique elements", short_json(value)))
             }
             _ => self.keyword_of_value(keyword, rule, value),
         }
@@ -197,10 +197,10 @@ impl Check<'_> {
             return Ok(true);
         }
         self.problem(|| match found {
-            0 => format!("None of {} are valid under the given schema", shown(value)),
+            0 => format!("None of {} are valid under the given schema", short_json(value)),
             _ => format!(
                 "{} has {found} items that fit `contains`, which is not as many as expected",
-                shown(value)
+                short_json(value)
             ),
         })
     }
@@ -214,7 +214,7 @@ impl Check<'_> {
                 if same(rule, value, &mut self.budget)? {
                     return Ok(true);
                 }
-                self.problem_with(|path| Problem::other_than(path, shown(rule), value))
+                self.problem_with(|path| Problem::other_than(path, short_json(rule), value))
             }
             (_, Value::Number(number)) => self.keyword_of_number(keyword, rule, number),
             (_, Value::String(text)) => self.keyword_of_text(keyword, rule, value, text),
@@ -270,10 +270,10 @@ impl Check<'_> {
                 let (limit, length) = (count(rule).unwrap_or_default(), text.chars().count() as u64);
                 match keyword {
                     "minLength" if length < limit => {
-                        self.problem(|| format!("{} is shorter than {limit} characters", shown(value)))
+                        self.problem(|| format!("{} is shorter than {limit} characters", short_json(value)))
                     }
                     "maxLength" if length > limit => {
-                        self.problem(|| format!("{} is longer than {limit} characters", shown(value)))
+                        self.problem(|| format!("{} is longer than {limit} characters", short_json(value)))
                     }
                     _ => Ok(true),
                 }
@@ -282,7 +282,9 @@ impl Check<'_> {
                 if self.patterns.is_match(pattern, text, &mut self.budget)? {
                     return Ok(true);
                 }
-                self.problem(|| format!("expected a text that matches {}, got {}", shown(rule), shown(value)))
+                self.problem(|| {
+                    format!("expected a text that matches {}, got {}", short_json(rule), short_json(value))
+                })
             }
             _ => Ok(true),
         }

@@ -5,7 +5,7 @@
 mod arguments;
 mod budget;
 mod checker;
-mod circles;
+mod circular_references;
 mod equality;
 mod evaluate;
 mod evaluate_parts;

@@ -6,24 +6,24 @@ use super::budget::{Budget, Stop};
 use super::equality::same;
 use super::references::resolve;
 
-/// What following references in a row may cost.
+/// The most references in a row that are followed, so that a circle of references ends.
 const REFERENCE_STEPS: u64 = 64;
 const UNIONS: [&str; 2] = ["anyOf", "oneOf"];
 
 /// Returns true if the value changed. A value that is too large for this to end soon keeps the rest of its nulls.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) -> bool {
-    let mut dropping = Dropping { root: schema, budget: Budget::new(), changed: false };
+    let mut dropping = NullDropper { root: schema, budget: Budget::new(), changed: false };
     let _ = dropping.at(schema, value);
     dropping.changed
 }
 
-struct Dropping<'s> {
+struct NullDropper<'s> {
     root: &'s Value,
     budget: Budget,
     changed: bool,
 }
 
-impl<'s> Dropping<'s> {
+impl<'s> NullDropper<'s> {
     /// The recursion ends because each call goes deeper into the finite value, or from a union into a branch that is not
     /// a union.
     fn at(&mut self, schema: &'s Value, value: &mut Value) -> Result<(), Stop> {

@@ -3,7 +3,7 @@
 //! counterpart is refused by name. Nobody asks what a group captured: every group is written as one that captures
 //! nothing, because for those that capture the crate builds one more automaton that its size limit does not count.
 
-/// What stands for one character in a pattern.
+/// The part of a pattern that matches one character.
 enum Atom {
     Literal(char),
     /// A set of characters, as the crate writes it.
@@ -84,7 +84,7 @@ impl Reader<'_> {
     /// Reads what follows a `(`.
     fn group(&mut self, out: &mut String) -> Result<(), String> {
         out.push_str("(?");
-        if ["?=", "?!", "?<=", "?<!"].iter().any(|look| self.rest.starts_with(look)) {
+        if ["?=", "?!", "?<=", "?<!"].iter().any(|prefix| self.rest.starts_with(prefix)) {
             return Err("look-around".to_owned());
         }
         if self.skip("?<") || self.skip("?P<") {

@@ -56,11 +56,14 @@ impl Problem {
     }
 
     pub(super) fn other_than(path: &str, expected: String, actual: &Value) -> Self {
-        Self { path: path.to_owned(), kind: Kind::OtherThan { expected, actual: shown(actual) } }
+        Self { path: path.to_owned(), kind: Kind::OtherThan { expected, actual: short_json(actual) } }
     }
 
     pub(super) fn none_of(path: &str, options: &Value, actual: &Value) -> Self {
-        Self { path: path.to_owned(), kind: Kind::NoneOf { options: shown(options), actual: shown(actual) } }
+        Self {
+            path: path.to_owned(),
+            kind: Kind::NoneOf { options: short_json(options), actual: short_json(actual) },
+        }
     }
 
     #[must_use]
@@ -90,7 +93,7 @@ impl Problem {
 }
 
 /// The beginning of a value as JSON. No more of a large value is written out than is shown.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn short_json(value: &Value) -> String {
     let mut beginning = Beginning(Vec::new());
     // The only error is that there is enough of it.
     drop(serde_json::to_writer(&mut beginning, value));
@@ -106,11 +109,11 @@ impl Beginning {
 
 impl Write for Beginning {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = Self::BYTES - self.0.len();
-        if room == 0 {
+        let bytes_left = Self::BYTES - self.0.len();
+        if bytes_left == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        let taken = bytes.get(..bytes_left.min(bytes.len())).unwrap_or_default();
         self.0.extend_from_slice(taken);
         Ok(taken.len())
     }

@@ -255,12 +255,12 @@ mod tests {
         fn what_fits_the_strict_form_fits_the_real_one_after_the_way_back(
             timeout in prop::option::of(0u32..100), note in prop::option::of("[a-z]{0,3}"),
         ) {
-            let written = json!({"code": "1", "timeout": timeout, "note": note}).to_string();
+            let arguments = json!({"code": "1", "timeout": timeout, "note": note}).to_string();
             let valid = |schema: &Value, text: &str| {
                 crate::schema::Checker::new(schema).unwrap().fits(&serde_json::from_str(text).unwrap())
             };
-            prop_assert!(valid(&strict(&python_tool()).unwrap(), &written));
-            prop_assert!(valid(&python_tool(), &undo(&python_tool(), &written)));
+            prop_assert!(valid(&strict(&python_tool()).unwrap(), &arguments));
+            prop_assert!(valid(&python_tool(), &undo(&python_tool(), &arguments)));
         }
     }
 }

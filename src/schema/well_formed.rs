@@ -5,11 +5,11 @@
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-use super::circles::{self, Step};
+use super::circular_references::{self, Step};
 use super::equality::count;
 use super::keywords::{Form, form};
 use super::patterns::Patterns;
-use super::problem::{excerpt, shown};
+use super::problem::{excerpt, short_json};
 use super::references::target;
 use crate::protocol::limits::{JSON_DEPTH, SCHEMA_BYTES, SCHEMA_PARTS};
 
@@ -36,7 +36,7 @@ pub(super) fn check(schema: &Value) -> Result<Patterns, String> {
             walk.schema(next)?;
         }
     }
-    match circles::find(&walk.steps) {
+    match circular_references::find(&walk.steps) {
         Some(reference) => {
             Err(format!("`$ref` {:?} leads back to itself without going into a value", excerpt(reference)))
         }
@@ -85,7 +85,7 @@ impl<'a> Walk<'a> {
             }
             _ => Err(format!(
                 "it is no JSON Schema: a schema has to be an object or a boolean, and not {}",
-                shown(schema)
+                short_json(schema)
             )),
         }
     }
@@ -157,12 +157,16 @@ impl<'a> Walk<'a> {
             self.note_steps(schema, keyword, rule, known);
             return Ok(());
         }
-        Err(format!("it is no JSON Schema: `{keyword}` has to be {}, and not {}", form.words(), shown(rule)))
+        Err(format!(
+            "it is no JSON Schema: `{keyword}` has to be {}, and not {}",
+            form.words(),
+            short_json(rule)
+        ))
     }
 
     /// Notes the steps from a schema to those that its keyword added to the open ones.
     fn note_steps(&mut self, schema: &Value, keyword: &str, rule: &'a Value, known: usize) {
-        if circles::stays_at_the_value(keyword) {
+        if circular_references::stays_at_the_value(keyword) {
             let reference = if keyword == "$ref" { rule.as_str() } else { None };
             let from = std::ptr::from_ref(schema);
             let added = self.open.iter().skip(known);

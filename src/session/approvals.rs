@@ -44,7 +44,7 @@ pub struct Asker<'a> {
 
 #[derive(Clone, Debug, Default)]
 pub struct Approvals {
-    waiting: BTreeMap<String, Waiting>,
+    waiting: BTreeMap<String, WaitingApproval>,
     /// The number of all approvals so far, decided ones included.
     wanted: u64,
     /// The waiting approvals that nothing needs any more, and why: they have to be withdrawn.
@@ -54,7 +54,7 @@ pub struct Approvals {
 }
 
 #[derive(Clone, Debug)]
-struct Waiting {
+struct WaitingApproval {
     approval: Approval,
     since: Instant,
 }
@@ -67,7 +67,8 @@ impl Approvals {
                 let (now, age) = (Instant::now(), clock::since(&approval.asked_at));
                 let since = now.checked_sub(age).unwrap_or(now);
                 self.wanted += 1;
-                self.waiting.insert(approval.id.clone(), Waiting { approval: (**approval).clone(), since });
+                self.waiting
+                    .insert(approval.id.clone(), WaitingApproval { approval: (**approval).clone(), since });
             }
             EventBody::ApprovalDecided { id, decision, .. } => return self.decided(id, decision),
             EventBody::ToolBegun { cell, call } => drop(self.decisions.remove(&(*cell, *call))),
@@ -82,7 +83,7 @@ impl Approvals {
     }
 
     fn decided(&mut self, id: &str, decision: &Decision) -> Option<Approval> {
-        let Waiting { approval, .. } = self.waiting.remove(id)?;
+        let WaitingApproval { approval, .. } = self.waiting.remove(id)?;
         let is_void = self.void.remove(id).is_some();
         if let Some(call) = code_call(&approval).filter(|_| !is_void) {
             self.decisions.insert(call, decision.clone());
@@ -160,7 +161,7 @@ impl Approvals {
 
     /// Whether a person may decide so.
     pub fn check(&self, id: &str, decision: &Decision) -> Result<(), Problem> {
-        let Some(Waiting { approval, .. }) = self.waiting.get(id) else {
+        let Some(WaitingApproval { approval, .. }) = self.waiting.get(id) else {
             return Err(Problem::new(Code::NoSuchApproval, "nothing of this id waits for a decision")
                 .hint("list what waits with `belljar approve`"));
         };
@@ -183,7 +184,7 @@ impl Approvals {
     /// The decisions on approvals for which nobody decided in time.
     #[must_use]
     pub fn overdue(&self, now: Instant) -> Vec<(String, Decision)> {
-        let overdue = self.waiting.values().filter_map(|Waiting { approval, since }| {
+        let overdue = self.waiting.values().filter_map(|WaitingApproval { approval, since }| {
             let deadline = Duration::try_from_secs_f64(approval.deadline_s?).ok()?;
             let decision = match approval.by_default? {
                 DefaultDecision::Accept => Decision::Accept { code: None },

@@ -42,10 +42,10 @@ pub enum Phase {
 }
 
 /// A cell whose start is on its way into the journal.
-struct Beginning {
+struct BeginningCell {
     cell: CellNumber,
     /// Whether the start is in the journal, so that the cell only waits for a frozen sandbox.
-    written: bool,
+    is_written: bool,
     /// Whether a client interrupted the cell meanwhile.
     interrupted: bool,
 }
@@ -58,7 +58,7 @@ pub struct Machine<W> {
     /// The cells that have not ended.
     open: BTreeSet<CellNumber>,
     /// Cells that are beginning, in the order in which they began.
-    beginning: BTreeMap<u64, Beginning>,
+    beginning: BTreeMap<u64, BeginningCell>,
     begun: u64,
     cells: CellNumber,
     /// A note for the result of the next cell.
@@ -208,7 +208,7 @@ impl<W> Machine<W> {
                 self.wants_permit = false;
                 self.cancel_queue(&format!("The cell was not run: {}.", problem.message), &problem, out);
             }
-            Input::Started { begin, written } => self.started(begin, written, out),
+            Input::Started { begin, is_written } => self.started(begin, is_written, out),
             Input::PutBack(cell) => self.queue.put_back(cell, true),
             Input::Finished(cell) => {
                 self.touch(now);
@@ -317,8 +317,8 @@ impl<W> Machine<W> {
         // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };
-            start.missed += 1;
-            if start.missed < SANDBOXES_MISSED {
+            start.sandboxes_missed += 1;
+            if start.sandboxes_missed < SANDBOXES_MISSED {
                 self.queue.put_back(cell, false);
             } else {
                 self.give_up(cell, "Again and again the sandbox ended before the cell could run in it.", out);
@@ -348,7 +348,7 @@ impl<W> Machine<W> {
                 Some(Next::Variables { which, reply_to }) => out.push(Effect::Show { which, reply_to }),
                 Some(Next::Cell(cell)) => {
                     self.begun += 1;
-                    let beginning = Beginning { cell, written: false, interrupted: false };
+                    let beginning = BeginningCell { cell, is_written: false, interrupted: false };
                     self.beginning.insert(self.begun, beginning);
                     out.push(Effect::Begin { cell, begin: self.begun });
                 }
@@ -359,22 +359,22 @@ impl<W> Machine<W> {
 
     /// Handles the commit of a cell's start. The journal keeps the order, so all earlier starts are written
     /// as well.
-    fn started(&mut self, begin: u64, written: bool, out: &mut Vec<Effect<W>>) {
-        if !written {
+    fn started(&mut self, begin: u64, is_written: bool, out: &mut Vec<Effect<W>>) {
+        if !is_written {
             if let Some(beginning) = self.beginning.remove(&begin) {
                 self.give_up(beginning.cell, UNWRITTEN, out);
             }
             return;
         }
-        self.beginning.range_mut(..=begin).for_each(|(_, beginning)| beginning.written = true);
+        self.beginning.range_mut(..=begin).for_each(|(_, beginning)| beginning.is_written = true);
         if !self.frozen {
             self.run_written(out);
         }
     }
 
     fn run_written(&mut self, out: &mut Vec<Effect<W>>) {
-        while let Some(first) = self.beginning.first_entry().filter(|first| first.get().written) {
-            let Beginning { cell, interrupted, .. } = first.remove();
+        while let Some(first) = self.beginning.first_entry().filter(|first| first.get().is_written) {
+            let BeginningCell { cell, interrupted, .. } = first.remove();
             let Some(start) = self.queue.running(cell) else { continue };
             let mut start = start.clone();
             // A fork reports the note, too, but it stays for the next cell of the main line, which continues
@@ -457,12 +457,12 @@ impl<W> Machine<W> {
         if !self.queue.is_idle() || self.ending {
             return;
         }
-        let Expiry { idle, life } = self.expiry;
+        let Expiry { idle, max_age } = self.expiry;
         // A client that freezes a session intends to return to it, so idleness does not end it.
         let reason = if !self.frozen && self.idle_for(now) >= idle {
             format!("it was not used for {} s", idle.as_secs())
-        } else if now.saturating_duration_since(since) >= life {
-            format!("it was older than {} s", life.as_secs())
+        } else if now.saturating_duration_since(since) >= max_age {
+            format!("it was older than {} s", max_age.as_secs())
         } else {
             return;
         };

@@ -37,7 +37,7 @@ pub struct CellStart {
     pub ask: Option<AskNumber>,
     pub rules: Arc<CellRules>,
     /// The number of sandboxes that ended before they took the cell.
-    pub missed: u32,
+    pub sandboxes_missed: u32,
     /// The memory charged for the code to the owner's share.
     pub memory: Option<Arc<Charge>>,
 }
@@ -289,8 +289,8 @@ fn bounded_exception(mut exception: ExceptionView) -> ExceptionView {
 
 /// Cuts with some slack, so that the kernel's own «cut» notice survives.
 fn cut(text: &mut String, chars: usize) {
-    if let Some((place, _)) = text.char_indices().nth(chars + 200) {
-        text.truncate(place);
+    if let Some((end, _)) = text.char_indices().nth(chars + 200) {
+        text.truncate(end);
     }
 }
 

@@ -103,12 +103,12 @@ impl<W> Queue<W> {
 
     /// Whether the item that may start now is a cell; none if no item may start.
     pub fn next_is_cell(&self) -> Option<bool> {
-        self.waiting.get(self.next_place()?).map(|job| matches!(job, QueueItem::Cell { .. }))
+        self.waiting.get(self.next_index()?).map(|job| matches!(job, QueueItem::Cell { .. }))
     }
 
     /// The first item that may start now. A cell counts as running from here on.
     pub fn next(&mut self) -> Option<Next<W>> {
-        match self.waiting.remove(self.next_place()?)? {
+        match self.waiting.remove(self.next_index()?)? {
             QueueItem::Cell { start, .. } => {
                 let cell = start.cell;
                 self.running.insert(cell, start);
@@ -118,7 +118,7 @@ impl<W> Queue<W> {
         }
     }
 
-    fn next_place(&self) -> Option<usize> {
+    fn next_index(&self) -> Option<usize> {
         let main_runs = self.main().is_some();
         let copies = self.running.values().filter(|start| start.mode == Mode::Fork).count();
         let mut main_waits = false;
@@ -157,8 +157,8 @@ impl<W> Queue<W> {
             return Some(start);
         }
         let is_it = |job: &QueueItem<W>| matches!(job, QueueItem::Cell { start, .. } if start.cell == cell);
-        let place = self.waiting.iter().position(is_it)?;
-        match self.waiting.remove(place)? {
+        let index = self.waiting.iter().position(is_it)?;
+        match self.waiting.remove(index)? {
             QueueItem::Cell { start, .. } => Some(start),
             QueueItem::Variables { .. } => None,
         }

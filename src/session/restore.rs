@@ -23,7 +23,7 @@ use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::tools::Responses;
 
-pub use asks::{AsksFold, CELL_REFUSED, Recalled, RecalledAsks, queued_view};
+pub use asks::{AsksFold, CELL_REFUSED, RecalledAsk, RecalledAsks, queued_view};
 pub use fold::Fold;
 pub use recorded::{Recording, Span};
 
@@ -36,7 +36,7 @@ pub struct Restored {
     /// Cells that were queued and had not begun, in order.
     pub queued: Vec<CellStart>,
     /// Cells that were running.
-    pub running: Vec<Begun>,
+    pub running: Vec<BegunCell>,
     /// The last sandbox, unless it was reported as gone.
     pub sandbox: Option<Receipt>,
     /// The last sandbox, even if it is gone.
@@ -74,7 +74,7 @@ pub struct Restored {
 
 /// A cell that had begun.
 #[derive(Clone, Debug)]
-pub struct Begun {
+pub struct BegunCell {
     pub start: CellStart,
     /// When it began (RFC 3339).
     pub at: String,
@@ -87,12 +87,12 @@ pub struct Begun {
     pub passed: bool,
     /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
-    pub died: Option<Died>,
+    pub died: Option<ProcessDeath>,
 }
 
 /// How the process of a cell ended that has no result yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Died {
+pub struct ProcessDeath {
     pub exit_code: i32,
     /// What is left of the state.
     pub after: StateAfter,
@@ -100,7 +100,7 @@ pub struct Died {
     pub killed: bool,
 }
 
-impl Begun {
+impl BegunCell {
     /// How long the cell has run by now, without pauses.
     pub fn ran(&self, frozen_since: Option<&str>) -> Duration {
         let frozen_now = frozen_since.map_or(Duration::ZERO, clock::since);

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use super::digest::json_bytes;
 use crate::agent::ModelApprovals;
 use crate::config::Agent;
-use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
 use crate::protocol::tool_names::{COMPUTE_TOOL, is_cell_tool};
+use crate::security_controls;
 use crate::tools::{self, Definition, Registry};
 
 /// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are
@@ -74,7 +74,7 @@ impl CellRules {
             ApprovalPolicy::Tools(names) => names.iter().cloned().collect(),
         };
         let approve_outside =
-            *policy == ApprovalPolicy::Ask && controls::holds("host_tools_in_code_are_asked");
+            *policy == ApprovalPolicy::Ask && security_controls::holds("host_tools_in_code_are_asked");
         Self { approve, approve_outside, ..Self::default() }
     }
 
@@ -106,11 +106,11 @@ impl CellRules {
 
     fn allows(&self, call: Call<'_>) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.contains(call.name))
-            || !controls::holds("code_calls_allowed_tools_only")
+            || !security_controls::holds("code_calls_allowed_tools_only")
     }
 
     fn wants_person(&self, call: Call<'_>) -> bool {
-        self.approve.contains(call.name) && controls::holds("named_tools_are_asked")
+        self.approve.contains(call.name) && security_controls::holds("named_tools_are_asked")
             || self.approve_outside && call.outside
     }
 }
@@ -120,7 +120,8 @@ impl CellRules {
 #[must_use]
 pub fn of_model(spec: &AskSpec, outside: BTreeSet<String>) -> ModelApprovals {
     let asks = spec.approval == ApprovalPolicy::Ask;
-    let outside = outside.into_iter().filter(|_| asks && controls::holds("host_tools_of_models_are_asked"));
+    let outside =
+        outside.into_iter().filter(|_| asks && security_controls::holds("host_tools_of_models_are_asked"));
     let python = asks.then(|| COMPUTE_TOOL.to_owned());
     let named = match &spec.approval {
         ApprovalPolicy::Tools(names) => names.as_slice(),
@@ -245,7 +246,7 @@ impl SandboxRules {
     }
 
     /// Drops the rules of the cells up to this one after a reset, which ended all their code.
-    pub fn free(&mut self, up_to: CellNumber) {
+    pub fn release_up_to(&mut self, up_to: CellNumber) {
         self.by_source.retain(|_, bound| bound.newest > up_to);
     }
 
@@ -346,7 +347,7 @@ impl SandboxRules {
 
 /// Whether the rules of this source apply to a call in that name: those of every source do.
 fn binds(source: Source, origin: CallOrigin) -> bool {
-    origin == CallOrigin::Cell(source) || controls::holds("rules_of_all_code_hold")
+    origin == CallOrigin::Cell(source) || security_controls::holds("rules_of_all_code_hold")
 }
 
 fn not_among(call: Call<'_>, rules: &CellRules) -> String {

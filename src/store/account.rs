@@ -29,9 +29,9 @@ pub trait Account: Send + Sync {
 pub struct Exceeded(pub String);
 
 /// An account without a quota, for tests of this layer and for logs that are only read.
-pub(super) struct Free;
+pub(super) struct UnlimitedAccount;
 
-impl Account for Free {
+impl Account for UnlimitedAccount {
     fn open(&self, _: u64) {}
 
     fn charge(&self, _: u64) -> Result<(), Exceeded> {

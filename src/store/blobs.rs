@@ -34,12 +34,12 @@ impl Blobs {
             return Ok(name);
         }
         let draft = self.folder.join(format!(".{name}.draft"));
-        let written = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft);
-        let written = written.and_then(|mut file| {
+        let outcome = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft);
+        let outcome = outcome.and_then(|mut file| {
             file.write_all(content)?;
             file.sync_data()
         });
-        if let Err(error) = written.and_then(|()| std::fs::rename(&draft, &path)) {
+        if let Err(error) = outcome.and_then(|()| std::fs::rename(&draft, &path)) {
             // A partial file would only fill a full disk further.
             let _ = std::fs::remove_file(&draft);
             return Err(error);

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use crate::controls;
 use crate::protocol::limits::OUTPUT_SEGMENTS;
 use crate::protocol::result::{OutputSegment, Stream};
+use crate::security_controls;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputCaps {
@@ -14,7 +14,11 @@ pub struct OutputCaps {
 
 /// Adds without overflow, because the kernel reports these counts and the guest may forge them.
 fn sum(bytes: u64, more: u64) -> u64 {
-    if controls::holds("numbers_of_guests_saturate") { bytes.saturating_add(more) } else { bytes + more }
+    if security_controls::holds("numbers_of_guests_saturate") {
+        bytes.saturating_add(more)
+    } else {
+        bytes + more
+    }
 }
 
 /// Output bytes tagged with their stream; only the first and the last are kept.
@@ -37,8 +41,8 @@ impl HeadTail {
     fn push(&mut self, stream: Stream, mut data: &[u8]) {
         // Once the tail has bytes, the head takes no more, because the order would be lost otherwise.
         if self.tail.is_empty() && self.cut == 0 {
-            let room = self.caps.head - self.head_bytes;
-            let (first, rest) = data.split_at(room.min(data.len()));
+            let head_left = self.caps.head - self.head_bytes;
+            let (first, rest) = data.split_at(head_left.min(data.len()));
             if !first.is_empty() {
                 let full = self.head.len() >= OUTPUT_SEGMENTS;
                 match self.head.last_mut() {
@@ -138,8 +142,8 @@ fn append(pieces: &mut Vec<(Stream, Vec<u8>)>, stream: Stream, data: &[u8]) {
 /// The length of `data` without an unfinished UTF-8 character at its end.
 pub(super) fn whole_characters(data: &[u8]) -> usize {
     for back in 1..=data.len().min(3) {
-        let place = data.len() - back;
-        let byte = data.get(place).copied().unwrap_or(0);
+        let index = data.len() - back;
+        let byte = data.get(index).copied().unwrap_or(0);
         if byte & 0xC0 == 0x80 {
             continue;
         }
@@ -149,7 +153,7 @@ pub(super) fn whole_characters(data: &[u8]) -> usize {
             0xF0..=0xF7 => 4,
             _ => 1,
         };
-        return if needed > back { place } else { data.len() };
+        return if needed > back { index } else { data.len() };
     }
     data.len()
 }
@@ -289,8 +293,8 @@ mod tests {
                 prop_assert!(capture.both.tail_bytes <= CAPS.tail && capture.both.head_bytes <= CAPS.head);
             }
             let captured = capture.finish();
-            let shown = captured.stdout.replace(&cut_notice(captured.stdout_cut), "").len() as u64;
-            prop_assert_eq!(shown + captured.stdout_cut, total);
+            let visible = captured.stdout.replace(&cut_notice(captured.stdout_cut), "").len() as u64;
+            prop_assert_eq!(visible + captured.stdout_cut, total);
         }
     }
 }

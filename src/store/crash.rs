@@ -7,12 +7,12 @@ const VARIABLE: &str = "BELLJAR_CRASH_AT";
 
 #[derive(Debug, Default)]
 pub(super) struct CrashAt {
-    at: Option<(u64, When)>,
+    at: Option<(u64, CrashSide)>,
     commits: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum CrashSide {
     Before,
     After,
 }
@@ -28,25 +28,25 @@ impl CrashAt {
 
     pub fn before_commit(&mut self) {
         self.commits += 1;
-        self.die_if(When::Before);
+        self.die_if(CrashSide::Before);
     }
 
     pub fn after_commit(&self) {
-        self.die_if(When::After);
+        self.die_if(CrashSide::After);
     }
 
-    fn die_if(&self, now: When) {
+    fn die_if(&self, now: CrashSide) {
         if self.at == Some((self.commits, now)) {
             std::process::abort();
         }
     }
 }
 
-fn parse(text: &str) -> Option<(u64, When)> {
+fn parse(text: &str) -> Option<(u64, CrashSide)> {
     let (number, when) = text.split_once(':')?;
     let when = match when {
-        "before" => When::Before,
-        "after" => When::After,
+        "before" => CrashSide::Before,
+        "after" => CrashSide::After,
         _ => return None,
     };
     Some((number.parse().ok()?, when))
@@ -58,8 +58,8 @@ mod tests {
 
     #[test]
     fn places_are_a_number_and_a_side() {
-        assert_eq!(parse("3:before"), Some((3, When::Before)));
-        assert_eq!(parse("12:after"), Some((12, When::After)));
+        assert_eq!(parse("3:before"), Some((3, CrashSide::Before)));
+        assert_eq!(parse("12:after"), Some((12, CrashSide::After)));
         for wrong in ["", "3", "3:", ":after", "x:after", "3:between"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -25,7 +25,7 @@ pub enum JournalError {
 
 /// Why nothing can be written.
 #[derive(Clone)]
-pub(super) enum Trouble {
+pub(super) enum WriteTrouble {
     /// The disk refuses, which may pass.
     Refused(String),
     Closed,
@@ -33,12 +33,12 @@ pub(super) enum Trouble {
     Failed,
 }
 
-impl From<Trouble> for JournalError {
-    fn from(trouble: Trouble) -> Self {
+impl From<WriteTrouble> for JournalError {
+    fn from(trouble: WriteTrouble) -> Self {
         match trouble {
-            Trouble::Refused(reason) => Self::Refused(reason),
-            Trouble::Closed => Self::Closed,
-            Trouble::Failed => Self::Failed,
+            WriteTrouble::Refused(reason) => Self::Refused(reason),
+            WriteTrouble::Closed => Self::Closed,
+            WriteTrouble::Failed => Self::Failed,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The events of one session: appended in order, visible once they are committed to the journal, read by sequence
 //! number. A reader that waits for more events watches the newest number.
 
+mod append_together;
 mod payment;
 mod read;
-mod together;
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-use super::account::{Account, Exceeded, Free, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
+use super::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES, UnlimitedAccount};
 use super::idempotency::KeyTarget;
 use super::journal::Core;
 use super::lane::WriteBacklog;
@@ -25,7 +25,7 @@ use crate::protocol::limits::JOURNAL_TIMEOUT;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Stream;
 
-pub use payment::Paid;
+pub use payment::Payment;
 
 /// How many events and bytes of one session are served from memory; older events are read from the file.
 const TAIL_EVENTS: usize = 1_024;
@@ -80,7 +80,7 @@ struct Inner {
     reserve_used: u64,
     received: HashMap<SandboxId, u64>,
     /// What waits for the end of [`EventLog::together`].
-    held: Option<Vec<Group>>,
+    batched: Option<Vec<Group>>,
     closed: bool,
     /// The journal ended before it had written everything.
     abandoned: bool,
@@ -89,7 +89,7 @@ struct Inner {
 /// The events asked for are no longer kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events up to {} are no longer kept", first - 1)]
-pub struct Gone {
+pub struct EventsGone {
     pub first: Seq,
 }
 
@@ -97,7 +97,7 @@ pub struct Gone {
 pub(super) struct Draft {
     pub body: DraftBody,
     pub applied: Option<AppliedFrame>,
-    pub carry: Option<RecorderState>,
+    pub recorder_state: Option<RecorderState>,
 }
 
 pub(super) enum DraftBody {
@@ -107,7 +107,7 @@ pub(super) enum DraftBody {
 
 impl Draft {
     fn of(body: EventBody, applied: Option<AppliedFrame>) -> Self {
-        Self { body: DraftBody::Event(body), applied, carry: None }
+        Self { body: DraftBody::Event(body), applied, recorder_state: None }
     }
 
     fn entry(body: DraftBody, seq: Seq) -> Entry {
@@ -128,20 +128,20 @@ impl Draft {
 }
 
 /// Options for appending events.
-struct How {
+struct AppendOptions {
     durability: Durability,
     aim: Option<KeyTarget>,
-    paid: Option<Paid>,
+    paid: Option<Payment>,
     on_commit: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Default for How {
+impl Default for AppendOptions {
     fn default() -> Self {
         Self { durability: Durability::Normal, aim: None, paid: None, on_commit: None }
     }
 }
 
-impl How {
+impl AppendOptions {
     fn then(on_commit: impl FnOnce() + Send + 'static) -> Self {
         Self { on_commit: Some(Box::new(on_commit)), ..Self::default() }
     }
@@ -177,12 +177,12 @@ impl EventLog {
 
     /// Numbers an event and queues it for writing. Readers see it once it is committed.
     pub fn append(&self, body: EventBody) -> Seq {
-        self.push(vec![Draft::of(body, None)], How::default())
+        self.push(vec![Draft::of(body, None)], AppendOptions::default())
     }
 
     /// Like [`Self::append`], and records which frame of a kernel caused the event.
     pub fn append_applied(&self, body: EventBody, applied: AppliedFrame) -> Seq {
-        self.push(vec![Draft::of(body, Some(applied))], How::default())
+        self.push(vec![Draft::of(body, Some(applied))], AppendOptions::default())
     }
 
     /// Like [`Self::append_applied`]; `on_commit` runs on the writer's thread once the event is committed and visible.
@@ -193,7 +193,7 @@ impl EventLog {
         applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, applied)], How::then(on_commit))
+        self.push(vec![Draft::of(body, applied)], AppendOptions::then(on_commit))
     }
 
     /// Like [`Self::append_then`], for the paid event that starts the work of a request. If the request has an
@@ -202,11 +202,14 @@ impl EventLog {
     pub fn append_keyed_then(
         &self,
         body: EventBody,
-        paid: Paid,
+        paid: Payment,
         aim: Option<KeyTarget>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        self.push(vec![Draft::of(body, None)], How { aim, paid: Some(paid), ..How::then(on_commit) })
+        self.push(
+            vec![Draft::of(body, None)],
+            AppendOptions { aim, paid: Some(paid), ..AppendOptions::then(on_commit) },
+        )
     }
 
     /// Like [`Self::append_then`], for an intent whose effect is outside the journal: when `on_commit` runs, the event
@@ -215,35 +218,35 @@ impl EventLog {
         &self,
         durability: Durability,
         body: EventBody,
-        paid: Option<Paid>,
+        paid: Option<Payment>,
         applied: Option<AppliedFrame>,
         on_commit: impl FnOnce() + Send + 'static,
     ) -> Seq {
-        let how = How { durability, paid, ..How::then(on_commit) };
-        self.push(vec![Draft::of(body, applied)], how)
+        let options = AppendOptions { durability, paid, ..AppendOptions::then(on_commit) };
+        self.push(vec![Draft::of(body, applied)], options)
     }
 
     /// Appends several events that are committed together or not at all; returns the number of the last.
     pub(super) fn append_group(&self, drafts: Vec<Draft>) -> Seq {
-        self.push(drafts, How::default())
+        self.push(drafts, AppendOptions::default())
     }
 
     /// Appends one event that is already paid for.
-    pub(super) fn append_paid(&self, draft: Draft, paid: Paid) -> Seq {
-        self.push(vec![draft], How { paid: Some(paid), ..How::default() })
+    pub(super) fn append_paid(&self, draft: Draft, paid: Payment) -> Seq {
+        self.push(vec![draft], AppendOptions { paid: Some(paid), ..AppendOptions::default() })
     }
 
-    fn push(&self, drafts: Vec<Draft>, how: How) -> Seq {
-        let How { durability, aim, mut paid, on_commit } = how;
+    fn push(&self, drafts: Vec<Draft>, options: AppendOptions) -> Seq {
+        let AppendOptions { durability, aim, mut paid, on_commit } = options;
         let mut inner = self.state.inner.lock();
         let mut rows = Vec::with_capacity(drafts.len());
-        for Draft { body, applied, carry } in drafts {
+        for Draft { body, applied, recorder_state } in drafts {
             let seq = inner.next;
             let entry = Arc::new(self.charged(&mut inner, Draft::entry(body, seq), paid.take()));
             inner.next += 1;
             inner.bytes += entry.cost();
             inner.tail.push_back(Arc::clone(&entry));
-            rows.push(Row { session: self.state.session, seq, entry, applied, carry });
+            rows.push(Row { session: self.state.session, seq, entry, applied, recorder_state });
         }
         let newest = inner.next - 1;
         if let Some(lane) = self.state.lane.get() {
@@ -252,8 +255,8 @@ impl EventLog {
         let memory = self.in_memory(waiting_bytes(&rows) as u64);
         // Pushed while the lock is held, so that the writer gets the events in the order of their numbers.
         let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit, memory };
-        match &mut inner.held {
-            Some(held) => held.push(group),
+        match &mut inner.batched {
+            Some(batched) => batched.push(group),
             None => self.send(inner, vec![group]),
         }
         newest
@@ -279,7 +282,7 @@ impl EventLog {
     /// An event always gets its sequence number. If its owner's quota has no room, the event is written without its
     /// large fields at the expense of the session's reserve, and the executor that watches over the sandbox is
     /// notified.
-    fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Paid>) -> Entry {
+    fn charged(&self, inner: &mut Inner, entry: Entry, paid: Option<Payment>) -> Entry {
         let Content::Json(json) = &entry.content else { return entry };
         if let Some(paid) = paid {
             paid.keep();
@@ -406,7 +409,7 @@ impl LogState {
             bytes: 0,
             reserve_used: 0,
             received: received.into_iter().map(|applied| (applied.sandbox, applied.received)).collect(),
-            held: None,
+            batched: None,
             closed: false,
             abandoned: false,
         };
@@ -414,7 +417,7 @@ impl LogState {
             session,
             inner: Mutex::new(inner),
             newest: watch::Sender::new(newest),
-            bill: Mutex::new(Bill { account: Arc::new(Free), bytes: stored }),
+            bill: Mutex::new(Bill { account: Arc::new(UnlimitedAccount), bytes: stored }),
             lane: OnceLock::new(),
             memory: OnceLock::new(),
             exceeded: watch::Sender::new(None),

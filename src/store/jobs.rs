@@ -10,12 +10,12 @@ use super::journal::Journal;
 use super::rows::{all, bytes, int, uuid};
 use super::sessions::{ROWS_DELETED, seconds};
 use super::writer::{Durability, OnRefusal};
-use crate::controls;
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
 use crate::protocol::limits::JOB_ACTS_LISTED;
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -52,13 +52,13 @@ impl Journal {
         })?)
     }
 
-    /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `room` granted
-    /// its bytes.
+    /// The views of the jobs of one user, or of all users, newest first. Each record is read only after `reserve`
+    /// granted its bytes.
     pub fn job_views<E: From<JournalError>>(
         &self,
         owner: Option<Principal>,
         limit: usize,
-        mut room: impl FnMut(u64) -> Result<(), E>,
+        mut reserve: impl FnMut(u64) -> Result<(), E>,
     ) -> Result<Vec<JobView>, E> {
         #[derive(Deserialize)]
         struct ViewOnly {
@@ -72,13 +72,13 @@ impl Journal {
         });
         let mut views = Vec::new();
         for (id, bytes) in ids.map_err(JournalError::from)? {
-            if controls::holds("job_list_charge") {
-                room(bytes)?;
+            if security_controls::holds("job_list_charge") {
+                reserve(bytes)?;
             }
             let text = self.text_of_job(id)?.unwrap_or_default();
             // A job that was forgotten meanwhile is left out, and so is a record that cannot be parsed: it is logged
             // where it is used.
-            views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|said| said.view));
+            views.extend(serde_json::from_str::<ViewOnly>(&text).ok().map(|record| record.view));
         }
         Ok(views)
     }

@@ -15,7 +15,7 @@ use super::event_log::{EventLog, LogState};
 use super::lane::WriteBacklog;
 use super::rows;
 use super::schema::{self, OpenError};
-use super::spent;
+use super::used_amounts;
 use super::writer::{Batch, Durability, OnRefusal, Queue, Writer};
 use crate::protocol::ids::SessionId;
 use crate::protocol::principal::Principal;
@@ -85,9 +85,9 @@ impl Journal {
             let (newest, received, stored) = self.core.read(|file, _| {
                 let newest = rows::newest(file, session)?;
                 let received = if newest > 0 { rows::received(file, session)? } else { Vec::new() };
-                Ok((newest, received, if newest > 0 { spent::stored(file, session)? } else { 0 }))
+                Ok((newest, received, if newest > 0 { used_amounts::stored(file, session)? } else { 0 }))
             })?;
-            let stored = stored.saturating_add(spent::output_bytes(&self.core.spill_folder(session)));
+            let stored = stored.saturating_add(used_amounts::output_bytes(&self.core.spill_folder(session)));
             let state = Arc::new(LogState::new(session, newest, received, stored));
             logs.retain(|_, state| state.strong_count() > 0);
             logs.insert(session, Arc::downgrade(&state));

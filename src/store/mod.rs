@@ -20,23 +20,23 @@ mod recovery;
 mod rows;
 mod schema;
 mod sessions;
-mod spent;
 mod spill;
 #[cfg(test)]
 mod tests;
+mod used_amounts;
 mod writer;
 
 pub use account::{Account, Exceeded, Overdraft, ROW_BYTES, SESSION_RESERVE_BYTES};
 pub use capture::{Captured, OutputCaps};
 pub use error::JournalError;
-pub use event_log::{EventLog, Gone, Paid};
+pub use event_log::{EventLog, EventsGone, Payment};
 pub use idempotency::{Answered, Claim, KEY_LIFE, KeyTarget};
 pub use jobs::JobRecord;
 pub use journal::Journal;
 pub use recorder::{CellRecord, Placeholders, Recorder};
-pub use rows::{AppliedFrame, Rendered};
+pub use rows::{AppliedFrame, RenderedEvent};
 pub use schema::OpenError;
-pub use sessions::{KEEP_REMOVED, SessionRecord, Tidied};
-pub use spent::SpentTokens;
+pub use sessions::{CleanupCounts, KEEP_REMOVED, SessionRecord};
 pub use spill::Spill;
+pub use used_amounts::SpentTokens;
 pub use writer::Durability;

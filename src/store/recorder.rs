@@ -13,9 +13,8 @@ use std::time::Instant;
 use super::account::ROW_BYTES;
 use super::capture::{Capture, Captured, OutputCaps, whole_characters};
 use super::event_log::{Draft, DraftBody, EventLog};
-use super::rows::{AppliedFrame, RecorderState, Rest};
+use super::rows::{AppliedFrame, IncompleteText, RecorderState};
 use super::spill::Spill;
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::OutputFrame;
@@ -24,6 +23,7 @@ use crate::protocol::limits::{
     DISPLAY_BYTES, DISPLAYS, DISPLAYS_BYTES, MARKERS_BYTES, OUTPUT_COALESCE, OUTPUT_EVENT_BYTES,
 };
 use crate::protocol::result::{Display, Stream};
+use crate::security_controls;
 
 /// Placeholders in the output of a sandbox, which are replaced before the output is published.
 pub trait Placeholders: Send + Sync {
@@ -46,15 +46,15 @@ pub(super) struct State {
     pub sandbox: Option<SandboxId>,
     placeholders: Option<Arc<dyn Placeholders>>,
     /// Bytes by which replaced placeholders may still enlarge the output, until the next cell begins.
-    room: usize,
-    pub running: HashMap<CellNumber, Running>,
+    placeholder_bytes_left: usize,
+    pub running: HashMap<CellNumber, RunningCell>,
     pub pending: Option<UnpublishedOutput>,
     pub published: Option<Instant>,
     /// Another recorder has replaced this one; this one records nothing any more.
     sealed: bool,
 }
 
-pub(super) struct Running {
+pub(super) struct RunningCell {
     pub capture: Capture,
     pub displays: Vec<Display>,
     /// The charges for the displays to the owner's share of the memory.
@@ -94,7 +94,7 @@ impl State {
             caps,
             sandbox: None,
             placeholders: None,
-            room: MARKERS_BYTES,
+            placeholder_bytes_left: MARKERS_BYTES,
             running: HashMap::new(),
             pending: None,
             published: None,
@@ -113,23 +113,30 @@ impl State {
     }
 
     fn put_in(&mut self, data: &mut Vec<u8>) {
-        let replaced = self.placeholders.as_ref().and_then(|them| them.replaced(data, self.room));
+        let replaced =
+            self.placeholders.as_ref().and_then(|them| them.replaced(data, self.placeholder_bytes_left));
         if let Some(replaced) = replaced {
-            self.room = self.room.saturating_sub(replaced.len().saturating_sub(data.len()));
+            self.placeholder_bytes_left =
+                self.placeholder_bytes_left.saturating_sub(replaced.len().saturating_sub(data.len()));
             *data = replaced;
         }
     }
 
     /// The event that output is no longer kept, which each cell gets at most once.
-    fn cut(&mut self, cell: CellNumber, applied: Option<AppliedFrame>, rest: Option<&Rest>) -> Option<Draft> {
+    fn cut(
+        &mut self,
+        cell: CellNumber,
+        applied: Option<AppliedFrame>,
+        rest: Option<&IncompleteText>,
+    ) -> Option<Draft> {
         let running = self.running.get_mut(&cell).filter(|running| !running.cut_said)?;
         running.cut_said = true;
-        let carry = running.carry(0, rest);
-        Some(Draft { body: DraftBody::Event(EventBody::OutputCut { cell }), applied, carry })
+        let recorder_state = running.recorder_state(0, rest);
+        Some(Draft { body: DraftBody::Event(EventBody::OutputCut { cell }), applied, recorder_state })
     }
 }
 
-impl Running {
+impl RunningCell {
     pub fn new(caps: OutputCaps) -> Self {
         Self {
             capture: Capture::new(caps),
@@ -142,10 +149,11 @@ impl Running {
         }
     }
 
-    fn carry(&self, dropped: u64, rest: Option<&Rest>) -> Option<RecorderState> {
+    fn recorder_state(&self, dropped: u64, rest: Option<&IncompleteText>) -> Option<RecorderState> {
         let displays_dropped = self.displays_dropped;
-        let carry = RecorderState { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
-        (carry != RecorderState::default()).then_some(carry)
+        let recorder_state =
+            RecorderState { lost: self.lost, dropped, displays_dropped, rest: rest.cloned() };
+        (recorder_state != RecorderState::default()).then_some(recorder_state)
     }
 
     fn lose(&mut self, stdout_bytes: u64, stderr_bytes: u64) {
@@ -193,8 +201,8 @@ impl Recorder {
     pub fn begin(&self, cell: CellNumber) {
         let mut state = self.state.lock();
         let caps = state.caps;
-        state.room = MARKERS_BYTES;
-        state.running.entry(cell).or_insert_with(|| Running::new(caps));
+        state.placeholder_bytes_left = MARKERS_BYTES;
+        state.running.entry(cell).or_insert_with(|| RunningCell::new(caps));
     }
 
     /// Records output; `received` is the number of the frame that brought it.
@@ -208,19 +216,23 @@ impl Recorder {
             let Some(running) = state.running.get_mut(&cell) else { return };
             running.capture.push(frame.stream, frame.data);
         }
-        if state.pending.as_ref().is_some_and(|held| held.cell != frame.cell || held.stream != frame.stream) {
+        if state
+            .pending
+            .as_ref()
+            .is_some_and(|output| output.cell != frame.cell || output.stream != frame.stream)
+        {
             self.publish(&mut state, Publish::All);
         }
-        let held = state.pending.get_or_insert_with(|| UnpublishedOutput {
+        let output = state.pending.get_or_insert_with(|| UnpublishedOutput {
             cell: frame.cell,
             stream: frame.stream,
             data: Vec::new(),
             received,
             partial: false,
         });
-        held.data.extend_from_slice(frame.data);
-        (held.received, held.partial) = (received, false);
-        let full = held.data.len() >= OUTPUT_EVENT_BYTES;
+        output.data.extend_from_slice(frame.data);
+        (output.received, output.partial) = (received, false);
+        let full = output.data.len() >= OUTPUT_EVENT_BYTES;
         let due = state.published.is_none_or(|at| at.elapsed() >= OUTPUT_COALESCE);
         if full || due {
             self.publish(&mut state, Publish::Whole);
@@ -243,7 +255,7 @@ impl Recorder {
             running.displays_dropped = running.displays_dropped.saturating_add(1);
             return;
         }
-        let memory = self.log.memory().filter(|_| controls::holds("display_memory_charge"));
+        let memory = self.log.memory().filter(|_| security_controls::holds("display_memory_charge"));
         let Ok(memory) =
             memory.map(|pool| pool.try_charge(MemoryPurpose::Displays, bytes as u64)).transpose()
         else {
@@ -261,8 +273,8 @@ impl Recorder {
         running.display_bytes += bytes;
         running.displays.push(Display { mime });
         running.memory.extend(memory);
-        let (body, carry) = (DraftBody::Event(body), running.carry(0, None));
-        self.log.append_paid(Draft { body, applied, carry }, paid);
+        let (body, recorder_state) = (DraftBody::Event(body), running.recorder_state(0, None));
+        self.log.append_paid(Draft { body, applied, recorder_state }, paid);
     }
 
     /// Records output that the kernel counted and did not send.
@@ -283,7 +295,7 @@ impl Recorder {
 
     pub fn flush_at(&self) -> Option<Instant> {
         let state = self.state.lock();
-        let waiting = state.pending.as_ref().is_some_and(|held| !held.partial);
+        let waiting = state.pending.as_ref().is_some_and(|output| !output.partial);
         if waiting { state.published.map(|at| at + OUTPUT_COALESCE) } else { None }
     }
 
@@ -295,10 +307,10 @@ impl Recorder {
     /// Whether a running cell has produced any output or display.
     pub fn has_output(&self, cell: CellNumber) -> bool {
         let state = self.state.lock();
-        let shown = |running: &Running| {
+        let has_any = |running: &RunningCell| {
             !running.capture.is_empty() || !running.displays.is_empty() || running.lost != [0; 2]
         };
-        state.running.get(&cell).is_some_and(shown)
+        state.running.get(&cell).is_some_and(has_any)
     }
 
     pub fn flush(&self) {
@@ -320,26 +332,26 @@ impl Recorder {
     }
 
     fn publish(&self, state: &mut State, how: Publish) {
-        let Some(mut held) = state.pending.take() else { return };
+        let Some(mut output) = state.pending.take() else { return };
         let end = match how {
-            Publish::All => held.data.len(),
-            Publish::Whole => state.whole(&held.data),
+            Publish::All => output.data.len(),
+            Publish::Whole => state.whole(&output.data),
         };
-        let rest = held.data.split_off(end);
-        state.put_in(&mut held.data);
-        if !held.data.is_empty() {
-            self.publish_all(state, &held, &rest);
+        let rest = output.data.split_off(end);
+        state.put_in(&mut output.data);
+        if !output.data.is_empty() {
+            self.publish_all(state, &output, &rest);
         }
         if !rest.is_empty() {
-            state.pending = Some(UnpublishedOutput { data: rest, partial: true, ..held });
+            state.pending = Some(UnpublishedOutput { data: rest, partial: true, ..output });
         }
         state.published = Some(Instant::now());
     }
 
     /// Publishes in one group of events, because a frame whose bytes are spread over several events must not be
     /// committed in part.
-    fn publish_all(&self, state: &mut State, held: &UnpublishedOutput, rest: &[u8]) {
-        let UnpublishedOutput { cell, stream, ref data, received, .. } = *held;
+    fn publish_all(&self, state: &mut State, output: &UnpublishedOutput, rest: &[u8]) {
+        let UnpublishedOutput { cell, stream, ref data, received, .. } = *output;
         let mut drafts = Vec::new();
         let mut left = data.as_slice();
         while !left.is_empty() {
@@ -358,31 +370,31 @@ impl Recorder {
             };
             self.log.refund(unwritten.saturating_add(state.spill.take_freed()));
             let Some(range) = range else { break };
-            let kept = usize::try_from(range.bytes).unwrap_or(chunk.len());
+            let stored_bytes = usize::try_from(range.bytes).unwrap_or(chunk.len());
             let body = DraftBody::Output { cell, stream, range };
-            drafts.push(Draft { body, applied: None, carry: None });
-            left = left.get(kept..).unwrap_or_default();
-            if kept < chunk.len() {
+            drafts.push(Draft { body, applied: None, recorder_state: None });
+            left = left.get(stored_bytes..).unwrap_or_default();
+            if stored_bytes < chunk.len() {
                 break;
             }
             left = after;
         }
         let dropped = left.len() as u64;
         let applied = state.applied(received);
-        let rest = (!rest.is_empty()).then(|| Rest { stream, bytes: rest.to_vec() });
+        let rest = (!rest.is_empty()).then(|| IncompleteText { stream, bytes: rest.to_vec() });
         let running = cell.and_then(|cell| state.running.get_mut(&cell));
-        let carry = match running {
+        let recorder_state = match running {
             Some(running) => {
                 match stream {
                     Stream::Stdout => running.lose(dropped, 0),
                     Stream::Stderr => running.lose(0, dropped),
                 }
-                running.carry(dropped, rest.as_ref())
+                running.recorder_state(dropped, rest.as_ref())
             }
             None => rest.clone().map(|rest| RecorderState { rest: Some(rest), ..RecorderState::default() }),
         };
         if let Some(last) = drafts.last_mut() {
-            (last.applied, last.carry) = (applied.clone(), carry);
+            (last.applied, last.recorder_state) = (applied.clone(), recorder_state);
         }
         if let Some(cell) = cell.filter(|_| dropped > 0) {
             drafts.extend(state.cut(cell, applied, rest.as_ref()));

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::capture::OutputCaps;
 use super::error::JournalError;
 use super::event_log::EventLog;
-use super::recorder::{Recorder, Running, State, UnpublishedOutput};
-use super::rows::{Content, RecorderState, Rest, StoredEvent};
+use super::recorder::{Recorder, RunningCell, State, UnpublishedOutput};
+use super::rows::{Content, IncompleteText, RecorderState, StoredEvent};
 use super::spill::{Range, Spill};
-use crate::controls;
 use crate::memory::MemoryPurpose;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::result::{Display, Stream};
+use crate::security_controls;
 
 impl Recorder {
     /// A recorder that continues where the journal ends; `running` are the cells that had not ended.
@@ -42,17 +42,17 @@ impl Recorder {
     }
 }
 
-struct Recovered {
-    running: Running,
+struct RecoveredCell {
+    running: RunningCell,
     /// The committed length of the cell's spill file.
     end: u64,
 }
 
-fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Recovered, JournalError> {
-    let mut recovered = Recovered { running: Running::new(caps), end: 0 };
+fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<RecoveredCell, JournalError> {
+    let mut recovered = RecoveredCell { running: RunningCell::new(caps), end: 0 };
     log.of_cell(cell, |recorded| {
         let (running, end) = (&mut recovered.running, &mut recovered.end);
-        let dropped = recorded.carry.as_ref().map_or(0, |carry| carry.dropped);
+        let dropped = recorded.recorder_state.as_ref().map_or(0, |recorder_state| recorder_state.dropped);
         let stream = match &recorded.entry.content {
             Content::Output { stream, .. } => Some(*stream),
             Content::Json(_) => None,
@@ -62,8 +62,8 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
             Some(Stream::Stderr) => [0, dropped],
             None => [0, 0],
         };
-        if let Some(carry) = &recorded.carry {
-            skip_lost(running, carry, after);
+        if let Some(recorder_state) = &recorded.recorder_state {
+            skip_lost(running, recorder_state, after);
         }
         match &recorded.entry.content {
             Content::Output { stream, start, bytes } => {
@@ -87,24 +87,24 @@ fn recover_cell(log: &EventLog, cell: CellNumber, caps: OutputCaps) -> Result<Re
 }
 
 /// Counts bytes lost since the previous event, except those that were dropped after this event's own bytes.
-fn skip_lost(running: &mut Running, carry: &RecorderState, after: [u64; 2]) {
+fn skip_lost(running: &mut RunningCell, recorder_state: &RecorderState, after: [u64; 2]) {
     let [stdout, stderr] = [0, 1].map(|of: usize| {
-        let [now, before, later] = [carry.lost, running.lost, after].map(|bytes| bytes[of]);
+        let [now, before, later] = [recorder_state.lost, running.lost, after].map(|bytes| bytes[of]);
         now.saturating_sub(before).saturating_sub(later)
     });
     running.capture.skip(stdout, stderr);
-    running.lost = carry.lost;
-    running.displays_dropped = carry.displays_dropped;
+    running.lost = recorder_state.lost;
+    running.displays_dropped = recorder_state.displays_dropped;
 }
 
-fn take_event(running: &mut Running, log: &EventLog, text: &str) {
+fn take_event(running: &mut RunningCell, log: &EventLog, text: &str) {
     match serde_json::from_str::<Event>(text).map(|event| event.body) {
         Ok(EventBody::Display { mime, .. }) => {
             let bytes = serde_json::to_string(&mime).map_or(0, |text| text.len());
             running.display_bytes += bytes;
             // The displays are already in memory and their cell must not lose them, so they are charged even without
             // room.
-            let memory = log.memory().filter(|_| controls::holds("restored_display_charge"));
+            let memory = log.memory().filter(|_| security_controls::holds("restored_display_charge"));
             running
                 .memory
                 .extend(memory.map(|pool| pool.charge_anyway(MemoryPurpose::Displays, bytes as u64)));
@@ -132,7 +132,8 @@ fn cut(spill: &mut Spill, cell: Option<CellNumber>, end: u64) {
 
 /// The beginning of a character or placeholder that arrived with the last committed frame.
 fn unfinished(state: &mut State, last: StoredEvent) -> Option<UnpublishedOutput> {
-    let Rest { stream, bytes } = last.carry.and_then(|carry| carry.rest)?;
+    let IncompleteText { stream, bytes } =
+        last.recorder_state.and_then(|recorder_state| recorder_state.rest)?;
     if let Some(cell) = last.cell {
         // A cell that has ended got its rest when it ended.
         state.running.get_mut(&cell)?.capture.push(stream, &bytes);

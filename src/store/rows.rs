@@ -26,7 +26,7 @@ const ESCAPED: u64 = 6;
 
 /// An event ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedEvent {
     pub seq: Seq,
     pub name: Cow<'static, str>,
     pub cell: Option<CellNumber>,
@@ -52,11 +52,11 @@ pub(super) struct RecorderState {
     pub dropped: u64,
     pub displays_dropped: u64,
     /// The beginning of a character or placeholder that arrived with this event's frame and waits for its end.
-    pub rest: Option<Rest>,
+    pub rest: Option<IncompleteText>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Rest {
+pub(super) struct IncompleteText {
     pub stream: Stream,
     pub bytes: Vec<u8>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Row {
     pub seq: Seq,
     pub entry: Arc<Entry>,
     pub applied: Option<AppliedFrame>,
-    pub carry: Option<RecorderState>,
+    pub recorder_state: Option<RecorderState>,
 }
 
 /// An event as the recorder needs it to continue after a restart.
@@ -92,7 +92,7 @@ pub(super) struct Row {
 pub(super) struct StoredEvent {
     pub cell: Option<CellNumber>,
     pub entry: Entry,
-    pub carry: Option<RecorderState>,
+    pub recorder_state: Option<RecorderState>,
     pub received: Option<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Entry {
         }
     }
 
-    pub fn render(&self, seq: Seq, spill: &Path) -> Rendered {
+    pub fn render(&self, seq: Seq, spill: &Path) -> RenderedEvent {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),
             Content::Output { stream, start, bytes } => {
@@ -130,7 +130,7 @@ impl Entry {
                 serde_json::to_string(&Event { seq, at: self.at.clone(), body }).unwrap_or_default().into()
             }
         };
-        Rendered { seq, name: self.name.clone(), cell: self.cell, json }
+        RenderedEvent { seq, name: self.name.clone(), cell: self.cell, json }
     }
 }
 
@@ -146,7 +146,10 @@ impl Row {
                 (stream, start, bytes) = (Some(of.name()), Some(int(*from)), Some(int(*count)));
             }
         }
-        let carry = self.carry.as_ref().and_then(|carry| serde_json::to_string(carry).ok());
+        let recorder_state = self
+            .recorder_state
+            .as_ref()
+            .and_then(|recorder_state| serde_json::to_string(recorder_state).ok());
         let sandbox = self.applied.as_ref().map(|applied| applied.sandbox.0.as_str());
         let received = self.applied.as_ref().map(|applied| int(applied.received));
         let mut statement = connection.prepare_cached(
@@ -165,7 +168,7 @@ impl Row {
             stream,
             start,
             bytes,
-            carry,
+            recorder_state,
             blob,
             json,
         ])?;
@@ -188,10 +191,13 @@ fn stored(row: &SqlRow<'_>, blobs: &Blobs) -> rusqlite::Result<(Seq, StoredEvent
     } else {
         Content::Json(row.get::<_, Option<String>>("json")?.unwrap_or_default().into())
     };
-    let carry: Option<String> = row.get("carry")?;
-    let carry = carry.and_then(|text| serde_json::from_str(&text).ok());
+    let recorder_state: Option<String> = row.get("carry")?;
+    let recorder_state = recorder_state.and_then(|text| serde_json::from_str(&text).ok());
     let received = row.get::<_, Option<i64>>("received")?.map(unsigned);
-    Ok((seq, StoredEvent { cell, entry: Entry { at, cell, name: name.into(), content }, carry, received }))
+    Ok((
+        seq,
+        StoredEvent { cell, entry: Entry { at, cell, name: name.into(), content }, recorder_state, received },
+    ))
 }
 
 /// A stand-in for an event whose blob file is missing; the event keeps its place in the order.
@@ -235,14 +241,14 @@ pub(super) struct EventBatch {
 }
 
 /// Like [`read`], without output and displays, whose content is not read at all; an event that cannot be read is an
-/// error. `room` is asked for the bytes of each event before it is read.
+/// error. `reserve` is asked for the bytes of each event before it is read.
 pub(super) fn read_batch(
     connection: &Connection,
     blobs: &Blobs,
     session: SessionId,
     (after, until): (Seq, Seq),
     (limit, most_bytes): (usize, u64),
-    mut room: impl FnMut(u64) -> Result<(), NoRoom>,
+    mut reserve: impl FnMut(u64) -> Result<(), NoRoom>,
 ) -> Result<EventBatch, JournalError> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT {COLUMNS} FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3 ORDER BY seq LIMIT ?4"
@@ -261,7 +267,7 @@ pub(super) fn read_batch(
             if bytes > most_bytes && !batch.events.is_empty() {
                 return Ok(batch);
             }
-            room(size).map_err(JournalError::NoRoom)?;
+            reserve(size).map_err(JournalError::NoRoom)?;
             let json = match row.get::<_, Option<String>>("blob")? {
                 Some(blob) => blobs.get(&blob).map_err(|error| unreadable(seq, &error))?,
                 None => row.get::<_, Option<String>>("json")?.unwrap_or_default(),

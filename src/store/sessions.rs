@@ -8,7 +8,7 @@ use super::blobs::Blobs;
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{self, int};
-use super::spent;
+use super::used_amounts;
 use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
@@ -43,7 +43,7 @@ pub struct SessionRecord {
 
 /// What a clean-up removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tidied {
+pub struct CleanupCounts {
     pub sessions: usize,
     pub blobs: usize,
     pub keys: usize,
@@ -137,12 +137,12 @@ impl Journal {
     /// take twice the quota on the disk. Works in small steps, so that other writes go in between.
     async fn give_pages_back(&self) -> Result<(), JournalError> {
         let step = |file: &Connection, _: &Blobs| {
-            let free = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
-            let before = free()?;
+            let free_pages = || file.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
+            let before = free_pages()?;
             let mut vacuum = file.prepare(&format!("PRAGMA incremental_vacuum({PAGES_RETURNED})"))?;
             let mut pages = vacuum.query([])?;
             while pages.next()?.is_some() {}
-            let left = free()?;
+            let left = free_pages()?;
             Ok(left > 0 && left < before)
         };
         while self.core.queue.ask(Durability::Normal, OnRefusal::Wait, step).await? {}
@@ -154,7 +154,7 @@ impl Journal {
         let delete = move |file: &Connection, blobs: &Blobs| {
             let query = "SELECT coalesce(min(seq), 0) + ?2 FROM events WHERE session = ?1";
             let until = file.query_row(query, params![id.0.as_bytes(), ROWS_DELETED], |row| row.get(0))?;
-            spent::keep_costs(file, blobs, id, until, &clock::now())?;
+            used_amounts::keep_costs(file, blobs, id, until, &clock::now())?;
             let oldest = "session = ?1 AND seq < ?2";
             let values = params![id.0.as_bytes(), until];
             let query = format!("SELECT DISTINCT blob FROM events WHERE {oldest} AND blob IS NOT NULL");
@@ -182,11 +182,11 @@ impl Journal {
 
     /// Forgets sessions that were removed longer than `keep` ago, expired keys, and large values that no event refers
     /// to. To be called after opening and every day.
-    pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<Tidied, JournalError> {
+    pub async fn tidy(&self, now: SystemTime, keep: Duration) -> Result<CleanupCounts, JournalError> {
         let before = seconds(now).saturating_sub(int(keep.as_secs()));
         let query = "SELECT id FROM sessions WHERE removed_at <= ?1";
         let expired = self.core.read(|file, _| rows::all(file, query, [before], |row| rows::uuid(row, 0)))?;
-        let mut tidied = Tidied { sessions: expired.len(), ..Tidied::default() };
+        let mut tidied = CleanupCounts { sessions: expired.len(), ..CleanupCounts::default() };
         for id in expired {
             self.forget(SessionId(id)).await?;
         }

@@ -104,8 +104,8 @@ impl Spill {
     pub fn append(&mut self, cell: Option<CellNumber>, data: &[u8]) -> std::io::Result<Option<Range>> {
         let cell = cell.unwrap_or(BETWEEN_CELLS);
         let start = self.files.get(&cell).copied().unwrap_or(0);
-        let room = usize::try_from(self.cell_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
-        let data = data.get(..room.min(data.len())).unwrap_or_default();
+        let bytes_left = usize::try_from(self.cell_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
+        let data = data.get(..bytes_left.min(data.len())).unwrap_or_default();
         if data.is_empty() {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ mod tests {
     fn a_folder_is_gone_on_with_at_the_committed_length() {
         let folder = tempfile::tempdir().unwrap();
         let mut spill = Spill::open(folder.path(), 100).unwrap();
-        let kept = spill.append(Some(3), b"committed").unwrap().unwrap();
+        let first_part = spill.append(Some(3), b"committed").unwrap().unwrap();
         spill.append(Some(3), b" not committed").unwrap();
         spill.append(None, b"between").unwrap();
         drop(spill);
@@ -187,7 +187,7 @@ mod tests {
         spill.cut(Some(3), 9).unwrap();
         spill.cut(Some(8), 0).unwrap();
         let next = spill.append(Some(3), b" and on").unwrap().unwrap();
-        assert_eq!((next.start, kept.text() + &next.text()), (9, "committed and on".into()));
+        assert_eq!((next.start, first_part.text() + &next.text()), (9, "committed and on".into()));
         assert_eq!(std::fs::read(folder.path().join("3.out")).unwrap(), b"committed and on");
         assert_eq!(spill.append(None, b"!").unwrap().unwrap().start, 7);
         assert_eq!((spill.bytes, spill.files.len()), (24, 2));

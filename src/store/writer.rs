@@ -15,15 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::blobs::{Blobs, INLINE_BYTES};
 use super::crash::CrashAt;
-use super::error::{JournalError, Trouble};
+use super::error::{JournalError, WriteTrouble};
 use super::event_log::LogState;
 use super::idempotency::KeyTarget;
 use super::rows::Row;
 use super::schema;
-use crate::controls;
 use crate::memory::Charge;
 use crate::panics::CrashCounter;
 use crate::protocol::problem::Problem;
+use crate::security_controls;
 
 /// Requests (commands other than events) that may be queued; further callers wait for a permit.
 pub(super) const REQUESTS_WAITING: usize = 256;
@@ -181,7 +181,7 @@ where
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedCommands {
     commands: VecDeque<Command>,
     /// The previous batch overtook a large command; the next batch is that command alone.
     large_is_next: bool,
@@ -190,7 +190,7 @@ struct Waiting {
     ended: bool,
 }
 
-impl Waiting {
+impl QueuedCommands {
     /// Whether no more commands are taken.
     fn is_over(&self) -> bool {
         self.ended || self.closing
@@ -242,11 +242,11 @@ fn next_batch(commands: &mut VecDeque<Command>, large_is_next: &mut bool) -> Vec
 
 /// The queue that the writer's thread shares with all callers that write.
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedCommands>,
     /// Signals a new command or the closing of the queue.
     work: Condvar,
     requests: Semaphore,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<WriteTrouble>>,
     /// Durability and size of each batch.
     #[cfg(test)]
     pub batches: Mutex<Vec<(Durability, usize)>>,
@@ -327,7 +327,7 @@ impl Queue {
         while waiting.commands.is_empty() && !waiting.closing {
             self.work.wait(&mut waiting);
         }
-        let Waiting { commands, large_is_next, .. } = &mut *waiting;
+        let QueuedCommands { commands, large_is_next, .. } = &mut *waiting;
         let batch = next_batch(commands, large_is_next);
         (!batch.is_empty()).then_some(batch)
     }
@@ -348,7 +348,7 @@ impl Queue {
             (waiting.ended, waiting.closing) = (true, true);
             std::mem::take(&mut waiting.commands)
         };
-        self.trouble.lock().get_or_insert(Trouble::Closed);
+        self.trouble.lock().get_or_insert(WriteTrouble::Closed);
         self.requests.close();
         rest.into_iter().for_each(Command::abandon);
     }
@@ -379,12 +379,12 @@ pub(super) struct Batch {
 impl Writer {
     pub fn run(mut self) {
         // Dropping `end` releases all waiting callers, however this function returns.
-        let end = End(Arc::clone(&self.queue));
+        let end = EndOnDrop(Arc::clone(&self.queue));
         let mut deaths = CrashCounter::default();
         while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
-            if deaths.one_more() || !controls::holds("writer_lives_on") {
+            if deaths.one_more() || !security_controls::holds("writer_lives_on") {
                 tracing::error!("the journal's writer panicked too often; the daemon ends");
-                *self.queue.trouble.lock() = Some(Trouble::Failed);
+                *self.queue.trouble.lock() = Some(WriteTrouble::Failed);
                 self.failed.cancel();
                 std::mem::take(&mut self.batch.commands).into_iter().for_each(Command::abandon);
                 return;
@@ -419,7 +419,7 @@ impl Writer {
         while !self.batch.is_committed {
             let Err(error) = self.attempt() else { break };
             let reason = error.to_string();
-            let known = self.queue.trouble.lock().replace(Trouble::Refused(reason.clone())).is_some();
+            let known = self.queue.trouble.lock().replace(WriteTrouble::Refused(reason.clone())).is_some();
             if !known {
                 tracing::error!(%error, "the journal cannot be written; trying again until it can");
             }
@@ -483,9 +483,9 @@ impl Batch {
     }
 }
 
-struct End(Arc<Queue>);
+struct EndOnDrop(Arc<Queue>);
 
-impl Drop for End {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -11,15 +11,15 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::contract::{Context, Definition, Image, Tool, ToolFuture, ToolOutput, failure};
-use super::foreign;
+use super::foreign_schemas;
 use super::registry::{Entry, Registry, RegistryError};
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
 use crate::protocol::text::quotable;
 use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
 use crate::schema::Checker;
+use crate::security_controls;
 
 /// How often the compiled schemas of a lent tool are in memory: with the tool, and in the ask that is being worked on.
 const LENT_COPIES: u64 = 2;
@@ -49,16 +49,16 @@ struct State {
     /// The lent tools, each with its lease.
     tools: Vec<(u64, Entry)>,
     /// The channel to each client, by lease.
-    leases: HashMap<u64, mpsc::Sender<Sent>>,
-    open: HashMap<String, Open>,
+    leases: HashMap<u64, mpsc::Sender<SentCall>>,
+    open: HashMap<String, OpenCall>,
     /// The number of changes of the set of tools.
     changes: watch::Sender<u64>,
 }
 
 /// A call, and the charge for its arguments until the client has read it.
-type Sent = (ClientCall, Option<Arc<Charge>>);
+type SentCall = (ClientCall, Option<Arc<Charge>>);
 
-struct Open {
+struct OpenCall {
     lease: u64,
     answer: oneshot::Sender<Answer>,
 }
@@ -69,7 +69,7 @@ type Answer = (ClientAnswer, Option<Charge>);
 /// A client's registration, which is dropped when the client is gone.
 pub struct Lease {
     id: u64,
-    calls: mpsc::Receiver<Sent>,
+    calls: mpsc::Receiver<SentCall>,
     clients: ClientTools,
 }
 
@@ -129,11 +129,11 @@ impl ClientTools {
                 return Err(RegistryError::BadSchema { tool: quotable(&tool.name), problem });
             }
             let (name, paid) = (tool.name.clone(), charge.bytes());
-            if controls::holds("lent_tools_memory_charge") {
+            if security_controls::holds("lent_tools_memory_charge") {
                 let schemas = std::iter::once(&tool.parameters).chain(&tool.output);
                 charge.try_grow(LENT_COPIES * schemas.map(Checker::most_bytes).sum::<u64>())?;
             }
-            rehearsal.add(Arc::new(Lent::new(tool, lease, self.clone())?))?;
+            rehearsal.add(Arc::new(LentTool::new(tool, lease, self.clone())?))?;
             let entry = rehearsal.entry(&name).cloned().ok_or(RegistryError::BadName(name))?;
             charge.shrink_to(paid + LENT_COPIES * entry.checker_bytes());
             lent.push(entry);
@@ -213,22 +213,22 @@ impl State {
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(gone(name)),
         }
         let (answer, answered) = oneshot::channel();
-        self.open.insert(call.clone(), Open { lease, answer });
+        self.open.insert(call.clone(), OpenCall { lease, answer });
         Ok((call, answered))
     }
 }
 
 /// One lent tool.
-struct Lent {
+struct LentTool {
     definition: Definition,
     lease: u64,
     clients: ClientTools,
 }
 
-impl Lent {
+impl LentTool {
     fn new(tool: ClientTool, lease: u64, clients: ClientTools) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: quotable(&tool.name), problem };
-        let parameters = foreign::parameters(&tool.parameters).map_err(bad)?;
+        let parameters = foreign_schemas::parameters(&tool.parameters).map_err(bad)?;
         let definition = Definition {
             output: tool.output,
             outside: true,
@@ -238,7 +238,7 @@ impl Lent {
     }
 }
 
-impl Tool for Lent {
+impl Tool for LentTool {
     fn definition(&self) -> Definition {
         self.definition.clone()
     }
@@ -248,26 +248,26 @@ impl Tool for Lent {
         let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
         Box::pin(async move {
             let (call, answered) = clients.state.lock().deliver(lease, &name, arguments, context.memory())?;
-            let _forgotten = Forgotten { call, clients };
+            let _forgotten = ForgetOnDrop { call, clients };
             let (answer, _memory) = answered.await.map_err(|_| gone(&name))?;
             match answer {
                 ClientAnswer::Value(value) if has_schema => Ok(ToolOutput::Value(value)),
                 ClientAnswer::Value(Value::String(text)) => Ok(ToolOutput::Text(text)),
                 ClientAnswer::Value(value) => Ok(ToolOutput::Text(value.to_string())),
                 ClientAnswer::Parts { text, images } => parts(text, images),
-                ClientAnswer::Failure(said) => Err(bounded(said)),
+                ClientAnswer::Failure(failure) => Err(bounded(failure)),
             }
         })
     }
 }
 
 /// Removes a call when its caller no longer waits for it.
-struct Forgotten {
+struct ForgetOnDrop {
     call: String,
     clients: ClientTools,
 }
 
-impl Drop for Forgotten {
+impl Drop for ForgetOnDrop {
     fn drop(&mut self) {
         self.clients.state.lock().open.remove(&self.call);
     }
@@ -294,12 +294,12 @@ fn parts(text: String, images: Vec<ToolImage>) -> Result<ToolOutput, ToolFailure
 }
 
 /// Bounds the failure that a client reports, because its text is not trusted.
-fn bounded(said: ToolFailure) -> ToolFailure {
-    let is_plain = !said.code.is_empty()
-        && said.code.len() <= TOOL_NAME_CHARS
-        && said.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let code = if is_plain { said.code } else { "failed".to_owned() };
-    ToolFailure { code, message: said.message.chars().take(EXCEPTION_CHARS).collect() }
+fn bounded(failure: ToolFailure) -> ToolFailure {
+    let is_plain = !failure.code.is_empty()
+        && failure.code.len() <= TOOL_NAME_CHARS
+        && failure.code.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let code = if is_plain { failure.code } else { "failed".to_owned() };
+    ToolFailure { code, message: failure.message.chars().take(EXCEPTION_CHARS).collect() }
 }
 
 #[cfg(test)]
@@ -421,8 +421,8 @@ mod tests {
         let mut lease = register(&clients, vec![weather(None)], &Registry::default()).unwrap();
         let calling = tokio::spawn(call(&clients));
         let (delivered, _) = lease.next_call().await.unwrap();
-        let said = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
-        clients.answer(&delivered.call, ClientAnswer::Failure(said), None).unwrap();
+        let failure = ToolFailure { code: "\u{1b}[31m".into(), message: "x".repeat(1_000_000) };
+        clients.answer(&delivered.call, ClientAnswer::Failure(failure), None).unwrap();
         let failure = calling.await.unwrap().unwrap_err();
         assert_eq!((failure.code.as_str(), failure.message.len()), ("failed", EXCEPTION_CHARS));
     }

@@ -3,7 +3,7 @@
 //! A program is started directly, never through a shell, as the owner of the session: a daemon of root sets the owner's
 //! uid and gid and drops all other groups (the standard library empties them when it sets a uid as root); for any other
 //! daemon, the owner has to be the daemon's own user. The program gets its arguments as JSON on stdin, a bare
-//! environment, limits (see `limited`), a session and process group of its own, and a keeper (see `keeper`). The keeper
+//! environment, limits (see `process_limits`), a session and process group of its own, and a keeper (see `keeper`). The keeper
 //! kills all processes that the program started when the program ends, when its time is up, or when the call is
 //! cancelled.
 
@@ -18,16 +18,16 @@ use tokio::process::{Child, Command as Process};
 use tokio_util::sync::CancellationToken;
 
 use super::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
-use super::foreign;
-use super::keeper::{self, Order, ProgramEnd};
-use super::limited::ProgramSlot;
+use super::foreign_schemas;
+use super::keeper::{self, ProgramEnd, ProgramOrder};
 use super::port::{Owner, as_failure};
+use super::process_limits::ProgramSlot;
 use super::registry::RegistryError;
 use crate::config::CommandTool;
-use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::problem::Problem;
 use crate::protocol::values;
+use crate::security_controls;
 
 /// The last bytes of the program's stderr that are quoted in the failure.
 const STDERR_BYTES: usize = 4 * 1024;
@@ -48,7 +48,7 @@ pub struct Command {
 impl Command {
     pub fn new(name: &str, settings: &CommandTool) -> Result<Self, RegistryError> {
         let bad = |problem| RegistryError::BadSchema { tool: name.to_owned(), problem };
-        let parameters = foreign::parameters(&settings.parameters).map_err(bad)?;
+        let parameters = foreign_schemas::parameters(&settings.parameters).map_err(bad)?;
         if settings.argv.first().is_none_or(String::is_empty) {
             return Err(bad("`argv` names no program".into()));
         }
@@ -71,8 +71,8 @@ impl Tool for Command {
         let settings = Arc::clone(&self.settings);
         Box::pin(async move {
             let owner = context.port()?.owner().await.map_err(not_allowed)?;
-            let said = run(&settings, Value::Object(arguments).to_string(), owner).await?;
-            let text = String::from_utf8_lossy(&said);
+            let stdout = run(&settings, Value::Object(arguments).to_string(), owner).await?;
+            let text = String::from_utf8_lossy(&stdout);
             if settings.output.is_none() {
                 let text = text.strip_suffix('\n').unwrap_or(&text);
                 return Ok(ToolOutput::Text(text.to_owned()));
@@ -94,21 +94,21 @@ async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(failure("failed", "the program has no pipes"));
     };
-    let mut kept = Kept { line: Some(line), keeper: Some((child, slot)) };
+    let mut kept_program = KeptProgram { line: Some(line), keeper: Some((child, slot)) };
     let ended = CancellationToken::new();
     let most = usize::try_from(settings.output_bytes).unwrap_or(usize::MAX);
     let (stdout, stderr) = (Pipe { pipe: stdout, ended: &ended }, Pipe { pipe: stderr, ended: &ended });
     let end = async {
-        let verdict = kept.verdict(&order).await.map_err(failed);
+        let verdict = kept_program.verdict(&order).await.map_err(failed);
         ended.cancel();
         verdict
     };
     let work = async { tokio::try_join!(read_all(stdout, most), read_tail(stderr), end) };
     let done = tokio::time::timeout(settings.timeout, work).await;
-    kept.end().await;
-    let (said, complaint, verdict) = done.map_err(|_| timed_out(settings.timeout))??;
+    kept_program.end().await;
+    let (output, complaint, verdict) = done.map_err(|_| timed_out(settings.timeout))??;
     match verdict.status() {
-        Ok(status) if status.success() => Ok(said),
+        Ok(status) if status.success() => Ok(output),
         Ok(status) => Err(unsuccessful(status, &complaint)),
         Err(why) => Err(failure("failed", format!("the program cannot be run: {why}"))),
     }
@@ -119,16 +119,16 @@ fn not_allowed(problem: Problem) -> ToolFailure {
     ToolFailure { code: "unavailable".into(), ..as_failure(problem) }
 }
 
-fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<Order, ToolFailure> {
+fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<ProgramOrder, ToolFailure> {
     let own = rustix::process::geteuid();
-    let ids = if own.is_root() && controls::holds("programs_run_as_the_owner") {
+    let ids = if own.is_root() && security_controls::holds("programs_run_as_the_owner") {
         Some((owner.principal.uid(), owner.gid))
     } else if own.as_raw() == owner.principal.uid() {
         None
     } else {
         return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));
     };
-    Ok(Order { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
+    Ok(ProgramOrder { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
 }
 
 /// The command that starts the keeper, with the keeper's end of the line as stdin.
@@ -139,7 +139,7 @@ fn keeper(line: UnixStream) -> std::io::Result<Process> {
     process
         .arg(keeper::WORD)
         .env_clear()
-        .envs(controls::handed_on())
+        .envs(security_controls::handed_on())
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(line)))
         .stdout(Stdio::piped())
@@ -151,20 +151,20 @@ fn keeper(line: UnixStream) -> std::io::Result<Process> {
 
 /// A running program with its keeper. When the line closes, the keeper ends the program; the program counts against the
 /// owner's limit until the keeper is done, however long that takes.
-struct Kept {
+struct KeptProgram {
     line: Option<UnixStream>,
     keeper: Option<(Child, ProgramSlot)>,
 }
 
-impl Kept {
-    async fn verdict(&mut self, order: &Order) -> std::io::Result<ProgramEnd> {
+impl KeptProgram {
+    async fn verdict(&mut self, order: &ProgramOrder) -> std::io::Result<ProgramEnd> {
         let line = self.line.as_mut().ok_or(std::io::ErrorKind::NotConnected)?;
         let mut text = serde_json::to_string(order)?;
         text.push('\n');
         line.write_all(text.as_bytes()).await?;
-        let mut said = String::new();
-        line.take(VERDICT_BYTES).read_to_string(&mut said).await?;
-        Ok(serde_json::from_str(&said)?)
+        let mut answer = String::new();
+        line.take(VERDICT_BYTES).read_to_string(&mut answer).await?;
+        Ok(serde_json::from_str(&answer)?)
     }
 
     /// Closes the line and waits up to `ENDING` until nothing of the program is left.
@@ -179,7 +179,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptProgram {
     fn drop(&mut self) {
         self.line = None;
         if let Some((mut keeper, slot)) = self.keeper.take()
@@ -249,8 +249,8 @@ fn timed_out(after: Duration) -> ToolFailure {
 }
 
 fn unsuccessful(status: ExitStatus, complaint: &[u8]) -> ToolFailure {
-    let said = String::from_utf8_lossy(complaint);
-    let said = said.trim();
-    let separator = if said.is_empty() { "" } else { ": " };
-    failure("failed", format!("the program ended with {status}{separator}{said}"))
+    let complaint_text = String::from_utf8_lossy(complaint);
+    let complaint_text = complaint_text.trim();
+    let separator = if complaint_text.is_empty() { "" } else { ": " };
+    failure("failed", format!("the program ended with {status}{separator}{complaint_text}"))
 }

@@ -17,9 +17,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
-use super::limited;
-use crate::controls;
+use super::process_limits;
 use crate::processes::Identity;
+use crate::security_controls;
 
 /// The only argument of a process that is started as a keeper.
 pub const WORD: &str = "keep-program";
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The order to a keeper, one line of JSON.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Order {
+pub struct ProgramOrder {
     pub argv: Vec<String>,
     /// The uid and gid for the program; `None` to run it as the daemon's own user.
     pub ids: Option<(u32, u32)>,
@@ -83,7 +83,7 @@ fn keep() -> std::io::Result<()> {
     let mut orders = BufReader::new(line.try_clone()?);
     let mut order = String::new();
     orders.read_line(&mut order)?;
-    let order: Order = serde_json::from_str(&order)?;
+    let order: ProgramOrder = serde_json::from_str(&order)?;
     let own = i32::try_from(std::process::id()).ok().and_then(Identity::of);
     let own = own.ok_or_else(|| std::io::Error::other("the keeper does not find itself"))?;
     set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -109,11 +109,11 @@ fn keep() -> std::io::Result<()> {
     line.write_all(serde_json::to_string(&verdict)?.as_bytes())
 }
 
-fn start(order: &Order) -> std::io::Result<Child> {
+fn start(order: &ProgramOrder) -> std::io::Result<Child> {
     let (program, arguments) = order.argv.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(ENVIRONMENT).current_dir("/").stdin(Stdio::piped());
-    limited::limit(&mut command, order.timeout);
+    process_limits::limit(&mut command, order.timeout);
     if let Some((uid, gid)) = order.ids {
         use std::os::unix::process::CommandExt;
         command.uid(uid).gid(gid);
@@ -145,7 +145,7 @@ fn ended(leader: u32) -> std::io::Result<i32> {
 fn end(own: &Identity, leader: u32) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
-    if !controls::holds("programs_end_with_all_that_they_started") {
+    if !security_controls::holds("programs_end_with_all_that_they_started") {
         let group = i32::try_from(leader).ok().and_then(Pid::from_raw);
         let _ = group.map(|group| rustix::process::kill_process_group(group, rustix::process::Signal::KILL));
         return;

@@ -24,7 +24,7 @@ pub fn marker(call: u64) -> String {
 /// The answers of a session's tools, for markers in later output. The oldest are dropped when they take too much.
 #[derive(Clone, Debug, Default)]
 pub struct Responses {
-    kept: BTreeMap<u64, (String, Vec<Image>)>,
+    by_call: BTreeMap<u64, (String, Vec<Image>)>,
     order: VecDeque<u64>,
     bytes: usize,
 }
@@ -38,15 +38,15 @@ impl Responses {
             ToolOutput::Parts { text, images } => (text, images),
         };
         self.bytes = self.bytes.saturating_add(size(&text, &images));
-        if let Some((text, images)) = self.kept.insert(call, (text, images)) {
+        if let Some((text, images)) = self.by_call.insert(call, (text, images)) {
             self.bytes = self.bytes.saturating_sub(size(&text, &images));
         } else {
             self.order.push_back(call);
         }
-        while (self.bytes > TOOL_RESPONSES_BYTES || self.kept.len() > RESPONSES)
+        while (self.bytes > TOOL_RESPONSES_BYTES || self.by_call.len() > RESPONSES)
             && let Some(oldest) = self.order.pop_front()
         {
-            if let Some((text, images)) = self.kept.remove(&oldest) {
+            if let Some((text, images)) = self.by_call.remove(&oldest) {
                 self.bytes = self.bytes.saturating_sub(size(&text, &images));
             }
         }
@@ -55,19 +55,19 @@ impl Responses {
 
     /// The bytes that the kept answers take.
     pub fn bytes(&self) -> u64 {
-        (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.kept.len() as u64))
+        (self.bytes as u64).saturating_add(RESPONSE_BYTES.saturating_mul(self.by_call.len() as u64))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
+        self.by_call.is_empty()
     }
 
     pub fn text(&self, call: u64) -> Option<&str> {
-        self.kept.get(&call).map(|(text, _)| text.as_str())
+        self.by_call.get(&call).map(|(text, _)| text.as_str())
     }
 
     pub fn images(&self, call: u64) -> &[Image] {
-        self.kept.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
+        self.by_call.get(&call).map(|(_, images)| images.as_slice()).unwrap_or_default()
     }
 }
 
@@ -77,7 +77,7 @@ fn size(text: &str, images: &[Image]) -> usize {
 
 /// Output with its markers replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expanded {
+pub struct ExpandedText {
     pub text: String,
     /// The calls whose markers were found, each once, in order; their images are to be shown.
     pub calls: Vec<u64>,
@@ -88,35 +88,35 @@ pub struct Expanded {
 /// exceed the limit of inserted bytes.
 #[derive(Debug)]
 pub struct Expander {
-    held: String,
+    withheld: String,
     bytes_left: usize,
 }
 
 impl Expander {
     /// `most_bytes` limits the bytes that are inserted in total.
     pub fn new(most_bytes: usize) -> Self {
-        Self { held: String::new(), bytes_left: most_bytes }
+        Self { withheld: String::new(), bytes_left: most_bytes }
     }
 
     /// The text that can be shown now. A possible beginning of a marker is held back.
-    pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> Expanded {
-        let mut text = std::mem::take(&mut self.held);
+    pub fn push<'a>(&mut self, piece: &str, lookup: impl Fn(u64) -> Option<&'a str>) -> ExpandedText {
+        let mut text = std::mem::take(&mut self.withheld);
         text.push_str(piece);
-        let mut expanded = Expanded::default();
+        let mut expanded = ExpandedText::default();
         let mut rest = text.as_str();
         while let Some((before, from_opening)) = split_at_found(rest, OPENING) {
             expanded.text.push_str(before);
             match read(from_opening) {
-                Read::Whole { call, after } => {
+                MarkerRead::Whole { call, after } => {
                     let whole = from_opening.strip_suffix(after).unwrap_or_default();
                     self.replace(call, whole, lookup(call), &mut expanded);
                     rest = after;
                 }
-                Read::Unfinished => {
-                    from_opening.clone_into(&mut self.held);
+                MarkerRead::Unfinished => {
+                    from_opening.clone_into(&mut self.withheld);
                     return expanded;
                 }
-                Read::Other => {
+                MarkerRead::Other => {
                     expanded.text.push_str(OPENING);
                     rest = from_opening.strip_prefix(OPENING).unwrap_or_default();
                 }
@@ -125,20 +125,20 @@ impl Expander {
         let begun = (1..OPENING.len()).rev().filter_map(|length| OPENING.get(..length));
         let begun = begun.into_iter().find(|begun| rest.ends_with(begun)).unwrap_or_default();
         expanded.text.push_str(rest.strip_suffix(begun).unwrap_or(rest));
-        begun.clone_into(&mut self.held);
+        begun.clone_into(&mut self.withheld);
         expanded
     }
 
     /// Text that was held back and did not become a marker.
     pub fn finish(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.withheld)
     }
 
-    fn replace(&mut self, call: u64, marker: &str, found: Option<&str>, expanded: &mut Expanded) {
+    fn replace(&mut self, call: u64, marker: &str, found: Option<&str>, expanded: &mut ExpandedText) {
         match found {
-            Some(said) if said.len() <= self.bytes_left => {
-                self.bytes_left -= said.len();
-                expanded.text.push_str(said);
+            Some(response) if response.len() <= self.bytes_left => {
+                self.bytes_left -= response.len();
+                expanded.text.push_str(response);
                 if !expanded.calls.contains(&call) {
                     expanded.calls.push(call);
                 }
@@ -153,7 +153,7 @@ pub fn expand_markers<'a>(
     text: &str,
     lookup: impl Fn(u64) -> Option<&'a str>,
     most_bytes: usize,
-) -> Expanded {
+) -> ExpandedText {
     let mut expander = Expander::new(most_bytes);
     let mut expanded = expander.push(text, lookup);
     expanded.text.push_str(&expander.finish());
@@ -199,7 +199,7 @@ fn split_at_found<'a>(text: &'a str, pattern: &str) -> Option<(&'a str, &'a str)
     text.split_at_checked(text.find(pattern)?)
 }
 
-enum Read<'a> {
+enum MarkerRead<'a> {
     Whole {
         call: u64,
         after: &'a str,
@@ -210,19 +210,19 @@ enum Read<'a> {
 }
 
 /// Parses a text that begins with the opening.
-fn read(text: &str) -> Read<'_> {
+fn read(text: &str) -> MarkerRead<'_> {
     let rest = text.strip_prefix(OPENING).unwrap_or_default();
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some((number, end)) = rest.split_at_checked(digits).filter(|_| digits <= DIGITS) else {
-        return Read::Other;
+        return MarkerRead::Other;
     };
     if let Some(after) = end.strip_prefix(CLOSING) {
         return match number.parse() {
-            Ok(call) => Read::Whole { call, after },
-            Err(_) => Read::Other,
+            Ok(call) => MarkerRead::Whole { call, after },
+            Err(_) => MarkerRead::Other,
         };
     }
-    if end.is_empty() || (end == ">" && digits > 0) { Read::Unfinished } else { Read::Other }
+    if end.is_empty() || (end == ">" && digits > 0) { MarkerRead::Unfinished } else { MarkerRead::Other }
 }
 
 #[cfg(test)]
@@ -232,7 +232,7 @@ mod tests {
 
     const MOST: usize = 1_000;
 
-    fn said(call: u64) -> Option<&'static str> {
+    fn response_of(call: u64) -> Option<&'static str> {
         match call {
             1 => Some("one"),
             2 => Some("<<TOOL_RESPONSE:1>>"),
@@ -245,14 +245,14 @@ mod tests {
     #[test]
     fn markers_are_replaced_where_they_stand() {
         let text = format!("a {} b{}{}", marker(1), marker(1), marker(u64::MAX));
-        let expanded = expand_markers(&text, said, MOST);
-        assert_eq!(expanded, Expanded { text: "a one bonelast".into(), calls: vec![1, u64::MAX] });
+        let expanded = expand_markers(&text, response_of, MOST);
+        assert_eq!(expanded, ExpandedText { text: "a one bonelast".into(), calls: vec![1, u64::MAX] });
     }
 
     #[test]
     fn what_a_tool_said_is_not_searched_again() {
-        assert_eq!(expand_markers(&marker(2), said, MOST).text, "<<TOOL_RESPONSE:1>>");
-        assert_eq!(expand_markers(&marker(3), said, MOST).text, "");
+        assert_eq!(expand_markers(&marker(2), response_of, MOST).text, "<<TOOL_RESPONSE:1>>");
+        assert_eq!(expand_markers(&marker(3), response_of, MOST).text, "");
     }
 
     #[test]
@@ -269,37 +269,40 @@ mod tests {
             "",
             "<<TOOL_RESPONSE:111111111111111111111111111>>",
         ] {
-            assert_eq!(expand_markers(text, said, MOST), Expanded { text: text.into(), calls: vec![] });
+            assert_eq!(
+                expand_markers(text, response_of, MOST),
+                ExpandedText { text: text.into(), calls: vec![] }
+            );
         }
         assert_eq!(
-            expand_markers("<<TOOL_RESPONSE:<<TOOL_RESPONSE:1>>", said, MOST).text,
+            expand_markers("<<TOOL_RESPONSE:<<TOOL_RESPONSE:1>>", response_of, MOST).text,
             "<<TOOL_RESPONSE:one"
         );
-        assert_eq!(expand_markers("<<<TOOL_RESPONSE:1>>>", said, MOST).text, "<one>");
+        assert_eq!(expand_markers("<<<TOOL_RESPONSE:1>>>", response_of, MOST).text, "<one>");
     }
 
     #[test]
     fn what_is_put_in_is_bounded() {
         let text = marker(1).repeat(3);
-        assert_eq!(expand_markers(&text, said, 7).text, format!("oneone{}", marker(1)));
+        assert_eq!(expand_markers(&text, response_of, 7).text, format!("oneone{}", marker(1)));
     }
 
     #[test]
     fn little_is_held_back() {
         let mut expander = Expander::new(MOST);
-        assert_eq!(expander.push("abc<", said).text, "abc");
-        assert_eq!(expander.push("<TOOL_RESPONSE:1>", said).text, "");
-        assert_eq!(expander.push(">d", said), Expanded { text: "oned".into(), calls: vec![1] });
-        expander.push("<<TOOL_RESPONSE:", said);
-        assert_eq!(expander.push(&"1".repeat(10_000), said).text.len(), 10_000 + OPENING.len());
+        assert_eq!(expander.push("abc<", response_of).text, "abc");
+        assert_eq!(expander.push("<TOOL_RESPONSE:1>", response_of).text, "");
+        assert_eq!(expander.push(">d", response_of), ExpandedText { text: "oned".into(), calls: vec![1] });
+        expander.push("<<TOOL_RESPONSE:", response_of);
+        assert_eq!(expander.push(&"1".repeat(10_000), response_of).text.len(), 10_000 + OPENING.len());
     }
 
     #[test]
     fn bytes_that_are_no_text_stay() {
         let data = [b"\xff".as_slice(), marker(1).as_bytes(), b"\xe4\xb8 <<TOOL_RESPONSE:9>>"].concat();
         let expected = b"\xffone\xe4\xb8 <<TOOL_RESPONSE:9>>".as_slice();
-        assert_eq!(replace_markers(&data, said, MOST).as_deref(), Some(expected));
-        assert_eq!(replace_markers(b"<<TOOL_RESPONSE:9>> \xff", said, MOST), None);
+        assert_eq!(replace_markers(&data, response_of, MOST).as_deref(), Some(expected));
+        assert_eq!(replace_markers(b"<<TOOL_RESPONSE:9>> \xff", response_of, MOST), None);
     }
 
     #[test]
@@ -317,7 +320,7 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_give_the_same_as_the_whole(text in "(<|<<TOOL_RESPONSE:|1|2|7|>|>>|é|a){0,30}", cuts in prop::collection::vec(0usize..200, 0..8)) {
-            let whole = expand_markers(&text, said, MOST);
+            let whole = expand_markers(&text, response_of, MOST);
             let mut expander = Expander::new(MOST);
             let mut joined = String::new();
             let letters: Vec<char> = text.chars().collect();
@@ -327,7 +330,7 @@ mod tests {
             let mut start = 0;
             for cut in cuts {
                 let piece: String = letters[start..cut].iter().collect();
-                joined.push_str(&expander.push(&piece, said).text);
+                joined.push_str(&expander.push(&piece, response_of).text);
                 start = cut;
             }
             joined.push_str(&expander.finish());
@@ -337,7 +340,7 @@ mod tests {
         #[test]
         fn bytes_cut_before_a_begun_marker_give_the_same_as_the_whole(text in "(<|<<TOOL_RESPONSE:|1|2|7|>|>>|é|a){0,30}", cut in 0usize..300) {
             let data = text.as_bytes();
-            let replaced = |data: &[u8]| replace_markers(data, said, MOST).unwrap_or_else(|| data.to_vec());
+            let replaced = |data: &[u8]| replace_markers(data, response_of, MOST).unwrap_or_else(|| data.to_vec());
             let came = &data[..cut.min(data.len())];
             let end = before_begun_marker(came);
             prop_assert!(came.len() - end < marker(u64::MAX).len());

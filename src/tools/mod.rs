@@ -6,12 +6,12 @@ mod built_in;
 mod client;
 mod command;
 mod contract;
-mod foreign;
+mod foreign_schemas;
 pub mod keeper;
-mod limited;
 mod markers;
 mod plan;
 mod port;
+mod process_limits;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ pub use built_in::ASK;
 pub use client::{AnswerError, ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, OnWaiting, PURPOSE, Tool, ToolFuture, ToolOutput};
 pub use markers::{
-    Expanded, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
+    ExpandedText, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
 };
 pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
 pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};

@@ -66,11 +66,11 @@ pub(super) struct Entry {
     output: Option<Arc<Checker>>,
     tool: Arc<dyn Tool>,
     /// Only for a tool that a client lends.
-    lent: Option<Lending>,
+    lent: Option<LendingState>,
 }
 
 #[derive(Clone)]
-struct Lending {
+struct LendingState {
     /// What the owner has paid for the tool, for as long as any registry has it.
     _memory: Arc<Charge>,
     /// Answers of the tools that clients lend to a session are checked one at a time, because the client writes both
@@ -178,12 +178,12 @@ impl Registry {
     /// The tools in the form that a model gets.
     pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
         let purpose = purpose_in(language);
-        let told = |entry: &Entry| ModelTool {
+        let model_tool = |entry: &Entry| ModelTool {
             name: entry.definition.name.clone(),
             description: entry.definition.described(language).to_owned(),
             parameters: with_purpose(&entry.definition.parameters, purpose),
         };
-        self.tools.values().map(told).collect()
+        self.tools.values().map(model_tool).collect()
     }
 
     /// The tools in the form that code in a cell gets.
@@ -247,7 +247,7 @@ impl Entry {
     }
 
     pub(super) fn lent(self, charge: &Arc<Charge>, checks: &Arc<Semaphore>) -> Self {
-        Self { lent: Some(Lending { _memory: Arc::clone(charge), checks: Arc::clone(checks) }), ..self }
+        Self { lent: Some(LendingState { _memory: Arc::clone(charge), checks: Arc::clone(checks) }), ..self }
     }
 
     /// The arguments without the purpose, checked against the schema.

@@ -26,7 +26,7 @@ struct Records {
 }
 
 impl Sink for Records {
-    async fn room(&self) {}
+    async fn wait_for_room(&self) {}
 
     fn is_crowded(&self) -> bool {
         false

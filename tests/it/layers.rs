@@ -27,11 +27,12 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("control", &["actors", "config", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
     ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
-    ("schemas.rs", &["control", "protocol", "schema"]),
+    ("generated_files.rs", &["control", "protocol", "schema"]),
 ];
 
 /// What stands beside the layers; all of them may use it.
-const BESIDE: [&str; 6] = ["controls", "fair_queue", "offload", "panics", "processes", "project_quotas"];
+const BESIDE: [&str; 6] =
+    ["security_controls", "fair_queue", "offload", "panics", "processes", "project_quotas"];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -102,13 +102,13 @@ impl Actor for Asks {
             AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
             AsksMsg::Leave { reply_to } => state.leave(reply_to),
             AsksMsg::ModelText { ask, step, text } => {
-                state.heard(ask, &text);
+                state.count_delta(ask, &text);
                 if state.current.as_ref().is_some_and(|current| current.ask == ask) {
                     state.args.log.append(EventBody::ModelText { ask, step, text });
                 }
             }
             AsksMsg::ModelRetries { ask, step, failure, pause } => {
-                state.note_heard(ask);
+                state.note_unanswered_tokens(ask);
                 let retry_in_s = Some(pause.as_secs_f64());
                 state.args.log.append(EventBody::ModelFailed { ask, step, failure, retry_in_s });
             }

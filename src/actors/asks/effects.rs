@@ -24,7 +24,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::session::machine::Input as SessionInput;
 use crate::session::restore::CELL_REFUSED;
 use crate::session::rules::CellRules;
-use crate::store::{Durability, Paid};
+use crate::store::{Durability, Payment};
 use crate::tools::Caller;
 
 /// The least time between two pieces of the model's streamed text.
@@ -36,7 +36,7 @@ impl AsksState {
         if input.ends()
             && let Some(ask) = self.current.as_ref().map(|current| current.ask)
         {
-            self.note_heard(ask);
+            self.note_unanswered_tokens(ask);
         }
         let Some(current) = &mut self.current else { return };
         for effect in current.machine.step(input) {
@@ -126,17 +126,18 @@ impl AsksState {
         // is left.
         request.reply_tokens = Some(reserved.reply.saturating_add(current.budget.left().tokens));
         current.reserved = Some(reserved);
-        (current.request_tokens, current.heard_tokens) = (tokens, 0);
+        (current.request_tokens, current.counted_tokens) = (tokens, 0);
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
         let tokens = self.args.quotas.may_spend(self.args.owner, clock::today());
-        let tokens = tokens.map_err(|refusal| told(&Problem::from(refusal)));
+        let tokens = tokens.map_err(|refusal| message_with_hint(&Problem::from(refusal)));
         // The reply and the events that follow from it go into the journal, so the journal needs room for
         // them.
-        let room = || self.args.log.has_room(ROOM_TO_BEGIN_BYTES).map_err(|exceeded| exceeded.to_string());
+        let check_room =
+            || self.args.log.has_room(ROOM_TO_BEGIN_BYTES).map_err(|exceeded| exceeded.to_string());
         let pool = self.args.quotas.memory(self.args.owner);
         let mut memory = || current.keep_in_memory(&pool, &request).map_err(|no_room| no_room.sentence());
-        if let Err(message) = tokens.and_then(|()| room()).and_then(|()| memory()) {
+        if let Err(message) = tokens.and_then(|()| check_room()).and_then(|()| memory()) {
             let failure = ModelFailure { kind: ModelFailureKind::QuotaExceeded, message, attempts: 0 };
             let _ = asks.cast(AsksMsg::ModelDone { ask, step, outcome: Box::new(Err(failure)) });
             return;
@@ -193,18 +194,18 @@ impl AsksState {
 
     /// Spends tokens as the text arrives: a provider also charges for a reply that breaks off or is
     /// cancelled.
-    pub(super) fn heard(&mut self, ask: AskNumber, text: &str) {
+    pub(super) fn count_delta(&mut self, ask: AskNumber, text: &str) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
-        let request = if current.heard_tokens == 0 { current.request_tokens } else { 0 };
+        let request = if current.counted_tokens == 0 { current.request_tokens } else { 0 };
         let tokens = request + tokens_of_text(text);
-        current.heard_tokens += tokens;
+        current.counted_tokens += tokens;
         self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), tokens);
     }
 
     /// Counts the tokens of a request that gets no reply, and puts them into the journal.
-    pub(super) fn note_heard(&mut self, ask: AskNumber) {
+    pub(super) fn note_unanswered_tokens(&mut self, ask: AskNumber) {
         let Some(current) = self.current.as_mut().filter(|current| current.ask == ask) else { return };
-        let (step, tokens) = (current.machine.steps(), std::mem::take(&mut current.heard_tokens));
+        let (step, tokens) = (current.machine.steps(), std::mem::take(&mut current.counted_tokens));
         if tokens > 0 {
             self.args.log.append(EventBody::ModelSpent { ask, step, tokens });
             // The machine gives no effects for this input.
@@ -226,27 +227,27 @@ impl AsksState {
             // Recorded, so that the next daemon counts the same tokens.
             reply.usage = Some(cost);
         }
-        let heard = current.heard_tokens;
+        let counted_tokens = current.counted_tokens;
         if let Some(reserved) = current.reserved.take() {
-            reserved.spent(cost.total().max(heard));
+            reserved.spent(cost.total().max(counted_tokens));
         }
-        let more = cost.total().saturating_sub(heard);
+        let more = cost.total().saturating_sub(counted_tokens);
         self.args.quotas.spend(self.args.owner, clock::today(), self.args.name.as_str(), more);
         if let Some(above) = &current.above {
             above.tell(cost, 1);
         }
-        let written = outcome.and_then(|reply| Ok((self.pay_for_reply(ask, step, &reply)?, reply)));
-        match written {
+        let paid_reply = outcome.and_then(|reply| Ok((self.pay_for_reply(ask, step, &reply)?, reply)));
+        match paid_reply {
             Ok(((paid, event), reply)) => {
                 // The reply names its cost itself.
                 if let Some(current) = &mut self.current {
-                    current.heard_tokens = 0;
+                    current.counted_tokens = 0;
                 }
                 self.args.log.append_keyed_then(event, paid, None, || {});
                 self.take(myself, Input::ModelReplied { step, reply: Box::new(reply) });
             }
             Err(failure) => {
-                self.note_heard(ask);
+                self.note_unanswered_tokens(ask);
                 let failed = failure.clone();
                 self.args.log.append(EventBody::ModelFailed { ask, step, failure: failed, retry_in_s: None });
                 self.take(myself, Input::ModelFailed { step, failure });
@@ -261,7 +262,7 @@ impl AsksState {
         ask: AskNumber,
         step: u32,
         reply: &ChatReply,
-    ) -> Result<(Paid, EventBody), ModelFailure> {
+    ) -> Result<(Payment, EventBody), ModelFailure> {
         let event = EventBody::ModelReplied { ask, step, reply: Box::new(reply.clone()) };
         let paid = self.args.log.pay_for(&event).and_then(|paid| {
             self.args.log.has_room(paid.bytes())?;
@@ -318,9 +319,11 @@ impl AsksState {
         }
         let input = match outcome {
             Ok(result) => Input::CellFinished { id, result: Box::new((*result).clone()) },
-            Err(problem) if is_sandbox_trouble(&problem) => Input::SandboxFailed { message: told(&problem) },
+            Err(problem) if is_sandbox_trouble(&problem) => {
+                Input::SandboxFailed { message: message_with_hint(&problem) }
+            }
             Err(problem) => {
-                let message = told(&problem);
+                let message = message_with_hint(&problem);
                 let failure = ToolFailure { code: CELL_REFUSED.into(), message: message.clone() };
                 let outcome = ToolOutcome::Failure(failure);
                 self.args.log.append(EventBody::AskToolAnswered { ask, id: id.clone(), outcome });
@@ -345,7 +348,7 @@ impl AsksState {
         let tools = Arc::clone(&current.tools);
         let is_program = tools.definition(&name).is_some_and(|definition| definition.program);
         let (call_id, lost_id) = (id.clone(), id.clone());
-        let (committed, written) = tokio::sync::oneshot::channel();
+        let (committed, is_written) = tokio::sync::oneshot::channel();
         let called = EventBody::AskToolCalled {
             ask,
             id: id.clone(),
@@ -357,7 +360,7 @@ impl AsksState {
             let _ = committed.send(());
         });
         let work = async move {
-            written.await.ok()?;
+            is_written.await.ok()?;
             let outcome = match tools.call(&name, arguments, Caller::Model, context) {
                 Ok(work) => work.await,
                 Err(failure) => Err(failure),
@@ -421,8 +424,10 @@ fn task_of_cell(
     result: impl Future<Output = Result<Arc<ExecutionResult>, Problem>> + Send + 'static,
 ) -> Task {
     let (done, lost) = (id.to_owned(), id.to_owned());
-    let told = move |id, outcome| AsksMsg::CellDone { ask, id, outcome: Box::new(outcome) };
-    Task::spawn(asks, async move { Some(told(done, result.await)) }, move |problem| told(lost, Err(problem)))
+    let cell_done = move |id, outcome| AsksMsg::CellDone { ask, id, outcome: Box::new(outcome) };
+    Task::spawn(asks, async move { Some(cell_done(done, result.await)) }, move |problem| {
+        cell_done(lost, Err(problem))
+    })
 }
 
 fn is_sandbox_trouble(problem: &Problem) -> bool {
@@ -439,7 +444,7 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
     )
 }
 
-fn told(problem: &Problem) -> String {
+fn message_with_hint(problem: &Problem) -> String {
     match &problem.hint {
         Some(hint) => format!("{}; {hint}", problem.message),
         None => problem.message.clone(),

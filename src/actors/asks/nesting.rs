@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::messages::AsksRef;
-use super::port::{Calling, PortCaller};
+use super::port::{CallerContext, PortCaller};
 use super::shared_budget::ParentBudget;
 use super::spec::Outer;
 use super::state::Remains;
 use super::state::{AsksState, Current};
 use crate::agent::Input;
-use crate::controls;
 use crate::protocol::ask::{AskLimits, AskNumber, AskSpec};
 use crate::protocol::chat::Usage;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 use crate::session::rules::{CellRules, SandboxRules};
 
 /// The number of ended asks whose remaining limits are kept. Older ones count as having nothing left.
@@ -36,13 +36,13 @@ impl AsksState {
                 let current = self.current.as_ref().ok_or_else(has_ended)?;
                 self.within(myself, current, CellRules::of_ask(&current.spec), &SandboxRules::default())
             }
-            PortCaller::Code(Calling { by: Some(ask), rules }) => {
+            PortCaller::Code(CallerContext { by: Some(ask), rules }) => {
                 let current = self.current.as_ref().filter(|current| current.ask == ask);
                 let current = current.ok_or_else(has_ended)?;
                 self.within(myself, current, combined(&rules, Some(ask), &current.spec), &rules)
             }
             // The owner's own code, or code that the owner has allowed to act in the owner's name.
-            PortCaller::Code(Calling { by: None, rules }) => {
+            PortCaller::Code(CallerContext { by: None, rules }) => {
                 let depth = rules.asks().map(|ask| self.remains.get(&ask).map_or(0, |ended| ended.depth + 1));
                 let depth = depth.max().unwrap_or(0);
                 Ok(Outer { rules: rules.combined(None), spec: None, depth, left: None, above: None })
@@ -69,7 +69,7 @@ impl AsksState {
         let mut budgets = vec![Arc::clone(&current.budget)];
         let mut ended = Vec::new();
         let others = sandbox.asks().filter(|ask| *ask != current.ask);
-        for ask in others.filter(|_| controls::holds("ended_asks_pay_for_asks_of_their_code")) {
+        for ask in others.filter(|_| security_controls::holds("ended_asks_pay_for_asks_of_their_code")) {
             let is_known = sandbox.merged().all(|gathered| gathered != ask);
             let remains =
                 self.remains.get(&ask).filter(|_| is_known).ok_or_else(|| used_up(ask, "budget"))?;
@@ -128,7 +128,7 @@ impl AsksState {
 }
 
 fn combined(rules: &SandboxRules, by: Option<AskNumber>, spec: &AskSpec) -> CellRules {
-    if controls::holds("asks_within_keep_the_rules_of_the_sandbox") {
+    if security_controls::holds("asks_within_keep_the_rules_of_the_sandbox") {
         rules.combined(by)
     } else {
         CellRules::of_ask(spec)

@@ -15,7 +15,6 @@ use crate::actors::directory::Directory;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
-use crate::controls;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::ids::SessionId;
@@ -28,6 +27,7 @@ use crate::sandbox::attest::facts::primary_group;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::security_controls;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, PortFuture, SessionPort};
@@ -44,12 +44,12 @@ pub enum PortCaller {
     /// The model of the present ask.
     Model(Option<(AskNumber, Arc<CellRules>)>),
     /// Code in the sandbox.
-    Code(Calling),
+    Code(CallerContext),
 }
 
 /// Code in the sandbox that calls a tool.
 #[derive(Clone)]
-pub struct Calling {
+pub struct CallerContext {
     /// The ask of the cell in whose name the code calls.
     pub by: Option<AskNumber>,
     /// The rules of all code in the sandbox, because any of it may be the caller.
@@ -174,11 +174,11 @@ impl SessionPort for Port {
 
     fn owner(&self) -> PortFuture<Owner> {
         let (principal, accounts) = (self.owner, self.accounts.clone());
-        let look = move || {
+        let check_account = move || {
             accounts.check(principal)?;
             Ok(Owner { principal, gid: primary_group(principal.uid()) })
         };
-        Box::pin(async move { folders::run(principal, WorkKind::Look, None, look).await? })
+        Box::pin(async move { folders::run(principal, WorkKind::Look, None, check_account).await? })
     }
 
     fn language(&self) -> Language {
@@ -190,7 +190,7 @@ impl Port {
     /// An inner session is never less isolated than the outer one, and gets no more resources.
     fn inner_session(&self, around: &SessionView) -> NewSession {
         let usual = NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() };
-        if !controls::holds("inner_sessions_are_as_isolated") {
+        if !security_controls::holds("inner_sessions_are_as_isolated") {
             return usual;
         }
         let (limits, most) = (&around.limits, &self.settings.sandbox);
@@ -225,7 +225,7 @@ impl Port {
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
         let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
-        let typed = nested.schema.is_some();
+        let has_schema = nested.schema.is_some();
         let new = Box::new(NewAsk {
             text: nested.prompt,
             schema: nested.schema,
@@ -243,11 +243,11 @@ impl Port {
         let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let since = Instant::now();
         let mut pause = Pause { on_waiting, above, within: made.id, approvals: Vec::new(), since };
-        let look = |view: &AskView| pause.set(&view.waits_for);
-        let view = ended(&asks, &handles.log, begun.ask, look).await?;
+        let pause_while_waiting = |view: &AskView| pause.set(&view.waits_for);
+        let view = ended(&asks, &handles.log, begun.ask, pause_while_waiting).await?;
         let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
         match end.outcome {
-            AskOutcome::Answered if typed => Ok(end.value.unwrap_or_default()),
+            AskOutcome::Answered if has_schema => Ok(end.value.unwrap_or_default()),
             AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),
             outcome => Err(Problem::new(
                 Code::ModelFailed,
@@ -312,14 +312,14 @@ pub async fn ended(
     asks: &AsksRef,
     log: &EventLog,
     ask: AskNumber,
-    mut look: impl FnMut(&AskView),
+    mut on_view: impl FnMut(&AskView),
 ) -> Result<AskView, Problem> {
     let mut watch = log.watch();
     loop {
         watch.borrow_and_update();
         let view = call_own(asks, |reply_to| AsksMsg::View { ask, reply_to }).await?;
         let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {ask}")))?;
-        look(&view);
+        on_view(&view);
         if view.end.is_some() {
             return Ok(view);
         }

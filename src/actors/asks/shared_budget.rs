@@ -21,7 +21,7 @@ const OWN_STEPS: u32 = 1;
 
 /// The tokens and steps that one ask may spend, shared with its inner asks.
 pub struct SharedBudget {
-    left: Mutex<Left>,
+    left: Mutex<RemainingBudget>,
     /// The budgets that are charged as well: the outer ask's, and those of ended asks whose code may be the
     /// caller.
     above: Vec<Arc<SharedBudget>>,
@@ -29,13 +29,13 @@ pub struct SharedBudget {
 
 /// The tokens and steps that may still be spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingBudget {
     pub tokens: u64,
     /// The number of requests to a model.
     pub steps: u32,
 }
 
-impl Left {
+impl RemainingBudget {
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         Self { tokens: self.tokens.min(other.tokens), steps: self.steps.min(other.steps) }
@@ -50,7 +50,7 @@ pub enum Short {
 }
 
 /// Tokens that a request may cost. If `spent` is never called, all of them count as spent.
-pub struct Reserved {
+pub struct ReservedTokens {
     budget: Arc<SharedBudget>,
     tokens: u64,
     /// The part of these tokens that is for the reply.
@@ -79,29 +79,29 @@ impl ParentBudget {
 
 impl SharedBudget {
     #[must_use]
-    pub fn new(left: Left, above: Vec<Arc<Self>>) -> Arc<Self> {
+    pub fn new(left: RemainingBudget, above: Vec<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self { left: Mutex::new(left), above })
     }
 
     /// What the ask itself may still spend.
     #[must_use]
-    pub fn left(&self) -> Left {
+    pub fn left(&self) -> RemainingBudget {
         let own = *self.left.lock();
-        self.above.iter().map(|above| above.left_within()).fold(own, Left::least)
+        self.above.iter().map(|above| above.left_within()).fold(own, RemainingBudget::least)
     }
 
     /// What an inner ask may still spend.
     #[must_use]
-    pub fn left_within(&self) -> Left {
+    pub fn left_within(&self) -> RemainingBudget {
         let left = self.left();
-        Left { steps: left.steps.saturating_sub(OWN_STEPS), ..left }
+        RemainingBudget { steps: left.steps.saturating_sub(OWN_STEPS), ..left }
     }
 
     /// Reserves one step, the tokens of the request, and as many of the reply's tokens as are left.
-    pub fn reserve(self: &Arc<Self>, request: u64, reply: u64) -> Result<Reserved, Short> {
+    pub fn reserve(self: &Arc<Self>, request: u64, reply: u64) -> Result<ReservedTokens, Short> {
         let least = request.saturating_add(reply.min(LEAST_REPLY_TOKENS));
         let tokens = self.take(least, request.saturating_add(reply), 0)?;
-        Ok(Reserved { budget: Arc::clone(self), tokens, reply: tokens.saturating_sub(request) })
+        Ok(ReservedTokens { budget: Arc::clone(self), tokens, reply: tokens.saturating_sub(request) })
     }
 
     /// Locks the budgets from the inner to the outer ones, so that either all of them change or none.
@@ -113,8 +113,8 @@ impl SharedBudget {
             return Err(Short::Tokens);
         }
         let mut taken = possible;
-        for (place, above) in self.above.iter().enumerate() {
-            let paid = self.above.iter().take(place);
+        for (index, above) in self.above.iter().enumerate() {
+            let paid = self.above.iter().take(index);
             match above.take(least, taken, OWN_STEPS) {
                 Ok(less) => {
                     paid.for_each(|paid| paid.settle(taken.saturating_sub(less), 0));
@@ -126,7 +126,7 @@ impl SharedBudget {
                 }
             }
         }
-        *left = Left { tokens: left.tokens.saturating_sub(taken), steps };
+        *left = RemainingBudget { tokens: left.tokens.saturating_sub(taken), steps };
         Ok(taken)
     }
 
@@ -140,13 +140,16 @@ impl SharedBudget {
     /// Returns the tokens and the step of a request that is not sent.
     fn give_back(&self, tokens: u64) {
         let mut left = self.left.lock();
-        *left = Left { tokens: left.tokens.saturating_add(tokens), steps: left.steps.saturating_add(1) };
+        *left = RemainingBudget {
+            tokens: left.tokens.saturating_add(tokens),
+            steps: left.steps.saturating_add(1),
+        };
         drop(left);
         self.above.iter().for_each(|above| above.give_back(tokens));
     }
 }
 
-impl Reserved {
+impl ReservedTokens {
     /// Replaces the reservation by the real cost.
     pub fn spent(self, tokens: u64) {
         self.budget.settle(self.tokens, tokens);
@@ -161,7 +164,7 @@ mod tests {
     const STEPS: u32 = 1_000;
 
     fn budget(tokens: u64, above: Option<&Arc<SharedBudget>>) -> Arc<SharedBudget> {
-        SharedBudget::new(Left { tokens, steps: STEPS }, above.cloned().into_iter().collect())
+        SharedBudget::new(RemainingBudget { tokens, steps: STEPS }, above.cloned().into_iter().collect())
     }
 
     #[test]
@@ -176,7 +179,7 @@ mod tests {
         let second = inner[1].reserve(600, 100).unwrap();
         // The cost is never reported.
         drop(second);
-        assert_eq!(inner[2].left(), Left { tokens: 200, steps: STEPS - 2 - OWN_STEPS });
+        assert_eq!(inner[2].left(), RemainingBudget { tokens: 200, steps: STEPS - 2 - OWN_STEPS });
     }
 
     #[test]
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!(outer.reserve(900, 4_096).unwrap().reply, 100);
         let outer = budget(1_000, None);
         assert_eq!(outer.reserve(950, 4_096).err(), Some(Short::Tokens));
-        assert_eq!(outer.left(), Left { tokens: 1_000, steps: STEPS });
+        assert_eq!(outer.left(), RemainingBudget { tokens: 1_000, steps: STEPS });
     }
 
     #[test]
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn steps_are_those_of_the_whole_tree_and_do_not_come_back() {
-        let outer = SharedBudget::new(Left { tokens: 1_000, steps: 4 }, Vec::new());
+        let outer = SharedBudget::new(RemainingBudget { tokens: 1_000, steps: 4 }, Vec::new());
         outer.reserve(1, 0).unwrap().spent(1);
         let inner: Vec<_> =
             (0..2).map(|_| SharedBudget::new(outer.left_within(), vec![Arc::clone(&outer)])).collect();
@@ -219,19 +222,20 @@ mod tests {
     fn several_asks_pay_together() {
         let (ended, present) = (budget(300, None), budget(1_000, None));
         let inner = SharedBudget::new(
-            Left { tokens: 1_000, steps: 9 },
+            RemainingBudget { tokens: 1_000, steps: 9 },
             vec![Arc::clone(&present), Arc::clone(&ended)],
         );
-        assert_eq!(inner.left(), Left { tokens: 300, steps: 9 });
+        assert_eq!(inner.left(), RemainingBudget { tokens: 300, steps: 9 });
         inner.reserve(100, 1_000).unwrap().spent(150);
         let left = |budget: &Arc<SharedBudget>| budget.left();
         assert_eq!([&inner, &present, &ended].map(left).map(|left| left.tokens), [150, 850, 150]);
         assert_eq!(inner.reserve(200, 0).err(), Some(Short::Tokens));
-        assert_eq!(left(&present), Left { tokens: 850, steps: STEPS - 1 });
-        let used_up = SharedBudget::new(Left { tokens: 900, steps: 0 }, Vec::new());
-        let inner = SharedBudget::new(Left { tokens: 900, steps: 9 }, vec![Arc::clone(&present), used_up]);
+        assert_eq!(left(&present), RemainingBudget { tokens: 850, steps: STEPS - 1 });
+        let used_up = SharedBudget::new(RemainingBudget { tokens: 900, steps: 0 }, Vec::new());
+        let inner =
+            SharedBudget::new(RemainingBudget { tokens: 900, steps: 9 }, vec![Arc::clone(&present), used_up]);
         assert_eq!(inner.reserve(10, 0).err(), Some(Short::Steps));
-        assert_eq!(left(&present), Left { tokens: 850, steps: STEPS - 1 });
+        assert_eq!(left(&present), RemainingBudget { tokens: 850, steps: STEPS - 1 });
     }
 
     proptest! {
@@ -252,17 +256,17 @@ mod tests {
             let chain = |tree: &[(Arc<SharedBudget>, u64, Option<usize>)], place: usize| {
                 std::iter::successors(Some(place), |place| tree[*place].2).collect::<Vec<_>>()
             };
-            for (place, request, reply, told) in requests {
+            for (place, request, reply, is_reported) in requests {
                 let place = place.index(tree.len());
                 let on_the_way = chain(&tree, place);
-                let room = on_the_way.iter().map(|place| tree[*place].1 - spent[*place]).min().unwrap();
+                let tokens_left = on_the_way.iter().map(|place| tree[*place].1 - spent[*place]).min().unwrap();
                 let reserved = tree[place].0.reserve(request, reply);
-                prop_assert_eq!(reserved.is_ok(), request + reply.min(LEAST_REPLY_TOKENS) <= room);
+                prop_assert_eq!(reserved.is_ok(), request + reply.min(LEAST_REPLY_TOKENS) <= tokens_left);
                 if let Ok(reserved) = reserved {
-                    prop_assert_eq!(reserved.reply, reply.min(room - request));
+                    prop_assert_eq!(reserved.reply, reply.min(tokens_left - request));
                     let most = request + reserved.reply;
-                    let cost = if told { most / 2 } else { most };
-                    if told { reserved.spent(cost) } else { drop(reserved) }
+                    let cost = if is_reported { most / 2 } else { most };
+                    if is_reported { reserved.spent(cost) } else { drop(reserved) }
                     for place in on_the_way {
                         spent[place] += cost;
                     }

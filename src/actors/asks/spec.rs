@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use super::shared_budget::ParentBudget;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, Model, Settings, Template};
-use crate::controls;
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::protocol::values;
+use crate::security_controls;
 use crate::session::rules::{self, CellRules};
 use crate::tools::Registry;
 
@@ -48,7 +48,7 @@ pub struct Outer {
 pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
     let Some(outer) = outer else { return Ok(0) };
     let depth = outer.depth;
-    if depth > agent.depth && controls::holds("asks_nest_to_a_depth") {
+    if depth > agent.depth && security_controls::holds("asks_nest_to_a_depth") {
         return Err(bad(format!("asks nest at most {} deep", agent.depth))
             .hint("raise `agent.depth` in the configuration"));
     }

@@ -10,21 +10,21 @@ use super::messages::{AsksMsg, AsksRef};
 use super::spec::{self, Outer};
 use super::state::LastPrograms;
 use super::state::Remains;
-use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, Waiting};
+use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, QueuedAsk};
 use crate::actors::calls::Reply;
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
+use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::machine::Input as SessionInput;
-use crate::session::restore::{Recalled, queued_view};
+use crate::session::restore::{RecalledAsk, queued_view};
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -37,7 +37,7 @@ impl AsksState {
         self.leaving = true;
         self.waiting.clear();
         if let Some(ask) = self.current.as_ref().map(|current| current.ask) {
-            self.note_heard(ask);
+            self.note_unanswered_tokens(ask);
         }
         let programs = self.current.take().map(|Current { ask, mut tasks, .. }| {
             tasks.retain(|_, task| task.is_program);
@@ -116,7 +116,7 @@ impl AsksState {
             }
         }
         let above = outer.and_then(|outer| outer.above);
-        self.waiting.push_back(Waiting { ask, spec, above, schema_memory });
+        self.waiting.push_back(QueuedAsk { ask, spec, above, schema_memory });
         let asks = myself.clone();
         self.args.log.append_keyed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
@@ -129,7 +129,7 @@ impl AsksState {
         let text = serde_json::to_string(started).unwrap_or_default();
         let bytes = parsed_bytes(&text).saturating_mul(ASK_COPIES);
         let pool = self.args.quotas.memory(self.args.owner);
-        if bytes > TINY_BYTES && controls::holds("ask_memory_charge") {
+        if bytes > TINY_BYTES && security_controls::holds("ask_memory_charge") {
             pool.try_charge(MemoryPurpose::Conversations, bytes)
         } else {
             Ok(pool.open(MemoryPurpose::Conversations))
@@ -139,7 +139,7 @@ impl AsksState {
     /// Charges the compiled schema of an answer, before it is compiled.
     fn schema_in_memory(&self, spec: &AskSpec) -> Result<Charge, NoRoom> {
         let mut charge = self.args.quotas.memory(self.args.owner).open(MemoryPurpose::Schemas);
-        if controls::holds("answer_schema_memory_charge") {
+        if security_controls::holds("answer_schema_memory_charge") {
             charge.try_grow(most_schema_bytes(spec))?;
             charge.shrink_to(schema_bytes(spec));
         }
@@ -219,7 +219,7 @@ impl AsksState {
 
     /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with
     /// the effects that it was waiting for.
-    pub(super) fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, Recalled>) {
+    pub(super) fn recall(&mut self, myself: &AsksRef, asks: BTreeMap<AskNumber, RecalledAsk>) {
         if asks.values().any(|recalled| recalled.spec.depth > 0) {
             // The caller that created this session for an inner ask ended with the earlier daemon.
             self.leaving = true;
@@ -235,7 +235,7 @@ impl AsksState {
             if untouched && self.current.is_some() {
                 self.asks.insert(ask, view);
                 let schema_memory = self.schema_in_memory_anyway(&recalled.spec);
-                self.waiting.push_back(Waiting { ask, spec: recalled.spec, above: None, schema_memory });
+                self.waiting.push_back(QueuedAsk { ask, spec: recalled.spec, above: None, schema_memory });
                 continue;
             }
             if recalled.end.is_some() && !recalled.worked {
@@ -296,7 +296,7 @@ impl AsksState {
                 continue;
             }
             let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
-            let begun = Waiting { ask, spec, above: None, schema_memory };
+            let begun = QueuedAsk { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
             let current = Current::new(begun, machine, recalled.work_time(), Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });

@@ -1,7 +1,7 @@
 //! The state of the asks actor.
 
 use super::messages::{AsksMsg, AsksRef};
-use super::shared_budget::{Left, ParentBudget, Reserved, SharedBudget};
+use super::shared_budget::{ParentBudget, RemainingBudget, ReservedTokens, SharedBudget};
 use crate::actors::calls;
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
@@ -9,7 +9,6 @@ use crate::actors::session::messages::OwnSession;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::agent::{Effect, Machine};
 use crate::config::Settings;
-use crate::controls;
 use crate::llm::{REPLY_BYTES, reply_bytes};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::memory::{NoRoom, Pool};
@@ -24,9 +23,10 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota;
 use crate::sandbox::accounts::Accounts;
+use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::ask_clock::AskClock;
-use crate::session::restore::{Recalled, RecalledAsks};
+use crate::session::restore::{RecalledAsk, RecalledAsks};
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
 use parking_lot::Mutex;
@@ -77,7 +77,7 @@ pub struct AsksState {
     /// The memory charged for each ask and its conversation to the owner's share.
     pub(super) memory: BTreeMap<AskNumber, Charge>,
     pub(super) newest: AskNumber,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<QueuedAsk>,
     pub(super) current: Option<Current>,
     /// What ended asks have left of their limits, because their code may still run.
     pub(super) remains: BTreeMap<AskNumber, Remains>,
@@ -99,7 +99,7 @@ pub struct AsksState {
 }
 
 /// An ask that waits for its turn.
-pub(super) struct Waiting {
+pub(super) struct QueuedAsk {
     pub(super) ask: AskNumber,
     pub(super) spec: AskSpec,
     pub(super) above: Option<ParentBudget>,
@@ -121,11 +121,11 @@ pub(super) struct Current {
     pub(super) tools: Arc<Registry>,
     pub(super) budget: Arc<SharedBudget>,
     /// The reservation for the running request.
-    pub(super) reserved: Option<Reserved>,
+    pub(super) reserved: Option<ReservedTokens>,
     /// The estimated tokens of the running request.
     pub(super) request_tokens: u64,
     /// The tokens of that request and its reply that have been spent so far, while the reply arrives.
-    pub(super) heard_tokens: u64,
+    pub(super) counted_tokens: u64,
     /// The memory charged for the conversation.
     pub(super) conversation: Option<Charge>,
     pub(super) above: Option<ParentBudget>,
@@ -134,16 +134,16 @@ pub(super) struct Current {
     /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     /// For an ask resumed after a restart: what it had begun before.
-    pub(super) recalled: Option<Recalled>,
+    pub(super) recalled: Option<RecalledAsk>,
 }
 
 impl Current {
-    pub fn new(waiting: Waiting, machine: Machine, worked: Duration, tools: Arc<Registry>) -> Self {
-        let Waiting { ask, spec, above, schema_memory } = waiting;
+    pub fn new(waiting: QueuedAsk, machine: Machine, worked: Duration, tools: Arc<Registry>) -> Self {
+        let QueuedAsk { ask, spec, above, schema_memory } = waiting;
         // A request that was running when the daemon ended is sent again, and counts as the same step.
         let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));
         let steps = machine.steps_in_all().saturating_sub(u32::from(is_asked));
-        let left = Left {
+        let left = RemainingBudget {
             tokens: spec.limits.tokens.saturating_sub(machine.usage().total()),
             steps: spec.limits.steps.saturating_sub(steps),
         };
@@ -162,7 +162,7 @@ impl Current {
             reserved: None,
             request_tokens: 0,
             conversation: None,
-            heard_tokens: 0,
+            counted_tokens: 0,
             above,
             _schema_memory: schema_memory,
             waiting_within: BTreeMap::new(),
@@ -186,9 +186,9 @@ impl Task {
         lost: impl FnOnce(Problem) -> AsksMsg + Send + 'static,
     ) -> Self {
         let asks = asks.clone();
-        let task = spawn_reporting(work, move |told| {
+        let task = spawn_reporting(work, move |message| {
             let panicked = || std::thread::panicking().then(|| lost(calls::lost()));
-            if let Some(message) = told.unwrap_or_else(panicked) {
+            if let Some(message) = message.unwrap_or_else(panicked) {
                 let _ = asks.cast(message);
             }
         });
@@ -205,12 +205,12 @@ impl Drop for Task {
 impl Current {
     /// Charges the conversation so far and the largest possible reply, before the model is asked.
     pub fn keep_in_memory(&mut self, pool: &Pool, request: &ChatRequest) -> Result<(), NoRoom> {
-        let said = serde_json::to_string(request).map_or(0, |text| text.len() as u64);
+        let request_bytes = serde_json::to_string(request).map_or(0, |text| text.len() as u64);
         let reply = request.reply_tokens.map_or(u64::MAX, reply_bytes).min(REPLY_BYTES as u64);
-        let wanted = said.saturating_mul(CONVERSATION_COPIES).saturating_add(reply);
+        let wanted = request_bytes.saturating_mul(CONVERSATION_COPIES).saturating_add(reply);
         let charge = self.conversation.get_or_insert_with(|| pool.open(MemoryPurpose::Conversations));
         charge.shrink_to(wanted);
-        if controls::holds("conversation_memory_charge") {
+        if security_controls::holds("conversation_memory_charge") {
             charge.try_grow(wanted.saturating_sub(charge.bytes()))?;
         }
         Ok(())
@@ -238,7 +238,7 @@ pub(super) struct Remains {
 impl Remains {
     /// What an earlier ask has left of its limits, given what it used and how long it took.
     pub fn of(spec: &AskSpec, used: Usage, steps: u32, took: Duration) -> Self {
-        let left = Left {
+        let left = RemainingBudget {
             tokens: spec.limits.tokens.saturating_sub(used.total()),
             steps: spec.limits.steps.saturating_sub(steps),
         };

@@ -2,11 +2,10 @@
 
 use super::messages::AsksRef;
 use super::port::ended;
-use super::state::{ASK_COPIES, AsksState, Current, Waiting};
+use super::state::{ASK_COPIES, AsksState, Current, QueuedAsk};
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input};
-use crate::controls;
 use crate::memory::{MemoryPurpose, TINY_BYTES};
 use crate::protocol::ask::{Approval, AskNumber, AskState, AskView, PlanVersion};
 use crate::protocol::chat::Message;
@@ -14,12 +13,17 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
+use crate::security_controls;
 use crate::tools::PlanTree;
 use std::sync::Arc;
 
 /// The memory of one version of a plan: as values, and as text for people.
 pub(super) fn plan_bytes(tree: &serde_json::Value) -> u64 {
-    if controls::holds("plan_memory_charge") { parsed_bytes(&tree.to_string()).saturating_mul(2) } else { 0 }
+    if security_controls::holds("plan_memory_charge") {
+        parsed_bytes(&tree.to_string()).saturating_mul(2)
+    } else {
+        0
+    }
 }
 
 impl AsksState {
@@ -40,7 +44,8 @@ impl AsksState {
     /// part of what an ask shows.
     pub(super) fn keep_history(&mut self, history: Vec<Message>) {
         let bytes = serde_json::to_string(&history).map_or(0, |text| text.len() as u64);
-        let charged = if bytes > TINY_BYTES && controls::holds("history_memory_charge") { bytes } else { 0 };
+        let charged =
+            if bytes > TINY_BYTES && security_controls::holds("history_memory_charge") { bytes } else { 0 };
         self.history_memory.shrink_to(charged);
         self.history_memory.grow_anyway(charged.saturating_sub(self.history_memory.bytes()));
         self.history = history;
@@ -71,8 +76,8 @@ impl AsksState {
     pub(super) fn cancel(&mut self, myself: &AsksRef, ask: AskNumber, reply_to: Reply<AskView>) {
         if self.current.as_ref().is_some_and(|current| current.ask == ask) {
             self.take(myself, Input::Cancel);
-        } else if let Some(place) = self.waiting.iter().position(|waiting| waiting.ask == ask)
-            && let Some(Waiting { spec, .. }) = self.waiting.remove(place)
+        } else if let Some(index) = self.waiting.iter().position(|waiting| waiting.ask == ask)
+            && let Some(QueuedAsk { spec, .. }) = self.waiting.remove(index)
         {
             let tools = (self.args.tools)();
             let mut machine = self.machine(&spec, &tools, Vec::new());

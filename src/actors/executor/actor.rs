@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::pending::Request;
-use super::state::{ExecutorArgs, ExecutorState, Freezing};
+use super::state::{ExecutorArgs, ExecutorState, FreezeState};
 use super::workspace::{measured, scanned};
-use crate::actors::launch::{Ready, attach, launch};
+use crate::actors::launch::{ReadySandbox, attach, launch};
 use crate::actors::session::messages::SessionMsg;
 use crate::bridge::{Calls, Closed};
 use crate::memory::{MemoryPurpose, offload_if_large};
@@ -59,9 +59,9 @@ impl Actor for Executor {
         let log = Arc::clone(&args.log);
         let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
         let (executor, ready) = (myself.clone(), args.ready.take());
-        let (folder, looker) = (Arc::clone(&workspace), myself.clone());
-        let look = async move {
-            let _ = looker.cast(ExecutorMsg::Scanned(scanned(&folder).await));
+        let (folder, scan_reply_to) = (Arc::clone(&workspace), myself.clone());
+        let scan = async move {
+            let _ = scan_reply_to.cast(ExecutorMsg::Scanned(scanned(&folder).await));
         };
         let arrive = async move {
             match adopted {
@@ -69,7 +69,7 @@ impl Actor for Executor {
                     // Measured before any cell runs, so that everything the first cell writes counts as
                     // growth.
                     if let Some((usage, _)) = measured(Arc::clone(&workspace), None, 0).await {
-                        let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
+                        let _ = executor.cast(ExecutorMsg::Measured(usage));
                     }
                     let progress = pull_progress(log);
                     ExecutorMsg::Launched(Box::new(match ready {
@@ -84,12 +84,12 @@ impl Actor for Executor {
         };
         let is_attached = args.attach.is_some();
         // The scan is sent before the sandbox is reported, so the files are known before any cell runs.
-        let arrive = async { tokio::join!(arrive, look).0 };
+        let arrive = async { tokio::join!(arrive, scan).0 };
         let arriving = spawn_reporting(arrive, move |message| {
             let undelivered = myself.cast(message.unwrap_or(ExecutorMsg::Closed(Closed::Fault)));
             // The executor has ended: a new sandbox is removed. One that was attached to stays for the next executor.
             if let Err(MessagingErr::SendErr(ExecutorMsg::Launched(outcome))) = undelivered
-                && let Ok(Ready { sandbox, .. }) = *outcome
+                && let Ok(ReadySandbox { sandbox, .. }) = *outcome
             {
                 tokio::spawn(sandbox.undo());
             }
@@ -102,7 +102,7 @@ impl Actor for Executor {
             arriving: Some(Vec::new()),
             running: HashMap::new(),
             unrecorded: HashMap::new(),
-            finishing: HashMap::new(),
+            finished: HashMap::new(),
             requests: HashMap::new(),
             preloading: None,
             calls: Calls::default(),
@@ -115,10 +115,10 @@ impl Actor for Executor {
             stashed: None,
             snapshot_unnoted: true,
             usage: None,
-            quota_look: None,
+            measuring: None,
             cell_ended_since_look: false,
             growing_looks: 0,
-            freezing: Freezing::default(),
+            freezing: FreezeState::default(),
             live: LiveResources::default(),
             replacements: 0,
             concluding: 0,
@@ -186,21 +186,21 @@ impl ExecutorState {
             ExecutorMsg::Closed(Closed::Fault) => return Err("a task of the bridge panicked".into()),
             ExecutorMsg::Closed(closed) => state.closed(myself, closed),
             ExecutorMsg::Overdue(what) => state.overdue(myself, what),
-            ExecutorMsg::Look => {
-                state.look_at_quota(myself);
-                state.look_at_asked(myself);
-                state.look_for_pauses(myself);
+            ExecutorMsg::Check => {
+                state.start_measurement(myself);
+                state.end_overdue_asked(myself);
+                state.end_foreign_pauses(myself);
             }
             ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
-            ExecutorMsg::QuotaLooked(usage) => state.quota_looked(myself, usage),
+            ExecutorMsg::Measured(usage) => state.measured_usage(myself, usage),
             ExecutorMsg::ToolDone { call, outcome, memory } => {
                 state.tool_done(call, outcome);
                 drop(memory);
             }
             ExecutorMsg::WaitsForPerson { cell, waits: true } => state.person_asked(cell),
             ExecutorMsg::WaitsForPerson { cell, waits: false } => state.person_answered(myself, cell),
-            ExecutorMsg::Concluded { finishing, snapshot, changes } => {
-                state.concluded(myself, *finishing, snapshot, changes);
+            ExecutorMsg::Concluded { finished, snapshot, changes } => {
+                state.concluded(myself, *finished, snapshot, changes);
             }
             ExecutorMsg::Ended { why, end } => state.ended(myself, &why, end),
         }

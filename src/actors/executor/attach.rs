@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::calls::cell_ended;
-use super::messages::{ExecutorMsg, ExecutorRef, Resumed};
+use super::messages::{ExecutorMsg, ExecutorRef, ResumedCell};
 use super::pending::Fence;
 use super::pending::Request;
-use super::running::Running;
+use super::running::RunningCell;
 use super::state::ExecutorState;
-use crate::actors::launch::Ready;
+use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::session::restore::fold;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
@@ -19,7 +19,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::session::machine::Input;
 use crate::session::outcome::Ending;
-use crate::session::restore::{Died, OpenCall, WaitingCall};
+use crate::session::restore::{OpenCall, ProcessDeath, WaitingCall};
 use crate::store::Overdraft;
 use crate::tools::ToolOutput;
 
@@ -28,7 +28,7 @@ use crate::tools::ToolOutput;
 const UNRECORDED_PATIENCE: Duration = Duration::from_secs(10);
 
 impl ExecutorState {
-    pub(super) fn attached(&mut self, myself: &ExecutorRef, outcome: Result<Option<Ready>, Problem>) {
+    pub(super) fn attached(&mut self, myself: &ExecutorRef, outcome: Result<Option<ReadySandbox>, Problem>) {
         let Some(attach) = self.args.attach.take() else { return };
         let ready = match outcome {
             Ok(Some(ready)) => ready,
@@ -49,7 +49,7 @@ impl ExecutorState {
         self.configure(myself);
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
-        for Resumed { start, ran, completed, passed, to_end, died } in known {
+        for ResumedCell { start, ran, completed, passed, to_end, died } in known {
             let cell = start.cell;
             if let Some(died) = died {
                 dead.push((cell, died));
@@ -58,10 +58,10 @@ impl ExecutorState {
                 list.push(cell);
             }
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
-            self.running.insert(cell, Running::resumed(start, since, completed, to_end));
+            self.running.insert(cell, RunningCell::resumed(start, since, completed, to_end));
             self.arm(myself, cell);
         }
-        for (cell, Died { exit_code, after, killed }) in dead {
+        for (cell, ProcessDeath { exit_code, after, killed }) in dead {
             if killed && let Some(running) = self.running.get_mut(&cell) {
                 running.was_killed();
             }
@@ -76,7 +76,7 @@ impl ExecutorState {
         self.answer_open_calls(myself, attach.open_calls, &hello.running);
         self.read_answers(myself, attach.answered_calls);
         // The journal has these cells, but the kernel never received them.
-        for Resumed { start, .. } in unknown {
+        for ResumedCell { start, .. } in unknown {
             self.run(myself, start);
         }
         // The kernel answers this after it has sent all unacknowledged frames again.

@@ -4,13 +4,12 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::call_approvals::{CallApproval, on_waiting};
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::pending::CallGuard;
-use super::permits::{Permission, on_waiting};
 use super::state::ExecutorState;
-use crate::actors::asks::port::{Calling, Port, PortCaller};
+use crate::actors::asks::port::{CallerContext, Port, PortCaller};
 use crate::bridge::{FrameGuard, Refusal};
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, TINY_BYTES};
 use crate::panics::spawn_reporting;
 use crate::protocol::ask::Subject;
@@ -21,6 +20,7 @@ use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED,
 use crate::protocol::result::{Display, ValueView};
 use crate::protocol::text::brief;
 use crate::protocol::values;
+use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
 use crate::session::rules::{CallDecision, CallOrigin};
@@ -32,9 +32,9 @@ use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 const ARGUMENT_COPIES: u64 = 2;
 
 /// The known answer to a call, or the work that leads to one.
-enum Begun {
+enum StartedCall {
     Known(Result<ToolOutput, ToolFailure>),
-    Works { work: ToolFuture, permit: Option<Permission>, is_program: bool, is_read_only: bool },
+    Works { work: ToolFuture, permit: Option<CallApproval>, is_program: bool, is_read_only: bool },
 }
 
 impl ExecutorState {
@@ -70,13 +70,13 @@ impl ExecutorState {
                 return;
             }
         };
-        let shown = brief(name, TOOL_NAME_CHARS);
+        let brief_name = brief(name, TOOL_NAME_CHARS);
         // The call is checked and charged before any of it is written.
         let begun = match self.recorded(cell, name, &arguments) {
-            Some(outcome) => Begun::Known(outcome),
+            Some(outcome) => StartedCall::Known(outcome),
             None => self.begin(myself, cell, call, name, arguments.clone(), memory.clone()),
         };
-        let called = called(cell, call, shown.clone(), arguments, &begun);
+        let called = called(cell, call, brief_name.clone(), arguments, &begun);
         let paid = match self.args.log.pay_for(&called) {
             Ok(paid) => paid,
             Err(exceeded) => {
@@ -90,12 +90,12 @@ impl ExecutorState {
             sandbox: connected.sandbox.id().clone(),
             received: frame_guard.number,
         });
-        let (committed, written) = tokio::sync::oneshot::channel();
+        let (committed, is_written) = tokio::sync::oneshot::channel();
         self.args.log.append_intent_then(begun.durability(), called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
-        let guard = begun.spawn(myself, call, Some(written), memory, self.args.memory.clone());
-        self.calls.begin(call, cell, shown, guard);
+        let guard = begun.spawn(myself, call, Some(is_written), memory, self.args.memory.clone());
+        self.calls.begin(call, cell, brief_name, guard);
     }
 
     /// Charges the arguments, which stay in memory until the call has its answer. A call without room is
@@ -105,7 +105,7 @@ impl ExecutorState {
             return Err(no_room.clone());
         }
         let bytes = frame_guard.parsed_bytes().saturating_mul(ARGUMENT_COPIES);
-        if bytes <= TINY_BYTES || !controls::holds("call_memory_charge") {
+        if bytes <= TINY_BYTES || !security_controls::holds("call_memory_charge") {
             return Ok(None);
         }
         self.args.memory.try_charge(MemoryPurpose::Calls, bytes).map(|charge| Some(Arc::new(charge)))
@@ -137,8 +137,8 @@ impl ExecutorState {
         name: &str,
         arguments: Map<String, Value>,
         memory: Option<Arc<Charge>>,
-    ) -> Begun {
-        let refused = |message| Begun::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
+    ) -> StartedCall {
+        let refused = |message| StartedCall::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
         // A call names the cell that is running, which may not be the cell whose code makes the call.
         let runs = cell.and_then(|cell| self.running.get(&cell));
         let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
@@ -156,7 +156,7 @@ impl ExecutorState {
             (Some((tool, CallDecision::Person { bound_by })), Some(cell)) => {
                 let subject = Subject::Tool { name: tool.name.clone(), arguments: arguments.clone() };
                 let (ask, number) = (runs.ask(), call.to_string());
-                Some(Permission {
+                Some(CallApproval {
                     asks: self.args.asks.clone(),
                     log: Arc::clone(&self.args.log),
                     executor: myself.clone(),
@@ -173,20 +173,20 @@ impl ExecutorState {
             None => context,
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
-            Ok(work) => Begun::Works { work, permit, is_program, is_read_only },
+            Ok(work) => StartedCall::Works { work, permit, is_program, is_read_only },
             Err(mut failure) => {
                 // The message may quote names that the guest chose.
                 if let Some((end, _)) = failure.message.char_indices().nth(EXCEPTION_CHARS) {
                     failure.message.truncate(end);
                 }
-                Begun::Known(Err(failure))
+                StartedCall::Known(Err(failure))
             }
         }
     }
 
     /// The port for a tool: the tool acts on the session for this code, and so within the code's rules.
     fn port(&self, runs: CallOrigin) -> Port {
-        let calling = Calling { by: runs.ask(), rules: self.bound.clone() };
+        let calling = CallerContext { by: runs.ask(), rules: self.bound.clone() };
         Port { caller: PortCaller::Code(calling), ..self.args.port.clone() }
     }
 
@@ -207,11 +207,11 @@ impl ExecutorState {
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<ToolOutput, ToolFailure>) {
         let Some(ended) = self.calls.end(call) else { return };
-        let told = match &outcome {
+        let event_outcome = match &outcome {
             Ok(output) => ToolOutcome::Value(output.clone().into_value()),
             Err(failure) => ToolOutcome::Failure(failure.clone()),
         };
-        self.args.log.append(EventBody::ToolAnswered { call, outcome: told });
+        self.args.log.append(EventBody::ToolAnswered { call, outcome: event_outcome });
         if outcome.is_ok()
             && let Some(running) = ended.cell.and_then(|cell| self.running.get_mut(&cell))
             && running.completed.len() < TOOL_CALLS_LISTED
@@ -235,10 +235,10 @@ impl ExecutorState {
     /// Keeps the text of a tool for its marker. It is charged even without room, because the code waits for
     /// it; while there is no room, large calls are refused.
     pub(super) fn answer(&mut self, call: u64, output: ToolOutput) -> Value {
-        let mut said = self.responses.0.lock();
-        let value = said.answer(call, output);
-        let bytes = said.bytes();
-        drop(said);
+        let mut responses = self.responses.0.lock();
+        let value = responses.answer(call, output);
+        let bytes = responses.bytes();
+        drop(responses);
         self.responses_memory.grow_anyway(bytes.saturating_sub(self.responses_memory.bytes()));
         self.responses_memory.shrink_to(bytes);
         value
@@ -303,7 +303,7 @@ fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> O
         }
         Err(failure) => failure.message.len() as u64,
     };
-    let is_charged = bytes > TINY_BYTES && controls::holds("tool_answer_charge");
+    let is_charged = bytes > TINY_BYTES && security_controls::holds("tool_answer_charge");
     is_charged.then(|| pool.charge_anyway(MemoryPurpose::Calls, bytes))
 }
 
@@ -313,9 +313,10 @@ fn called(
     call: u64,
     name: String,
     arguments: Map<String, Value>,
-    begun: &Begun,
+    begun: &StartedCall,
 ) -> EventBody {
-    let refused = matches!(begun, Begun::Known(Err(_))) && controls::holds("refused_arguments_left_out");
+    let refused =
+        matches!(begun, StartedCall::Known(Err(_))) && security_controls::holds("refused_arguments_left_out");
     let refused_bytes = refused.then(|| json_bytes(&arguments));
     let arguments = if refused { Map::new() } else { arguments };
     EventBody::ToolCalled { cell, call, name, arguments, refused_bytes }
@@ -325,7 +326,7 @@ pub(super) fn cell_ended() -> ToolFailure {
     ToolFailure { code: "cancelled".into(), message: "the cell that made this call has ended".into() }
 }
 
-impl Begun {
+impl StartedCall {
     /// What the record of the call has to survive before the call is made.
     fn durability(&self) -> Durability {
         match self {
@@ -340,7 +341,7 @@ impl Begun {
         self,
         executor: &ExecutorRef,
         call: u64,
-        written: Option<tokio::sync::oneshot::Receiver<()>>,
+        is_written: Option<tokio::sync::oneshot::Receiver<()>>,
         memory: Option<Arc<Charge>>,
         pool: Pool,
     ) -> CallGuard {
@@ -348,8 +349,8 @@ impl Begun {
         let program_runs = Arc::new(AtomicBool::new(begins));
         let (executor, runs) = (executor.clone(), Arc::clone(&program_runs));
         let work = async move {
-            if let Some(written) = written
-                && written.await.is_err()
+            if let Some(is_written) = is_written
+                && is_written.await.is_err()
             {
                 let message = "the journal is closed".into();
                 return Err(ToolFailure { code: "cancelled".into(), message });
@@ -372,7 +373,7 @@ impl Begun {
             Self::Known(outcome) => outcome,
             Self::Works { work, permit, is_program, .. } => {
                 if let Some(permit) = permit {
-                    permit.given().await?;
+                    permit.wait_for_decision().await?;
                 }
                 program_runs.store(is_program, Ordering::Relaxed);
                 work.await
@@ -394,12 +395,12 @@ mod tests {
         let pool = memory.pool(Principal::ANN);
         let large = "x".repeat(1 << 20);
         let image = Image { mime: "image/png".into(), base64: large.clone() };
-        for said in [
+        for output in [
             ToolOutput::Text(large.clone()),
             ToolOutput::Value(serde_json::json!([large.clone()])),
             ToolOutput::Parts { text: String::new(), images: vec![image] },
         ] {
-            let charge = answer_in_memory(&pool, &Ok(said));
+            let charge = answer_in_memory(&pool, &Ok(output));
             assert!(memory.taken(Principal::ANN).0 >= 1 << 20, "{:?}", memory.taken(Principal::ANN));
             drop(charge);
             assert_eq!(memory.taken(Principal::ANN).0, 0);

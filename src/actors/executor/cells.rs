@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::kernel::request_number;
 use super::messages::{ExecutorMsg, ExecutorRef, Overdue};
-use super::running::{Finishing, Running};
+use super::running::{FinishedCell, RunningCell};
 use super::state::ExecutorState;
 use super::workspace::scanned;
 use crate::actors::session::messages::SessionMsg;
 use crate::bridge::{FrameGuard, SendError};
-use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, RefusedCode, StateAfter};
@@ -19,6 +18,7 @@ use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, N
 use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
+use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending};
 use crate::store::{AppliedFrame, Exceeded};
@@ -41,7 +41,7 @@ fn frame_of(start: &CellStart) -> HostFrame {
         code: start.code.clone(),
         mode: start.mode,
         expression: start.expression,
-        restricted: start.rules.restricted && controls::holds("restricted_code_is_checked"),
+        restricted: start.rules.restricted && security_controls::holds("restricted_code_is_checked"),
     }
 }
 
@@ -59,7 +59,7 @@ impl ExecutorState {
         let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
         self.bound.bind(start.ask, &start.rules, cell);
         self.count_computed();
-        let mut running = Running::of(start, Instant::now());
+        let mut running = RunningCell::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
         self.running.insert(cell, running);
         self.arm(myself, cell);
@@ -120,7 +120,7 @@ impl ExecutorState {
     /// Ends all cells, because the owner's stored bytes exceed the quota: code in this sandbox caused it, or
     /// was about to.
     pub(super) fn over_quota(&mut self, myself: &ExecutorRef, why: &Exceeded) {
-        if !controls::holds("cell_ends_over_quota") {
+        if !security_controls::holds("cell_ends_over_quota") {
             return;
         }
         let cells: Vec<CellNumber> = self.running.keys().copied().collect();
@@ -257,7 +257,7 @@ impl ExecutorState {
             Ending::Lost { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => None,
         };
         self.expand(&mut record, value);
-        let finishing = Finishing {
+        let finished = FinishedCell {
             record,
             elapsed,
             start: running.start.clone(),
@@ -268,40 +268,40 @@ impl ExecutorState {
         };
         drop(running);
         if asks_names {
-            self.ask_for_names(myself, finishing);
+            self.ask_for_names(myself, finished);
         } else {
-            self.complete(myself, finishing);
+            self.complete(myself, finished);
         }
     }
 
     /// Asks the kernel which names a lost cell may have assigned, because only a Python parser knows. The
     /// answer arrives only after the frame guard is dropped, and then the kernel does not repeat the end of
     /// the cell; so the end goes into the journal first.
-    fn ask_for_names(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
+    fn ask_for_names(&mut self, myself: &ExecutorRef, mut finished: FinishedCell) {
         if let (Some(frame_guard), Ending::Lost { exit_code, after, .. }, Some(connected)) =
-            (finishing.frame_guard.take(), &finishing.ending, &self.connected)
+            (finished.frame_guard.take(), &finished.ending, &self.connected)
         {
-            let (cell, killed) = (finishing.start.cell, finishing.cause.ended_by.is_some());
+            let (cell, killed) = (finished.start.cell, finished.cause.ended_by.is_some());
             let died = EventBody::CellDied { cell, exit_code: *exit_code, after: *after, killed };
             let applied =
                 AppliedFrame { sandbox: connected.sandbox.id().clone(), received: frame_guard.number };
             self.args.log.append_applied(died, applied);
         }
         let request = request_number();
-        let code = finishing.start.code.clone();
-        self.finishing.insert(request, finishing);
+        let code = finished.start.code.clone();
+        self.finished.insert(request, finished);
         myself.send_after(NAMES_WITHIN, move || ExecutorMsg::Overdue(Overdue::Request(request)));
         self.send(myself, &HostFrame::Names { request, code });
     }
 
     pub(super) fn names_arrived(&mut self, myself: &ExecutorRef, request: u64, found: Vec<String>) {
-        let Some(mut finishing) = self.finishing.remove(&request) else { return };
-        if let Ending::Lost { names, .. } = &mut finishing.ending {
+        let Some(mut finished) = self.finished.remove(&request) else { return };
+        if let Ending::Lost { names, .. } = &mut finished.ending {
             names.extend(
                 found.into_iter().take(NAMES).map(|name| name.chars().take(NAME_CHARS).collect::<String>()),
             );
         }
-        self.complete(myself, finishing);
+        self.complete(myself, finished);
     }
 
     /// Ends a cell that could not run; the state of the session is unaffected.
@@ -314,23 +314,23 @@ impl ExecutorState {
     }
 
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
-    pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finishing: Finishing) {
-        finishing.cpu_boost = None;
-        let finishing = Box::new(finishing);
+    pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finished: FinishedCell) {
+        finished.cpu_boost = None;
+        let finished = Box::new(finished);
         self.concluding += 1;
         let (workspace, executor, before) =
             (Arc::clone(&self.args.workspace), myself.clone(), self.snapshot.clone());
         let unchanged = before.clone();
-        let look = async move {
+        let scan = async move {
             let snapshot = scanned(&workspace).await;
             let (artifacts, cut) = artifacts::compare(&before, &snapshot);
             (snapshot, Changes { artifacts, cut })
         };
-        spawn_reporting(look, move |seen| {
+        spawn_reporting(scan, move |seen| {
             // A guest's files must not prevent the report of the end of its cell.
             let (snapshot, changes) =
                 seen.unwrap_or_else(|| (unchanged, Changes { artifacts: Vec::new(), cut: true }));
-            let _ = executor.cast(ExecutorMsg::Concluded { finishing, snapshot, changes });
+            let _ = executor.cast(ExecutorMsg::Concluded { finished, snapshot, changes });
         });
     }
 
@@ -338,15 +338,15 @@ impl ExecutorState {
     pub(super) fn concluded(
         &mut self,
         myself: &ExecutorRef,
-        mut finishing: Finishing,
+        mut finished: FinishedCell,
         snapshot: Snapshot,
         changes: Changes,
     ) {
         self.snapshot_unnoted |= self.snapshot != snapshot;
         self.snapshot = snapshot;
         self.concluding -= 1;
-        let frame_guard = finishing.frame_guard.take();
-        self.tell(SessionMsg::CellFinished(Box::new(finishing.conclude(changes)), frame_guard));
+        let frame_guard = finished.frame_guard.take();
+        self.tell(SessionMsg::CellFinished(Box::new(finished.conclude(changes)), frame_guard));
         self.end_if_done(myself);
     }
 
@@ -363,7 +363,7 @@ impl ExecutorState {
             RefusedCode::NoProcess => mode == Mode::Main,
             RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => false,
         };
-        let waiting = |running: &&mut Running| running.ended_by.is_none() && can_wait(running.start.mode);
+        let waiting = |running: &&mut RunningCell| running.ended_by.is_none() && can_wait(running.start.mode);
         let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };
         running.waits_for_worker = true;
         // Not among the cell's timers, which a freeze stops: a frozen sandbox takes the cell when it is

@@ -13,7 +13,7 @@ impl ExecutorState {
     /// Handles a passed deadline, unless the sandbox is frozen: then it could not meet the deadline. The
     /// timers of its cells are set again when it is thawed.
     pub(super) fn overdue(&mut self, myself: &ExecutorRef, what: Overdue) {
-        self.look_for_pauses(myself);
+        self.end_foreign_pauses(myself);
         let frozen = self.freezing.at.is_some();
         match what {
             Overdue::Request(_) if frozen => {

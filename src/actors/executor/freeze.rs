@@ -77,7 +77,7 @@ impl ExecutorState {
             connected.link.expect_silence(true);
         }
         self.freezing.at.get_or_insert(since);
-        self.running.values_mut().for_each(super::running::Running::stop_clocks);
+        self.running.values_mut().for_each(super::running::RunningCell::stop_clocks);
     }
 
     pub(super) fn thaw(&mut self, myself: &ExecutorRef) {

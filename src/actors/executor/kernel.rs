@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::responses::ToolResponses;
-use super::state::{Connected, ExecutorState, WORKER_REPLACEMENTS};
-use crate::actors::launch::Ready;
+use super::state::{ConnectedSandbox, ExecutorState, WORKER_REPLACEMENTS};
+use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::sink::RecorderSink;
 use crate::bridge::{FrameGuard, Incoming, Link};
-use crate::controls;
 use crate::panics::spawn_restarting;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::counters::CounterFiles;
+use crate::security_controls;
 use crate::store::EventLog;
 
 /// The pause between two reports that something exceeded the quota.
@@ -22,7 +22,7 @@ const EXCEEDED_APART: Duration = Duration::from_millis(100);
 /// Bits that are left out of a request's number, so that every JSON parser reads it exactly.
 const REQUEST_NUMBER_SPARED: u32 = 12;
 /// The interval at which the executor checks the size of the workspace and for pauses from outside.
-const QUOTA_LOOK: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl ExecutorState {
     fn configuration(&mut self) -> HostFrame {
@@ -38,7 +38,7 @@ impl ExecutorState {
         }
     }
 
-    pub(super) fn launched(&mut self, myself: &ExecutorRef, outcome: Result<Ready, Problem>) {
+    pub(super) fn launched(&mut self, myself: &ExecutorRef, outcome: Result<ReadySandbox, Problem>) {
         let ready = match outcome {
             Ok(ready) => ready,
             Err(problem) => {
@@ -74,7 +74,7 @@ impl ExecutorState {
     }
 
     /// Connects to the kernel, whose frames arrive from here on.
-    pub(super) fn take_in(&mut self, myself: &ExecutorRef, ready: Ready) {
+    pub(super) fn take_in(&mut self, myself: &ExecutorRef, ready: ReadySandbox) {
         let sandbox = ready.receipt.sandbox.clone();
         self.args.recorder.attach(sandbox.clone());
         self.args.recorder.replace(Arc::<ToolResponses>::clone(&self.responses));
@@ -91,13 +91,13 @@ impl ExecutorState {
                     Incoming::Closed(closed) => ExecutorMsg::Closed(closed),
                 });
             });
-        let looks = myself.send_interval(QUOTA_LOOK, || ExecutorMsg::Look).abort_handle();
+        let checks = myself.send_interval(CHECK_EVERY, || ExecutorMsg::Check).abort_handle();
         let (executor, log) = (myself.clone(), Arc::clone(&self.args.log));
         let tell = move || tell_exceeded(executor.clone(), &log);
         let exceeded = spawn_restarting("the watch of what exceeds the quota", tell).abort_handle();
         self.freezing.seen_running = Instant::now();
-        self.connected = Some(Connected::new(ready.sandbox, link, [looks, exceeded]));
-        self.look_at_quota(myself);
+        self.connected = Some(ConnectedSandbox::new(ready.sandbox, link, [checks, exceeded]));
+        self.start_measurement(myself);
     }
 
     pub(super) fn arrived(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
@@ -133,7 +133,7 @@ impl ExecutorState {
     /// Counts one more replacement of the worker between cells. A process that an earlier cell left running can
     /// kill the worker as often as it likes, and each replacement is an event; so their number is bounded.
     fn may_replace_worker(&mut self) -> Result<(), String> {
-        if !controls::holds("worker_replacements") {
+        if !security_controls::holds("worker_replacements") {
             return Ok(());
         }
         self.replacements += 1;
@@ -167,9 +167,9 @@ fn tell_exceeded(executor: ExecutorRef, log: &EventLog) -> impl Future<Output = 
     let mut exceeded = log.watch_exceeded();
     async move {
         while exceeded.changed().await.is_ok() {
-            let told = exceeded.borrow_and_update().clone();
-            if let Some(told) = told {
-                let _ = executor.cast(ExecutorMsg::OverQuota(told));
+            let what_exceeded = exceeded.borrow_and_update().clone();
+            if let Some(what_exceeded) = what_exceeded {
+                let _ = executor.cast(ExecutorMsg::OverQuota(what_exceeded));
             }
             tokio::time::sleep(EXCEEDED_APART).await;
         }

@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::running::Finishing;
+use super::running::FinishedCell;
 use crate::actors::calls::Reply;
-use crate::actors::launch::Ready;
+use crate::actors::launch::ReadySandbox;
 use crate::bridge::{Closed, FrameGuard};
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
@@ -20,7 +20,7 @@ use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::outcome::{CellStart, Changes, EndedBy};
-use crate::session::restore::{Died, OpenCall};
+use crate::session::restore::{OpenCall, ProcessDeath};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
 use crate::tools::{self, Responses, ToolOutput};
@@ -29,7 +29,7 @@ pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
 /// The outcome of undoing cells.
 #[derive(Debug)]
-pub struct Undoing {
+pub struct UndoneState {
     pub state_of: CellNumber,
     /// Resources that were running beside the cells and are gone.
     pub gone: LiveResources,
@@ -68,7 +68,7 @@ pub enum Command {
     /// Answered with the newest cell whose changes remain, and with the guard of the kernel's frame.
     Undo {
         cells: u64,
-        reply_to: Reply<Undoing>,
+        reply_to: Reply<UndoneState>,
     },
     /// Stop all processes of the sandbox and the clocks of its cells.
     Freeze {
@@ -79,9 +79,9 @@ pub enum Command {
 
 pub enum ExecutorMsg {
     /// The launching task is done.
-    Launched(Box<Result<Ready, Problem>>),
+    Launched(Box<Result<ReadySandbox, Problem>>),
     /// The attaching task is done; none if the sandbox is gone.
-    Attached(Box<Result<Option<Ready>, Problem>>),
+    Attached(Box<Result<Option<ReadySandbox>, Problem>>),
     Command(Command),
     /// The freeze with this number has failed.
     FreezeFailed(u64),
@@ -115,10 +115,10 @@ pub enum ExecutorMsg {
     Closed(Closed),
     Overdue(Overdue),
     /// The regular check: size of the workspace, CPU time while an approval waits, pauses from outside.
-    Look,
+    Check,
     /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
-    QuotaLooked(DiskUsage),
+    Measured(DiskUsage),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,
@@ -132,7 +132,7 @@ pub enum ExecutorMsg {
     },
     /// The workspace was compared; the cell is over.
     Concluded {
-        finishing: Box<Finishing>,
+        finished: Box<FinishedCell>,
         snapshot: Snapshot,
         changes: Changes,
     },
@@ -165,7 +165,7 @@ pub struct Attach {
     pub receipt: Receipt,
     /// The number of the kernel's frames that have been processed.
     pub received: u64,
-    pub running: Vec<Resumed>,
+    pub running: Vec<ResumedCell>,
     /// Tool calls that wait for an answer, but whose tools ended with the earlier daemon.
     pub open_calls: Vec<OpenCall>,
     /// Tool calls whose answers are in the journal, with their place there: the kernel may not have them.
@@ -179,7 +179,7 @@ pub struct Attach {
 }
 
 /// A cell that was running when the earlier daemon ended.
-pub struct Resumed {
+pub struct ResumedCell {
     pub start: CellStart,
     /// How long it had run, without the time in which it was frozen.
     pub ran: Duration,
@@ -189,5 +189,5 @@ pub struct Resumed {
     pub passed: bool,
     /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
     pub to_end: Option<EndedBy>,
-    pub died: Option<Died>,
+    pub died: Option<ProcessDeath>,
 }

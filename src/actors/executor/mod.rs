@@ -5,22 +5,22 @@
 //! `actor` handles messages; `state` holds the state, with `running` cells and `pending` requests. `kernel`
 //! is the connection to the sandbox, `attach` takes over a sandbox of an earlier daemon, with the help of
 //! `notes`; `cells` begins and ends cells, `deadlines` handles those that take too long, `requests` are all
-//! other requests to the kernel, `calls` the tool calls of the kernel, `permits` asks people about them,
+//! other requests to the kernel, `calls` the tool calls of the kernel, `call_approvals` asks people about them,
 //! `responses` keeps the answers of tools, `preload` imports modules into a new sandbox, `workspace` watches
-//! the files, `freeze` and `pauses` handle frozen sandboxes, `teardown` ends a sandbox.
+//! the files, `freeze` and `foreign_pauses` handle frozen sandboxes, `teardown` ends a sandbox.
 
 pub mod actor;
 mod attach;
+mod call_approvals;
 mod calls;
 mod cells;
 mod deadlines;
+mod foreign_pauses;
 mod freeze;
 mod kernel;
 pub mod messages;
 mod notes;
-mod pauses;
 mod pending;
-mod permits;
 mod preload;
 mod requests;
 mod responses;

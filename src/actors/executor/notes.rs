@@ -46,11 +46,11 @@ impl ExecutorState {
 /// logged and ignored.
 fn save(path: &Path, value: &impl Serialize) {
     let draft = path.with_extension("draft");
-    let written = serde_json::to_vec(value)
+    let outcome = serde_json::to_vec(value)
         .map_err(std::io::Error::from)
         .and_then(|bytes| std::fs::write(&draft, bytes))
         .and_then(|()| std::fs::rename(&draft, path));
-    if let Err(error) = written {
+    if let Err(error) = outcome {
         tracing::warn!(%error, path = %path.display(), "a note for the next daemon cannot be written");
     }
 }

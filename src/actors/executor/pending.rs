@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::task::JoinHandle;
 
-use super::messages::Undoing;
+use super::messages::UndoneState;
 use crate::actors::calls::Reply;
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
@@ -25,7 +25,7 @@ pub(super) enum Request {
         /// Held until the kernel has ended all earlier processes.
         cpu_boost: Option<CpuLimitLifted>,
     },
-    Undo(Reply<Undoing>),
+    Undo(Reply<UndoneState>),
     Preload,
     /// Answered when the kernel has sent all unacknowledged frames again.
     Fence(Fence),

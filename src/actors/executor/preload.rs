@@ -49,6 +49,9 @@ pub(super) fn problem(message: String) -> Problem {
     )
 }
 
-fn cut(told: &NotImported) -> NotImported {
-    NotImported { import: brief(&told.import, PRELOAD_CHARS), error: brief(&told.error, PRELOAD_CHARS) }
+fn cut(reported: &NotImported) -> NotImported {
+    NotImported {
+        import: brief(&reported.import, PRELOAD_CHARS),
+        error: brief(&reported.error, PRELOAD_CHARS),
+    }
 }

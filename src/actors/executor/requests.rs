@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::cells::hurry_after;
 use super::kernel::request_number;
-use super::messages::{ExecutorMsg, ExecutorRef, Overdue, Undoing};
+use super::messages::{ExecutorMsg, ExecutorRef, Overdue, UndoneState};
 use super::pending::Request;
 use super::state::ExecutorState;
 use crate::actors::session::messages::SessionMsg;
@@ -51,7 +51,7 @@ impl ExecutorState {
     }
 
     pub(super) fn request_overdue(&mut self, myself: &ExecutorRef, request: u64) {
-        if self.finishing.contains_key(&request) {
+        if self.finished.contains_key(&request) {
             self.names_arrived(myself, request, Vec::new());
         } else if matches!(self.requests.get(&request), Some(Request::Variables { .. })) {
             // The listing runs in a copy of the worker, so the rest of the kernel is unaffected.
@@ -82,7 +82,7 @@ impl ExecutorState {
             KernelFrame::ResetDone { request } => {
                 if let Some(Request::Reset { up_to, reply_to, cpu_boost }) = self.requests.remove(&request) {
                     drop(cpu_boost);
-                    self.bound.free(up_to);
+                    self.bound.release_up_to(up_to);
                     // The answers of tools to the earlier code are forgotten with it.
                     *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
@@ -97,7 +97,7 @@ impl ExecutorState {
             }
             KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
                 Some(Request::Undo(reply_to)) => {
-                    let back = Undoing { state_of, gone: self.live, frame_guard };
+                    let back = UndoneState { state_of, gone: self.live, frame_guard };
                     self.set_live(LiveResources::default());
                     let _ = reply_to.send(Ok(back));
                 }
@@ -132,7 +132,7 @@ impl ExecutorState {
         let message = brief(message, MESSAGE_CHARS);
         tracing::debug!(?code, message, "a kernel refused a frame");
         if let Some(number) = request {
-            if self.finishing.contains_key(&number) {
+            if self.finished.contains_key(&number) {
                 self.names_arrived(myself, number, Vec::new());
                 return;
             }

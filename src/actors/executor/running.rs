@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use crate::bridge::{Delivery, FrameGuard};
-use crate::controls;
 use crate::sandbox::launch::CpuLimitLifted;
+use crate::security_controls;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
 use crate::store::CellRecord;
 
@@ -14,7 +14,7 @@ const ENDED_BEFORE: &str =
     "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
-pub(super) struct Running {
+pub(super) struct RunningCell {
     pub start: CellStart,
     pub since: Instant,
     /// Whether the cell began under an earlier daemon; then the kernel reports how long it took.
@@ -42,7 +42,7 @@ pub(super) struct Running {
     pub cpu_boost: Option<CpuLimitLifted>,
 }
 
-impl Running {
+impl RunningCell {
     pub fn of(start: CellStart, since: Instant) -> Self {
         Self {
             start,
@@ -106,14 +106,14 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCell {
     fn drop(&mut self) {
         self.stop_clocks();
     }
 }
 
 /// An ended cell, with everything that its result is built from.
-pub struct Finishing {
+pub struct FinishedCell {
     pub start: CellStart,
     pub ending: Ending,
     pub cause: Cause,
@@ -126,7 +126,7 @@ pub struct Finishing {
     pub cpu_boost: Option<CpuLimitLifted>,
 }
 
-impl Finishing {
+impl FinishedCell {
     pub(super) fn conclude(self, changes: Changes) -> crate::protocol::result::ExecutionResult {
         conclude(self.start, self.ending, self.cause, self.record, changes, self.elapsed)
     }
@@ -137,16 +137,16 @@ pub(super) struct ApprovalWait {
     pub since: Instant,
     /// The time that the cell may have computed since.
     pub computed: Duration,
-    /// When the sandbox was last looked at, and its CPU time then; none if it could not be measured.
+    /// The time of the last sample, and the CPU time then; none if it could not be measured.
     seen: (Instant, Option<Duration>),
 }
 
-/// A look at a sandbox in which a cell waits for a person.
+/// A sample of the CPU time of a sandbox in which a cell waits for a person.
 #[derive(Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct CpuSample {
     pub at: Instant,
     pub cpu_time: Option<Duration>,
-    /// The CPUs that other cells may have used since the last look; none if no other cell ran.
+    /// The CPUs that other cells may have used since the last sample; none if no other cell ran.
     pub cpus_of_others: f64,
     /// Whether nothing runs in the sandbox.
     pub is_frozen: bool,
@@ -157,22 +157,22 @@ impl ApprovalWait {
         Self { since: at, computed: Duration::ZERO, seen: (at, cpu_time) }
     }
 
-    /// Counts the CPU time that the sandbox has used since the last look. Which cell used it is not known. While
+    /// Counts the CPU time that the sandbox has used since the last sample. Which cell used it is not known. While
     /// another cell ran that did not wait for a person, what that cell can have used counts as its own, whose deadline
     /// bounds it. Where the CPU time cannot be measured, all time counts: a question to a person must not be a way
     /// around a deadline.
-    pub fn look(&mut self, look: Look) {
-        let (before, cpu_before) = std::mem::replace(&mut self.seen, (look.at, look.cpu_time));
-        if !controls::holds("computing_takes_time") {
+    pub fn add_sample(&mut self, sample: CpuSample) {
+        let (before, cpu_before) = std::mem::replace(&mut self.seen, (sample.at, sample.cpu_time));
+        if !security_controls::holds("computing_takes_time") {
             return;
         }
-        let passed = look.at.saturating_duration_since(before);
-        self.computed += match (cpu_before, look.cpu_time) {
+        let passed = sample.at.saturating_duration_since(before);
+        self.computed += match (cpu_before, sample.cpu_time) {
             (Some(before), Some(now)) => {
-                let of_others = Duration::try_from_secs_f64(passed.as_secs_f64() * look.cpus_of_others);
+                let of_others = Duration::try_from_secs_f64(passed.as_secs_f64() * sample.cpus_of_others);
                 now.saturating_sub(before).saturating_sub(of_others.unwrap_or_default())
             }
-            _ if look.is_frozen => Duration::ZERO,
+            _ if sample.is_frozen => Duration::ZERO,
             _ => passed,
         };
     }
@@ -188,24 +188,24 @@ mod tests {
     fn what_other_cells_compute_is_not_time_of_one_that_waits_for_a_person() {
         let begun = Instant::now();
         let mut wait = ApprovalWait::new(begun, Some(SECOND));
-        let look = |after: u32, cpu_time, cpus_of_others| Look {
+        let sample = |after: u32, cpu_time, cpus_of_others| CpuSample {
             at: begun + after * SECOND,
             cpu_time,
             cpus_of_others,
             is_frozen: false,
         };
-        wait.look(look(1, Some(3 * SECOND), 0.0));
+        wait.add_sample(sample(1, Some(3 * SECOND), 0.0));
         assert_eq!(wait.computed, 2 * SECOND);
-        wait.look(look(11, Some(23 * SECOND), 2.0));
+        wait.add_sample(sample(11, Some(23 * SECOND), 2.0));
         assert_eq!(wait.computed, 2 * SECOND);
-        wait.look(look(21, Some(46 * SECOND), 2.0));
+        wait.add_sample(sample(21, Some(46 * SECOND), 2.0));
         assert_eq!(wait.computed, 5 * SECOND, "what the other cell cannot have used is counted");
-        wait.look(look(22, Some(47 * SECOND), 0.0));
+        wait.add_sample(sample(22, Some(47 * SECOND), 0.0));
         assert_eq!(wait.computed, 6 * SECOND);
-        wait.look(look(24, None, 0.0));
-        wait.look(look(27, Some(90 * SECOND), 2.0));
+        wait.add_sample(sample(24, None, 0.0));
+        wait.add_sample(sample(27, Some(90 * SECOND), 2.0));
         assert_eq!(wait.computed, 11 * SECOND, "where nothing can be measured, all time counts");
-        wait.look(Look { is_frozen: true, ..look(40, None, 0.0) });
+        wait.add_sample(CpuSample { is_frozen: true, ..sample(40, None, 0.0) });
         assert_eq!(wait.computed, 11 * SECOND, "but not that of a sandbox in which nothing runs");
     }
 }

@@ -12,10 +12,10 @@ use tokio::task::JoinHandle;
 use super::messages::{Attach, Command};
 use super::pending::{CallGuard, Request};
 use super::responses::ToolResponses;
-use super::running::{Finishing, Running};
+use super::running::{FinishedCell, RunningCell};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
-use crate::actors::launch::Ready;
+use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::OwnSession;
 use crate::bridge::{Calls, Delivery, FrameGuard, Link};
 use crate::memory::{Charge, Pool};
@@ -53,7 +53,7 @@ pub struct ExecutorArgs {
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
     /// A sandbox of the pool, instead of a new one.
-    pub ready: Option<Box<Ready>>,
+    pub ready: Option<Box<ReadySandbox>>,
     /// The sandbox to take over, instead of starting a new one.
     pub attach: Option<Attach>,
     /// The sandbox's resources, released before any other actor learns that the sandbox is gone.
@@ -66,15 +66,15 @@ pub struct ExecutorArgs {
 
 pub struct ExecutorState {
     pub(super) args: ExecutorArgs,
-    pub(super) connected: Option<Connected>,
+    pub(super) connected: Option<ConnectedSandbox>,
     /// While the sandbox is being launched or attached to: the callers that wait for its removal.
     pub(super) arriving: Option<Vec<RpcReplyPort<()>>>,
-    pub(super) running: HashMap<CellNumber, Running>,
+    pub(super) running: HashMap<CellNumber, RunningCell>,
     /// Cells that ran when this daemon attached but are not in the journal, and when each was killed.
     pub(super) unrecorded: HashMap<CellNumber, Instant>,
     /// Lost cells for which the kernel still has to name the variables that they may have assigned, by
     /// request.
-    pub(super) finishing: HashMap<u64, Finishing>,
+    pub(super) finished: HashMap<u64, FinishedCell>,
     pub(super) requests: HashMap<u64, Request>,
     /// Set while the sandbox imports the preloaded modules; it is ready after that.
     pub(super) preloading: Option<Box<Receipt>>,
@@ -97,10 +97,10 @@ pub struct ExecutorState {
     pub(super) snapshot_unnoted: bool,
     /// The last measured size of the workspace.
     pub(super) usage: Option<DiskUsage>,
-    pub(super) quota_look: Option<tokio::task::JoinHandle<()>>,
+    pub(super) measuring: Option<tokio::task::JoinHandle<()>>,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,
-    pub(super) freezing: Freezing,
+    pub(super) freezing: FreezeState,
     /// The resources that the last cell of the main line left running in the worker.
     pub(super) live: LiveResources,
     /// How often the worker was replaced since the last cell began.
@@ -119,13 +119,13 @@ pub struct ExecutorState {
     pub(super) attaching: Option<tokio::task::AbortHandle>,
 }
 
-pub(super) struct Connected {
+pub(super) struct ConnectedSandbox {
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) link: Link,
     _tasks: [AbortOnDrop; 2],
 }
 
-impl Connected {
+impl ConnectedSandbox {
     /// `tasks` are aborted when the connection is dropped.
     pub fn new(sandbox: Sandbox, link: Link, tasks: [tokio::task::AbortHandle; 2]) -> Self {
         Self { sandbox: Arc::new(sandbox), link, _tasks: tasks.map(AbortOnDrop) }
@@ -141,7 +141,7 @@ impl Drop for AbortOnDrop {
 }
 
 /// Whether the sandbox is frozen, and why.
-pub(super) struct Freezing {
+pub(super) struct FreezeState {
     /// Since when no time passes for the cells.
     pub at: Option<Instant>,
     /// Whether the sandbox was frozen when the earlier daemon ended, and is to be frozen again.
@@ -157,10 +157,10 @@ pub(super) struct Freezing {
     /// When the sandbox was last seen running, in case it is paused from outside.
     pub seen_running: Instant,
     /// The number of checks in a row that found the sandbox paused from outside.
-    pub looks: u32,
+    pub checks: u32,
 }
 
-impl Default for Freezing {
+impl Default for FreezeState {
     fn default() -> Self {
         Self {
             at: None,
@@ -170,7 +170,7 @@ impl Default for Freezing {
             outcome: watch::channel(None).1,
             under_way: None,
             seen_running: Instant::now(),
-            looks: 0,
+            checks: 0,
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::pending::Request;
-use super::running::Finishing;
+use super::running::FinishedCell;
 use super::state::LastPrograms;
-use super::state::{Connected, ExecutorState};
+use super::state::{ConnectedSandbox, ExecutorState};
 use crate::actors::executor::preload;
-use crate::actors::launch::Ready;
+use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::SessionMsg;
 use crate::bridge::{Closed, Delivery};
 use crate::panics::spawn_reporting;
@@ -63,8 +63,8 @@ impl ExecutorState {
     /// Restores the CPU limit while the sandbox still exists.
     fn hurry_no_more(&mut self) {
         let running = self.running.values_mut().map(|running| &mut running.cpu_boost);
-        let finishing = self.finishing.values_mut().map(|finishing| &mut finishing.cpu_boost);
-        running.chain(finishing).for_each(|cpu_boost| *cpu_boost = None);
+        let finished = self.finished.values_mut().map(|finished| &mut finished.cpu_boost);
+        running.chain(finished).for_each(|cpu_boost| *cpu_boost = None);
         for request in self.requests.values_mut() {
             if let Request::Reset { cpu_boost, .. } = request {
                 *cpu_boost = None;
@@ -74,7 +74,7 @@ impl ExecutorState {
 
     pub(super) fn ended(&mut self, myself: &ExecutorRef, why: &str, end: Option<SandboxEnd>) {
         self.unstash(myself);
-        let mut over: Vec<Finishing> = self.finishing.drain().map(|(_, finishing)| finishing).collect();
+        let mut over: Vec<FinishedCell> = self.finished.drain().map(|(_, finished)| finished).collect();
         for (cell, mut running) in std::mem::take(&mut self.running) {
             let record = self.args.recorder.finish(cell);
             // A cell that the kernel never received is not reported: the session gives it to the next
@@ -82,7 +82,7 @@ impl ExecutorState {
             if !running.resumed && !running.delivery.is_made() {
                 continue;
             }
-            over.push(Finishing {
+            over.push(FinishedCell {
                 cause: Cause {
                     ended_by: running.ended_by.take(),
                     out_of_memory: running.out_of_memory,
@@ -98,10 +98,10 @@ impl ExecutorState {
                 cpu_boost: None,
             });
         }
-        for mut finishing in over {
+        for mut finished in over {
             // This includes lost cells whose state had been restored: it is gone with the sandbox.
-            finishing.ending = Ending::SandboxGone { end: end.clone() };
-            self.complete(myself, finishing);
+            finished.ending = Ending::SandboxGone { end: end.clone() };
+            self.complete(myself, finished);
         }
         self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
         let out_of_memory = end.is_some_and(|end| end.out_of_memory);
@@ -158,7 +158,7 @@ impl ExecutorState {
 
     /// Removes a sandbox that was never reported to the session.
     pub(super) fn remove_sandbox(&mut self) {
-        let Some(Connected { sandbox, link, .. }) = self.connected.take() else { return };
+        let Some(ConnectedSandbox { sandbox, link, .. }) = self.connected.take() else { return };
         drop(link);
         tokio::spawn(async move {
             if let Err(error) = sandbox.remove().await {
@@ -172,7 +172,7 @@ impl ExecutorState {
         self.arriving.take_if(|removers| removers.is_empty()).is_some()
     }
 
-    pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<Ready>) {
+    pub(super) fn remove_late(&mut self, myself: &ExecutorRef, ready: Option<ReadySandbox>) {
         let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
         let permit = self.args.permit.take();
         tokio::spawn(async move {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
-use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
 use crate::sandbox::workspace::owner::WorkKind;
-use crate::sandbox::workspace::usage::{self, DiskUsage, Hidden};
+use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
+use crate::security_controls;
 use crate::session::outcome::EndedBy;
 
 /// How many checks in a row may find an oversized workspace growing while no cell can be blamed.
@@ -47,16 +47,16 @@ impl ExecutorState {
 
     /// Starts a measurement, unless one is running: the guest's files determine how long it takes. The longer
     /// it took, the later is the next one; the pause counts as part of the measurement.
-    pub(super) fn look_at_quota(&mut self, myself: &ExecutorRef) {
-        if self.quota_look.as_ref().is_some_and(|look| !look.is_finished()) {
+    pub(super) fn start_measurement(&mut self, myself: &ExecutorRef) {
+        if self.measuring.as_ref().is_some_and(|look| !look.is_finished()) {
             return;
         }
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
         let reserve = self.args.launcher.settings.sandbox.disk_reserve_bytes;
         let first = self.connected.as_ref().and_then(|connected| connected.sandbox.pid());
-        self.quota_look = Some(tokio::spawn(async move {
+        self.measuring = Some(tokio::spawn(async move {
             let Some((usage, took)) = measured(workspace, first, reserve).await else { return };
-            let _ = executor.cast(ExecutorMsg::QuotaLooked(usage));
+            let _ = executor.cast(ExecutorMsg::Measured(usage));
             tokio::time::sleep(usage::pause_after(took)).await;
         }));
     }
@@ -66,20 +66,20 @@ impl ExecutorState {
     /// sandbox, because something that an earlier cell left behind writes. Files that cannot be measured
     /// count as growth, except in a folder of the caller: it is on the caller's disk, and may hold more than
     /// is measured. Folders that a guest makes inaccessible always count.
-    pub(super) fn quota_looked(&mut self, myself: &ExecutorRef, usage: DiskUsage) {
+    pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, usage: DiskUsage) {
         let before = self.usage.replace(usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         // Written data that the measurement does not see matters when the disk is nearly full.
         let seen = |before: DiskUsage| {
             usage.bytes > before.bytes
                 || usage.entries > before.entries
-                || usage.is_disk_short && usage.written > before.written
+                || usage.is_disk_short && usage.bytes_written > before.bytes_written
         };
         let managed = self.args.workspace.managed;
-        let hides = usage.hidden.is_some_and(|hidden| managed || hidden == Hidden::Closed);
+        let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
         let grew = before.is_some_and(seen) || hides;
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
-        let of_user = self.args.gauge.as_ref().filter(|_| controls::holds("workspace_quota"));
+        let of_user = self.args.gauge.as_ref().filter(|_| security_controls::holds("workspace_quota"));
         let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
         let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
         let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short);

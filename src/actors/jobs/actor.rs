@@ -19,9 +19,9 @@ impl Jobs {
     /// Starts the actor, which resumes the jobs that an earlier daemon, or an earlier run of the actor, left.
     pub async fn spawn(
         args: JobsArgs,
-        life: CancellationToken,
+        lifetime: CancellationToken,
     ) -> Result<(JobsRef, JoinHandle<()>), SpawnErr> {
-        Actor::spawn(None, Self, (args, life)).await
+        Actor::spawn(None, Self, (args, lifetime)).await
     }
 }
 
@@ -33,9 +33,9 @@ impl Actor for Jobs {
     async fn pre_start(
         &self,
         myself: JobsRef,
-        (args, life): (JobsArgs, CancellationToken),
+        (args, lifetime): (JobsArgs, CancellationToken),
     ) -> Result<JobsState, ActorProcessingErr> {
-        let mut state = JobsState::new(args, life, myself.clone());
+        let mut state = JobsState::new(args, lifetime, myself.clone());
         state.restore().await?;
         myself.send_interval(TIDY, || JobsMsg::Tidy);
         myself.send_interval(PUMP, || JobsMsg::Pump);

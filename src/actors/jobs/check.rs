@@ -11,7 +11,7 @@ use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::text::quotable;
 use crate::protocol::timeout::Timeouts;
 use crate::protocol::values::is_ascii_identifier;
-use crate::sandbox::workspace::gather::Manifest;
+use crate::sandbox::workspace::job_files::Manifest;
 
 /// Checks a job and gives its time limit.
 pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<Duration, Problem> {

@@ -36,8 +36,8 @@ impl JobsState {
         entry.cancelled_by.extend(reply_to);
         // The token also cancels a job that is still being written to the journal.
         entry.cancel.cancel();
-        if let Some(place) = entry.place
-            && self.queue.remove(place).is_some()
+        if let Some(queue_ticket) = entry.queue_ticket
+            && self.queue.remove(queue_ticket).is_some()
         {
             self.conclude(id, verdict::cancelled(" before it ran"));
         }

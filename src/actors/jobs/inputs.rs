@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::controls;
 use crate::protocol::ids::InputId;
 use crate::protocol::job::JobInput;
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOB_INPUT_UNUSED, JOB_INPUTS, JOB_INPUTS_BYTES};
@@ -15,7 +14,8 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit};
-use crate::sandbox::workspace::gather::Manifest;
+use crate::sandbox::workspace::job_files::Manifest;
+use crate::security_controls;
 
 /// The suffix of input files in the folder of jobs.
 const INPUT: &str = ".input";
@@ -23,9 +23,9 @@ const INPUT: &str = ".input";
 const NAME: &str = "files sent for jobs";
 
 #[derive(Clone)]
-pub struct Inputs(Arc<Shared>);
+pub struct Inputs(Arc<SharedInputs>);
 
-struct Shared {
+struct SharedInputs {
     folder: PathBuf,
     ledger: Ledger,
     inputs: Mutex<BTreeMap<InputId, Input>>,
@@ -62,13 +62,13 @@ impl Drop for InputRef {
 }
 
 /// The place of an input that is being received. It is released unless the upload succeeds.
-pub struct Reserved {
+pub struct InputReservation {
     inputs: Inputs,
     id: InputId,
     whole: bool,
 }
 
-impl Drop for Reserved {
+impl Drop for InputReservation {
     fn drop(&mut self) {
         if !self.whole {
             self.inputs.0.inputs.lock().remove(&self.id);
@@ -77,7 +77,7 @@ impl Drop for Reserved {
     }
 }
 
-impl Reserved {
+impl InputReservation {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.inputs.path(self.id)
@@ -85,7 +85,7 @@ impl Reserved {
 
     /// Charges bytes before they are written. Inputs that are only kept for possible later jobs make room.
     pub fn charge(&self, bytes: u64) -> Result<(), Problem> {
-        if !controls::holds("job_input_charge") {
+        if !security_controls::holds("job_input_charge") {
             return Ok(());
         }
         let mut inputs = self.inputs.0.inputs.lock();
@@ -121,7 +121,7 @@ pub fn view(id: InputId, manifest: &Manifest) -> JobInput {
 impl Inputs {
     #[must_use]
     pub fn new(folder: PathBuf, ledger: Ledger) -> Self {
-        Self(Arc::new(Shared { folder, ledger, inputs: Mutex::default() }))
+        Self(Arc::new(SharedInputs { folder, ledger, inputs: Mutex::default() }))
     }
 
     /// Removes the owner's oldest input that is only kept for possible later jobs; false if there is none.
@@ -145,7 +145,7 @@ impl Inputs {
     }
 
     /// Reserves a place before the first byte is received.
-    pub fn reserve(&self, owner: Principal) -> Result<Reserved, Problem> {
+    pub fn reserve(&self, owner: Principal) -> Result<InputReservation, Problem> {
         let mut inputs = self.0.inputs.lock();
         loop {
             let own = || inputs.iter().filter(|(_, input)| input.owner == owner);
@@ -167,7 +167,7 @@ impl Inputs {
         let (bytes, permit) = (JOB_INPUT_BYTES, self.permit(owner, 0));
         inputs.insert(id, Input { owner, manifest: None, bytes, permit, jobs: 0, used: false, since });
         drop(inputs);
-        Ok(Reserved { inputs: self.clone(), id, whole: false })
+        Ok(InputReservation { inputs: self.clone(), id, whole: false })
     }
 
     /// Uses an input for one more job; none if the owner has no such input.
@@ -283,9 +283,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let inputs = Inputs::new(folder.path().to_owned(), Ledger::new(&Quota::default()));
         let most = usize::try_from(JOB_INPUTS_BYTES / JOB_INPUT_BYTES).unwrap();
-        let held: Vec<_> = (0..most).map(|_| inputs.reserve(Principal::ANN).unwrap()).collect();
+        let reservations: Vec<_> = (0..most).map(|_| inputs.reserve(Principal::ANN).unwrap()).collect();
         assert!(inputs.reserve(Principal::ANN).is_err() && inputs.reserve(Principal::BOB).is_ok());
-        drop(held);
+        drop(reservations);
         assert!(inputs.reserve(Principal::ANN).is_ok());
     }
 }

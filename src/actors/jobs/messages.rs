@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
 use crate::actors::calls::Reply;
-use crate::actors::holding::Hold;
+use crate::actors::holds::Hold;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::memory::Charge;
 use crate::protocol::ids::{JobId, SessionId};
@@ -33,7 +33,7 @@ pub enum JobsMsg {
     /// Watch a job that waits or runs. None if it has ended already, or never existed.
     Watch {
         id: JobId,
-        reply_to: RpcReplyPort<Option<Watched>>,
+        reply_to: RpcReplyPort<Option<WatchedJob>>,
     },
     /// Answered when the job has ended; false if there is no job to cancel.
     Cancel {
@@ -52,7 +52,7 @@ pub enum JobsMsg {
     /// The job's sandbox is ready. Answered when that is in the journal, and the script may run.
     Started {
         id: JobId,
-        started: Box<Started>,
+        started: Box<StartedJob>,
         reply_to: Reply<()>,
     },
     /// How the job ended, while its sandbox still exists. Answered when that is in the journal.
@@ -80,13 +80,13 @@ pub enum JobsMsg {
 }
 
 /// A job whose end a client waits for. An ephemeral job exists as long as it has one of these.
-pub struct Watched {
+pub struct WatchedJob {
     /// Closed when the verdict is in the journal.
     pub state: watch::Receiver<JobState>,
     pub hold: Hold,
 }
 
-pub struct Started {
+pub struct StartedJob {
     pub session: SessionId,
     pub receipt: Option<JobReceipt>,
 }

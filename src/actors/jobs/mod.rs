@@ -22,6 +22,6 @@ mod state;
 mod verdict;
 
 pub use actor::Jobs;
-pub use inputs::{Inputs, Reserved};
-pub use messages::{JobsArgs, JobsMsg, JobsRef, Started, Watched};
+pub use inputs::{InputReservation, Inputs};
+pub use messages::{JobsArgs, JobsMsg, JobsRef, StartedJob, WatchedJob};
 pub use restore::{artifacts, artifacts_of};

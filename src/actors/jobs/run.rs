@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::messages::{JobsMsg, JobsRef, Started};
+use super::messages::{JobsMsg, JobsRef, StartedJob};
 use super::{script, verdict};
 use crate::actors::calls::{ask, call, lost};
 use crate::actors::results;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
-use crate::controls;
 use crate::protocol::api::NewSession;
 use crate::protocol::ids::{CellNumber, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
@@ -25,8 +24,9 @@ use crate::quota::{Amounts, Gauge, Ledger, Permit};
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::files::{self, Upload};
-use crate::sandbox::workspace::gather::{self, Gathered};
+use crate::sandbox::workspace::job_files::{self, Gathered};
 use crate::sandbox::workspace::owner::WorkKind;
+use crate::security_controls;
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JobRecord};
 
@@ -46,7 +46,7 @@ pub struct JobRun {
     pub artifacts: PathBuf,
     pub cancel: CancellationToken,
     /// Cancelled when the actor that this works for ends; the next actor repeats the work.
-    pub life: CancellationToken,
+    pub lifetime: CancellationToken,
     /// Cancelled when the daemon shuts down; the next one resumes the job.
     pub shutdown: CancellationToken,
     /// The session that an earlier daemon made for the job.
@@ -57,22 +57,22 @@ pub struct JobRun {
 const TRIES: usize = 3;
 
 impl JobRun {
-    /// Runs the job; `room` is reserved for its sandbox.
-    pub async fn go(self, room: Option<Permit>) {
-        let life = self.life.clone();
+    /// Runs the job. `sandbox_permit` has the resources that are reserved for its sandbox.
+    pub async fn go(self, sandbox_permit: Option<Permit>) {
+        let lifetime = self.lifetime.clone();
         tokio::select! {
             biased;
-            () = life.cancelled() => {}
-            () = self.run_and_judge(room) => {}
+            () = lifetime.cancelled() => {}
+            () = self.run_and_judge(sandbox_permit) => {}
         }
     }
 
-    async fn run_and_judge(self, room: Option<Permit>) {
+    async fn run_and_judge(self, sandbox_permit: Option<Permit>) {
         let id = self.record.view.id;
         let outcome = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Ok(verdict::cancelled("")),
-            outcome = self.run_to_the_end(room) => outcome,
+            outcome = self.run_to_the_end(sandbox_permit) => outcome,
         };
         let end = match outcome {
             Err(_) if self.shutdown.is_cancelled() => None,
@@ -94,8 +94,8 @@ impl JobRun {
 
     /// Retries after internal errors: a session that panics over a request carries on, so the steps that were
     /// not done are requested again.
-    async fn run_to_the_end(&self, room: Option<Permit>) -> Result<JobEnd, Problem> {
-        let mut outcome = self.run(self.resume.clone(), room).await;
+    async fn run_to_the_end(&self, sandbox_permit: Option<Permit>) -> Result<JobEnd, Problem> {
+        let mut outcome = self.run(self.resume.clone(), sandbox_permit).await;
         for _ in 1..TRIES {
             if !matches!(&outcome, Err(problem) if problem.code == Code::Internal) {
                 break;
@@ -106,10 +106,14 @@ impl JobRun {
         outcome
     }
 
-    async fn run(&self, session: Option<SessionRef>, room: Option<Permit>) -> Result<JobEnd, Problem> {
+    async fn run(
+        &self,
+        session: Option<SessionRef>,
+        sandbox_permit: Option<Permit>,
+    ) -> Result<JobEnd, Problem> {
         let session = match session {
             Some(session) => session,
-            None => self.make(room).await?,
+            None => self.make(sandbox_permit).await?,
         };
         let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let standing = call(&session, |reply_to| SessionMsg::CellStatus { cell: CELL, reply_to }).await?;
@@ -135,10 +139,10 @@ impl JobRun {
     }
 
     /// Makes a fresh session that clients cannot see.
-    async fn make(&self, room: Option<Permit>) -> Result<SessionRef, Problem> {
+    async fn make(&self, sandbox_permit: Option<Permit>) -> Result<SessionRef, Problem> {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
-        let job = Some(ForJob { id: view.id, room });
+        let job = Some(ForJob { id: view.id, sandbox_permit });
         let (id, peer) = (SessionId::fresh(), view.owner);
         let create = |reply_to| SupervisorMsg::Create {
             id,
@@ -156,16 +160,16 @@ impl JobRun {
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
         let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
-        let room = handles.room(&self.launcher.settings.sandbox);
+        let open_room = handles.upload_room(&self.launcher.settings.sandbox);
         let order = script::order(&self.record.job);
         let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
             Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
         })?;
         let file = file.into_std().await;
         let brought = handles.workspace.access(WorkKind::Transfer, move |root| {
-            let room = room(root)?;
-            files::read_tar(root, "", BufReader::new(file), &room)?;
-            let mut upload = Upload::begin(root, script::ORDER, &room)?;
+            let upload_room = open_room(root)?;
+            files::read_tar(root, "", BufReader::new(file), &upload_room)?;
+            let mut upload = Upload::begin(root, script::ORDER, &upload_room)?;
             upload.write(order.as_bytes())?;
             upload.finish()
         });
@@ -173,7 +177,7 @@ impl JobRun {
         let _ = session.cast(SessionMsg::FilesChanged);
         // In the journal first: a job that the journal shows as waiting is run from the start by the next
         // daemon.
-        let started = Started { session: handles.log.session(), receipt: self.receipt(&receipt) };
+        let started = StartedJob { session: handles.log.session(), receipt: self.receipt(&receipt) };
         let id = self.record.view.id;
         ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
         let timeout = Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default();
@@ -219,30 +223,30 @@ impl JobRun {
         let (owner, name) = (self.record.view.owner, format!("job {}", self.record.view.id));
         // The bytes count from now on, not only after the next look over the stored files, and for as long as
         // the thread, which cannot be cancelled, writes.
-        let kept = self.ledger.keep(owner, &name, Amounts::default());
+        let stored = self.ledger.keep(owner, &name, Amounts::default());
         let gathered = handles.workspace.access(WorkKind::Transfer, move |root| {
-            let gathered = gather::gather(root, &patterns, Charged { out, gauge: kept.gauge() });
-            gathered.map(|gathered| (gathered, kept))
+            let gathered = job_files::gather(root, &patterns, ChargedWriter { out, gauge: stored.gauge() });
+            gathered.map(|gathered| (gathered, stored))
         });
         let gathered = gathered.await.map_err(|problem| std::io::Error::other(problem.message))?;
-        let (gathered, kept) = gathered?;
+        let (gathered, stored) = gathered?;
         if !gathered.files.is_empty() {
             unfinished.persist(&self.artifacts)?;
-            kept.leave(&name, Kind::Journal);
+            stored.leave(&name, Kind::Journal);
         }
         Ok(gathered)
     }
 }
 
 /// A file of the daemon that is charged to a user: bytes above the quota are not written.
-struct Charged<W> {
+struct ChargedWriter<W> {
     out: W,
     gauge: Gauge,
 }
 
-impl<W: Write> Write for Charged<W> {
+impl<W: Write> Write for ChargedWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if controls::holds("artifact_charge") {
+        if security_controls::holds("artifact_charge") {
             let charged = self.gauge.grow(Kind::Journal, bytes.len() as u64);
             charged.map_err(|refusal| std::io::Error::other(refusal.sentence()))?;
         }

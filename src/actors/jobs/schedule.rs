@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::messages::Started;
+use super::messages::StartedJob;
 use super::restore::artifacts_of;
 use super::run::{self, JobRun};
 use super::state::JobsState;
@@ -11,7 +11,6 @@ use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionRef;
 use crate::actors::supervisor::admission::sandbox_request;
-use crate::controls;
 use crate::panics::spawn_reporting;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
@@ -19,6 +18,7 @@ use crate::protocol::job::JobState;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Permit;
+use crate::security_controls;
 
 /// Quotas bound how many jobs a user has; this bound is for users without a quota.
 pub(super) const WAITING_PER_USER: usize = 100_000;
@@ -29,8 +29,8 @@ impl JobsState {
         if entry.cancel.is_cancelled() {
             return self.conclude(id, verdict::cancelled(" before it ran"));
         }
-        entry.place = self.queue.push(entry.record.view.owner, id).ok();
-        if entry.place.is_none() {
+        entry.queue_ticket = self.queue.push(entry.record.view.owner, id).ok();
+        if entry.queue_ticket.is_none() {
             let message = format!("{WAITING_PER_USER} jobs of yours wait already");
             self.conclude(id, verdict::of_problem(&Problem::new(Code::TooMany, message)));
         }
@@ -42,9 +42,10 @@ impl JobsState {
     /// all of them for hours.
     pub(super) fn pump(&mut self) {
         let slots = self.args.launcher.settings.jobs.slots;
-        let most = if controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
+        let most =
+            if security_controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
         while self.running < most && !self.args.shutdown.is_cancelled() {
-            let mut room = None;
+            let mut sandbox_permit = None;
             let are_taken = self.running >= slots;
             let Self { args, jobs, queue, .. } = self;
             let runs = |owner: Principal| {
@@ -61,15 +62,15 @@ impl JobsState {
                     &sandbox_request(sandbox, &run::request(&entry.record.job), true),
                     sandbox,
                 );
-                room = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
-                room.is_some() || !args.ledger.could_grant(owner, &amounts)
+                sandbox_permit = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
+                sandbox_permit.is_some() || !args.ledger.could_grant(owner, &amounts)
             });
             let Some((_, id)) = popped else { return };
-            self.start(id, None, room);
+            self.start(id, None, sandbox_permit);
         }
     }
 
-    pub(super) fn start(&mut self, id: JobId, resume: Option<SessionRef>, room: Option<Permit>) {
+    pub(super) fn start(&mut self, id: JobId, resume: Option<SessionRef>, sandbox_permit: Option<Permit>) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         entry.record.view.state = JobState::Running;
         self.running += 1;
@@ -83,19 +84,19 @@ impl JobsState {
             input,
             artifacts: artifacts_of(&self.args.launcher, id),
             cancel: entry.cancel.clone(),
-            life: self.life.clone(),
+            lifetime: self.lifetime.clone(),
             shutdown: self.args.shutdown.clone(),
             resume,
         };
         let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
-        spawn_reporting(run.go(room), move |done| {
+        spawn_reporting(run.go(sandbox_permit), move |done| {
             if done.is_none() {
                 tokio::spawn(run::given_up(jobs, supervisor, id));
             }
         });
     }
 
-    pub(super) fn started(&mut self, id: JobId, started: Started, reply_to: Reply<()>) {
+    pub(super) fn started(&mut self, id: JobId, started: StartedJob, reply_to: Reply<()>) {
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         let view = &mut entry.record.view;
         view.started_at.get_or_insert_with(clock::now);

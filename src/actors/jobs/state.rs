@@ -6,17 +6,17 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::inputs::InputRef;
-use super::messages::{JobsArgs, JobsMsg, JobsRef, Watched};
+use super::messages::{JobsArgs, JobsMsg, JobsRef, WatchedJob};
 use super::schedule::WAITING_PER_USER;
-use crate::actors::holding::{Hold, Holders};
-use crate::controls;
-use crate::fair_queue::{FairQueue, Place};
+use crate::actors::holds::{Hold, Holders};
+use crate::fair_queue::{FairQueue, QueueTicket};
 use crate::memory::Charge;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::JobState;
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 use crate::quota::Permit;
+use crate::security_controls;
 use crate::store::{JobRecord, ROW_BYTES};
 
 /// The name under which the record of an ended job counts against `quota.journal`, until the look over the journal
@@ -26,7 +26,7 @@ const ENDED: &str = "jobs that have ended";
 pub struct JobsState {
     pub(super) args: JobsArgs,
     /// Cancelled when this actor ends, for all tasks that work for it.
-    pub(super) life: CancellationToken,
+    pub(super) lifetime: CancellationToken,
     pub(super) myself: JobsRef,
     pub(super) jobs: BTreeMap<JobId, JobEntry>,
     pub(super) queue: FairQueue<Principal, JobId>,
@@ -38,7 +38,7 @@ pub(super) struct JobEntry {
     pub(super) state: watch::Sender<JobState>,
     pub(super) cancel: CancellationToken,
     /// The place in the queue, while the job waits.
-    pub(super) place: Option<Place>,
+    pub(super) queue_ticket: Option<QueueTicket>,
     pub(super) holders: Holders,
     /// The clients that cancelled the job. They are answered when its end is in the journal: the next daemon would
     /// carry on with a job whose end it does not know.
@@ -54,7 +54,7 @@ pub(super) struct JobEntry {
 impl JobEntry {
     /// Leaves the charge of an ended job's record in place, because the record stays on the disk.
     pub(super) fn leave_record(self) {
-        if self.record.view.state != JobState::Ended || !controls::holds("job_record_charge") {
+        if self.record.view.state != JobState::Ended || !security_controls::holds("job_record_charge") {
             return;
         }
         let bytes = serde_json::to_string(&self.record).map_or(0, |text| text.len() as u64);
@@ -64,9 +64,9 @@ impl JobEntry {
 }
 
 impl JobsState {
-    pub(super) fn new(args: JobsArgs, life: CancellationToken, myself: JobsRef) -> Self {
+    pub(super) fn new(args: JobsArgs, lifetime: CancellationToken, myself: JobsRef) -> Self {
         let (jobs, queue) = (BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
-        Self { args, life, myself, jobs, queue, running: 0 }
+        Self { args, lifetime, myself, jobs, queue, running: 0 }
     }
 
     pub(super) fn insert(
@@ -78,7 +78,7 @@ impl JobsState {
         let entry = JobEntry {
             state: watch::Sender::new(record.view.state),
             cancel: CancellationToken::new(),
-            place: None,
+            queue_ticket: None,
             holders: Holders::default(),
             cancelled_by: Vec::new(),
             forsaken: false,
@@ -90,10 +90,10 @@ impl JobsState {
         self.jobs.insert(entry.record.view.id, entry);
     }
 
-    pub(super) fn watch(&mut self, id: JobId) -> Option<Watched> {
+    pub(super) fn watch(&mut self, id: JobId) -> Option<WatchedJob> {
         let entry = self.jobs.get_mut(&id)?;
         entry.holders.add();
         let (state, jobs) = (entry.state.subscribe(), self.myself.clone());
-        Some(Watched { state, hold: Hold::new(move || drop(jobs.cast(JobsMsg::Released(id)))) })
+        Some(WatchedJob { state, hold: Hold::new(move || drop(jobs.cast(JobsMsg::Released(id)))) })
     }
 }

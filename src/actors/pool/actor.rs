@@ -8,8 +8,8 @@ use super::messages::{PoolArgs, PoolMsg, PoolRef};
 use super::state::PoolState;
 use crate::protocol::periods::period;
 
-/// The interval at which waiting sandboxes are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which dead and surplus sandboxes are removed and missing ones started.
+const REFILL_EVERY: Duration = Duration::from_secs(1);
 
 pub struct PoolActor;
 
@@ -25,7 +25,7 @@ impl Actor for PoolActor {
     type Arguments = PoolArgs;
 
     async fn pre_start(&self, myself: PoolRef, args: PoolArgs) -> Result<PoolState, ActorProcessingErr> {
-        myself.send_interval(period("pool", LOOK), || PoolMsg::Look);
+        myself.send_interval(period("pool", REFILL_EVERY), || PoolMsg::Refill);
         Ok(PoolState::new(args, myself))
     }
 
@@ -39,7 +39,7 @@ impl Actor for PoolActor {
         match message {
             PoolMsg::Claim { class, reply_to } => state.claim(&class, reply_to),
             PoolMsg::Dead(sandbox) => state.dead(*sandbox),
-            PoolMsg::Look => state.look(),
+            PoolMsg::Refill => state.refill(),
             PoolMsg::Started(outcome) => state.started(outcome),
             PoolMsg::View { reply_to } => drop(reply_to.send(state.view())),
             PoolMsg::Drain { reply_to } => state.drain(reply_to),

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::actor::PoolActor;
 use super::messages::{PoolArgs, PoolMsg};
 use super::waiting::WaitingSandbox;
-use crate::actors::restarted::Restarted;
+use crate::actors::restarting_actor::RestartingActor;
 use crate::protocol::api::PoolView;
 use crate::sandbox::launch::{Launcher, SandboxRequest};
 use crate::sandbox::pool::Class;
@@ -16,13 +16,13 @@ use crate::sandbox::spec::Choice;
 /// The pool, or what will be one: until it is started, and where it is switched off, no sandbox waits. Clones are the
 /// same pool.
 #[derive(Clone, Default)]
-pub struct Pool(Arc<OnceLock<Restarted<PoolMsg>>>);
+pub struct Pool(Arc<OnceLock<RestartingActor<PoolMsg>>>);
 
 impl Pool {
     /// Starts the pool, unless the settings switch it off. The user ids of earlier sessions have to be taken before.
     pub async fn start(&self, args: PoolArgs, end: CancellationToken) -> Result<(), SpawnErr> {
         if args.launcher.settings.pool.size > 0 {
-            let actor = Restarted::start("pool", end, move |_| PoolActor::spawn(args.clone())).await?;
+            let actor = RestartingActor::start("pool", end, move |_| PoolActor::spawn(args.clone())).await?;
             let _ = self.0.set(actor);
         }
         Ok(())

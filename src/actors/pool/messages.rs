@@ -28,7 +28,7 @@ pub enum PoolMsg {
     /// A sandbox that was claimed does not answer as it did.
     Dead(Box<WaitingSandbox>),
     /// Remove what ended or is not wanted any more, and start what is missing.
-    Look,
+    Refill,
     Started(Result<Box<WaitingSandbox>, Problem>),
     View {
         reply_to: RpcReplyPort<PoolView>,

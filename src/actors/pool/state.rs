@@ -39,7 +39,7 @@ impl PoolState {
             discard([*unwanted]);
         }
         // What was given is replaced as soon as the machine is quiet.
-        self.myself.send_after(QUIET, || PoolMsg::Look);
+        self.myself.send_after(QUIET, || PoolMsg::Refill);
     }
 
     pub fn dead(&mut self, sandbox: WaitingSandbox) {
@@ -47,7 +47,7 @@ impl PoolState {
         discard([sandbox]);
     }
 
-    pub fn look(&mut self) {
+    pub fn refill(&mut self) {
         let now = Instant::now();
         let mut gone = self.shelf.remove_dead(now, WaitingSandbox::seems_alive);
         gone.extend(self.shelf.remove_surplus(now, self.machine()));
@@ -77,7 +77,7 @@ impl PoolState {
             }
         }
         discard(self.shelf.started(outcome.ok().map(|sandbox| *sandbox), Instant::now()));
-        self.look();
+        self.refill();
     }
 
     fn machine(&self) -> Machine {

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use crate::actors::launch::{Place, Ready};
-use crate::controls;
+use crate::actors::launch::{ReadySandbox, SandboxPlace};
 use crate::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use crate::protocol::limits::PRELOAD;
 use crate::protocol::preload::Preload;
@@ -16,6 +15,7 @@ use crate::sandbox::launch::UserSlot;
 use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::security_controls;
 
 /// How long a sandbox that is claimed may take to answer; then another one is taken.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -26,13 +26,13 @@ const PRELOAD_REQUEST: u64 = 1;
 const FRAMES_AT_ONCE: usize = 64;
 
 pub struct WaitingSandbox {
-    ready: Ready,
+    ready: ReadySandbox,
     workspace: Workspace,
     slot: UserSlot,
 }
 
 impl WaitingSandbox {
-    pub fn new(ready: Ready, workspace: Workspace, slot: UserSlot) -> Self {
+    pub fn new(ready: ReadySandbox, workspace: Workspace, slot: UserSlot) -> Self {
         Self { ready, workspace, slot }
     }
 
@@ -61,10 +61,12 @@ impl WaitingSandbox {
                 let message = self.ready.socket.next().await;
                 let Some(Ok(message)) = message else { return Err(failed("the sandbox ended".into())) };
                 match self.take(message) {
-                    Heard::Nothing => {}
-                    Heard::Frame(frame) if is_answer(&frame) => return Ok(()),
-                    Heard::Frame(frame) => return Err(failed(format!("the kernel answered {frame:?}"))),
-                    Heard::End => return Err(failed("the kernel broke the protocol".into())),
+                    KernelMessage::Nothing => {}
+                    KernelMessage::Frame(frame) if is_answer(&frame) => return Ok(()),
+                    KernelMessage::Frame(frame) => {
+                        return Err(failed(format!("the kernel answered {frame:?}")));
+                    }
+                    KernelMessage::End => return Err(failed("the kernel broke the protocol".into())),
                 }
             }
         };
@@ -76,8 +78,9 @@ impl WaitingSandbox {
     pub fn seems_alive(&mut self) -> bool {
         for _ in 0..FRAMES_AT_ONCE {
             let Some(message) = self.ready.socket.next().now_or_never() else { return true };
-            let heard = message.and_then(Result::ok).map_or(Heard::End, |message| self.take(message));
-            if !matches!(heard, Heard::Nothing) {
+            let message_kind =
+                message.and_then(Result::ok).map_or(KernelMessage::End, |message| self.take(message));
+            if !matches!(message_kind, KernelMessage::Nothing) {
                 return false;
             }
         }
@@ -92,9 +95,9 @@ impl WaitingSandbox {
                 let message = self.ready.socket.next().await?.ok()?;
                 let is_pong = matches!(&message, Message::Pong(answer) if answer.as_ref() == PING);
                 match self.take(message) {
-                    Heard::Nothing if is_pong => return Some(()),
-                    Heard::Nothing => {}
-                    Heard::Frame(_) | Heard::End => return None,
+                    KernelMessage::Nothing if is_pong => return Some(()),
+                    KernelMessage::Nothing => {}
+                    KernelMessage::Frame(_) | KernelMessage::End => return None,
                 }
             }
             None
@@ -102,38 +105,43 @@ impl WaitingSandbox {
         if tokio::time::timeout(ANSWER, answered).await.ok().flatten().is_none() {
             return false;
         }
-        let Ready { sandbox, receipt, hello, .. } = &self.ready;
+        let ReadySandbox { sandbox, receipt, hello, .. } = &self.ready;
         let attested = sandbox.attest_again(receipt, hello.python.clone(), hello.probe.clone());
-        attested.is_ok() || !controls::holds("claimed_sandboxes_are_attested_again")
+        attested.is_ok() || !security_controls::holds("claimed_sandboxes_are_attested_again")
     }
 
     /// Counts a frame of the kernel, as the connection of a session would. What modules print while they are imported
     /// belongs to no session.
-    fn take(&mut self, message: Message) -> Heard {
+    fn take(&mut self, message: Message) -> KernelMessage {
         let frame = match message {
-            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => return Heard::Nothing,
-            Message::Close(_) => return Heard::End,
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => return KernelMessage::Nothing,
+            Message::Close(_) => return KernelMessage::End,
             Message::Binary(bytes) if OutputFrame::parse(&bytes).is_some() => Ok(None),
             Message::Binary(bytes) => KernelFrame::of_runner(&bytes),
             Message::Text(text) => KernelFrame::of_guardian(&text).map(Some),
         };
         self.ready.received = self.ready.received.saturating_add(1);
         match frame {
-            Ok(None) => Heard::Nothing,
-            Ok(Some(frame)) => Heard::Frame(Box::new(frame)),
-            Err(_) => Heard::End,
+            Ok(None) => KernelMessage::Nothing,
+            Ok(Some(frame)) => KernelMessage::Frame(Box::new(frame)),
+            Err(_) => KernelMessage::End,
         }
     }
 
     /// Gives the sandbox to a session of this owner, whose workspace has this path. `choice` is that of the session.
-    pub async fn given_to(self, owner: Principal, path: PathBuf, choice: Choice) -> Result<Place, Problem> {
+    pub async fn given_to(
+        self,
+        owner: Principal,
+        path: PathBuf,
+        choice: Choice,
+    ) -> Result<SandboxPlace, Problem> {
         let Self { mut ready, workspace, slot } = self;
         ready.receipt.chosen.clone_from(&choice.why);
         let give = move || workspace.given_to(path, owner);
         match folders::run(owner, WorkKind::Look, None, give).await.and_then(|given| given) {
             Ok(mut workspace) => {
                 workspace.choice = choice;
-                Ok(Place { workspace, slot: Some(slot), ready: Some(Box::new(ready)) })
+                Ok(SandboxPlace { workspace, slot: Some(slot), ready: Some(Box::new(ready)) })
             }
             Err(problem) => {
                 ready.sandbox.undo().await;
@@ -154,7 +162,7 @@ impl WaitingSandbox {
 }
 
 /// What a message of a waiting kernel says.
-enum Heard {
+enum KernelMessage {
     Nothing,
     Frame(Box<KernelFrame>),
     End,

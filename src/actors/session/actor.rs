@@ -21,11 +21,11 @@ const COMPUTATIONS_WAITING: usize = 16;
 pub struct Session;
 
 /// Whether a session has begun, with the task that is its life.
-type Begun = Result<JoinHandle<()>, SpawnErr>;
+type StartedSession = Result<JoinHandle<()>, SpawnErr>;
 
 impl Session {
     /// Starts a session without waiting for it. The task says whether it has begun.
-    pub fn spawn(args: SessionArgs) -> Result<(SessionRef, JoinHandle<Begun>), SpawnErr> {
+    pub fn spawn(args: SessionArgs) -> Result<(SessionRef, JoinHandle<StartedSession>), SpawnErr> {
         let supervisor = args.supervisor.get_cell();
         ActorRuntime::spawn_linked_instant(None, Self, args, supervisor)
     }
@@ -117,7 +117,7 @@ impl SessionActorState {
             }
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
-            SessionMsg::ResetNoted { written, reply_to } => state.reset_noted(written, reply_to),
+            SessionMsg::ResetNoted { is_written, reply_to } => state.reset_noted(is_written, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),
             SessionMsg::Receipt { reply_to } => {
                 let receipt = state.receipt.clone().filter(|_| state.machine.is_ready());

@@ -12,12 +12,12 @@ use crate::actors::asks::port::{Port, PortCaller};
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Command;
-use crate::controls;
 use crate::memory::Charge;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::tool::ClientTool;
 use crate::sandbox::kernel::files as kernel_files;
+use crate::security_controls;
 use crate::session::restore::RecalledAsks;
 use crate::store::EventLog;
 use crate::tools::{self, ClientTools, Lease, Registry, RegistryError};
@@ -150,8 +150,9 @@ impl SessionActorState {
     /// Keeps a request until there is a sandbox, unless more than `most` wait already. A request whose client is gone
     /// is dropped when another comes, so that the connections of clients bound the number of those that wait.
     pub(super) fn defer(&mut self, message: SessionMsg, most: usize) -> bool {
-        self.deferred
-            .retain(|waiting| !waiting.is_forsaken() || !controls::holds("requests_keep_their_charge"));
+        self.deferred.retain(|waiting| {
+            !waiting.is_forsaken() || !security_controls::holds("requests_keep_their_charge")
+        });
         let has_room = self.deferred.len() < most;
         if has_room {
             self.deferred.push(message);

@@ -2,7 +2,7 @@
 
 use super::generations::Inheritance;
 use super::messages::OwnSession;
-use super::place::make_place;
+use super::sandbox_place::make_place;
 use super::state::{CellPermits, SessionActorState, expiry};
 use crate::actors::charge::JournalAccount;
 use crate::actors::session::agent;
@@ -32,7 +32,7 @@ impl SessionActorState {
             unanswered,
             deferred,
             views,
-            place,
+            workspace_and_slot,
             replaying,
         } = inheritance;
         let log = args.journal.log(args.id)?;
@@ -62,8 +62,9 @@ impl SessionActorState {
         // The recorder reads the output of running cells again, which blocks.
         let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
         let began = past.last_sandbox.as_ref();
-        let making = place.is_none().then(|| make_place(&myself, &args, began));
-        let (workspace, slot) = place.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
+        let making = workspace_and_slot.is_none().then(|| make_place(&myself, &args, began));
+        let (workspace, slot) =
+            workspace_and_slot.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
             Some(_) => restore::machine(&args, &past, replaying),

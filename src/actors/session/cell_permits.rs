@@ -45,6 +45,6 @@ impl SessionActorState {
     /// Holds a permit for a cell that has been running since an earlier daemon.
     pub(super) fn keep_cell_permit(&mut self, cell: CellNumber) {
         let permit = self.args.ledger.keep(self.args.owner, self.args.name.as_str(), amounts::of_cell());
-        self.cell_permits.held.insert(cell, permit);
+        self.cell_permits.running.insert(cell, permit);
     }
 }

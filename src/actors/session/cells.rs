@@ -9,7 +9,6 @@ use crate::actors::calls::Reply;
 use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
 use crate::bridge::FrameGuard;
 use crate::config::show_size;
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, SMALL_BYTES};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -17,6 +16,7 @@ use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::result::ExecutionResult;
+use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
 use crate::store::AppliedFrame;
@@ -77,8 +77,8 @@ impl SessionActorState {
         // A cell that can start at once is queued and started with one commit.
         let log = Arc::clone(&self.log);
         let _together = log.together();
-        self.append_aimed_and(queued, paid, aim, move |written| {
-            if written {
+        self.append_aimed_and(queued, paid, aim, move |is_written| {
+            if is_written {
                 let _ = reply_to.send(Ok(ticket));
             } else {
                 let _ = session.cast(SessionMsg::Unwritten { ticket, reply_to });
@@ -90,7 +90,7 @@ impl SessionActorState {
     /// Charges the code, which stays in memory from when it is queued until its cell has ended.
     fn code_in_memory(&self, code: &str) -> Result<Option<Arc<Charge>>, NoRoom> {
         let bytes = (code.len() as u64).saturating_mul(CELL_COPIES);
-        if bytes <= SMALL_BYTES || !controls::holds("cell_memory_charge") {
+        if bytes <= SMALL_BYTES || !security_controls::holds("cell_memory_charge") {
             return Ok(None);
         }
         let pool = self.args.ledger.memory(self.args.owner);

@@ -29,7 +29,7 @@ impl SessionActorState {
             }
         }
         let queue = self.machine.queue();
-        self.cell_permits.held.retain(|cell, _| queue.is_running(*cell));
+        self.cell_permits.running.retain(|cell, _| queue.is_running(*cell));
     }
 
     /// Carries out one effect. Gives the input that follows at once, if there is one.
@@ -45,15 +45,15 @@ impl SessionActorState {
             }
             Effect::Begin { cell, begin } => {
                 if let Some(permit) = permit.take() {
-                    self.cell_permits.held.insert(cell, permit);
+                    self.cell_permits.running.insert(cell, permit);
                 }
                 let before = self.counters.read();
                 self.machine.counted(cell, before);
                 let session = self.myself.clone();
                 // The journal has the start first: if a kernel ran a cell that the journal does not know, its
                 // result would be taken for that of the next cell with the same number.
-                self.append_and(EventBody::CellStarted { cell, before }, move |written| {
-                    let _ = session.cast(SessionMsg::Input(Input::Started { begin, written }));
+                self.append_and(EventBody::CellStarted { cell, before }, move |is_written| {
+                    let _ = session.cast(SessionMsg::Input(Input::Started { begin, is_written }));
                 });
             }
             Effect::Run(start) => self.command(Command::Run(start)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::journalled::{RemovalRecord, forget};
+use super::journal_waits::{RemovalRecord, forget};
 use super::messages::{OwnSession, SessionMsg};
 use super::removers::{Remover, Removers};
 use super::state::SessionActorState;
@@ -69,14 +69,14 @@ impl SessionActorState {
             None => EventBody::Reset,
         };
         let session = myself.any_generation().clone();
-        self.append_and(event, move |written| {
-            let _ = session.cast(SessionMsg::ResetNoted { written, reply_to });
+        self.append_and(event, move |is_written| {
+            let _ = session.cast(SessionMsg::ResetNoted { is_written, reply_to });
         });
     }
 
     /// Carries out the reset. If the journal does not have it yet, a crash may undo it, and its caller is told so.
-    pub(super) fn reset_noted(&mut self, written: bool, reply_to: Reply<()>) {
-        let noted = if written {
+    pub(super) fn reset_noted(&mut self, is_written: bool, reply_to: Reply<()>) {
+        let noted = if is_written {
             Ok(())
         } else {
             Err(self.log.unwritten("the session was reset, which may be forgotten"))
@@ -151,7 +151,7 @@ impl SessionActorState {
         // No client can know a session that was never made, so its record is not kept.
         let never_made = self.args.before.is_none() && self.receipt.is_none();
         let (workspace, journal, id) = (self.workspace.clone(), self.args.journal.clone(), self.args.id);
-        // Those of an earlier generation are not those of this one.
+        // The callers that an earlier generation has not answered are answered together with those of this one.
         let before = before.take();
         let removers = self.removers.get_or_insert_default().clone();
         self.answer_removers(removers.add(before));
@@ -163,12 +163,12 @@ impl SessionActorState {
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }
-            let written = noted.is_written().await;
+            let is_written = noted.is_written().await;
             if never_made {
                 forget(&journal, id);
             }
             let mut removers = removers.take_replies();
-            if !written {
+            if !is_written {
                 for reply_to in removers.drain(..) {
                     let _ = reply_to.send(Err(unwritable.clone()));
                 }

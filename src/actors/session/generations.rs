@@ -14,22 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ending::{remove_folder, remove_workspace};
-use super::journalled::RemovalRecord;
+use super::journal_waits::RemovalRecord;
 use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
 use super::removers::Removers;
 use super::state::Common;
 use super::state::{CellWaiter, PriorSession, SessionActorState, SessionArgs};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
-use crate::actors::holding::Holders;
+use crate::actors::holds::Holders;
 use crate::actors::supervisor::messages::SupervisorMsg;
-use crate::controls;
 use crate::panics::{CrashCounter, TOO_MANY, WITHIN, spawn_reporting};
 use crate::protocol::api::{SessionState, SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, SandboxId};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
+use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::queue::QueueItem;
 use crate::tools::ClientTools;
@@ -51,7 +51,7 @@ pub(super) struct Inheritance {
     pub deferred: Vec<SessionMsg>,
     /// The waiting requests for lists of variables.
     pub views: Vec<Input<Reply<VariableList>>>,
-    pub place: Option<(Arc<Workspace>, Option<UserSlot>)>,
+    pub workspace_and_slot: Option<(Arc<Workspace>, Option<UserSlot>)>,
     /// Whether a replay of earlier cells is under way and continues in the next generation.
     pub replaying: bool,
 }
@@ -67,7 +67,7 @@ impl Inheritance {
             unanswered: Vec::new(),
             deferred: Vec::new(),
             views: Vec::new(),
-            place: None,
+            workspace_and_slot: None,
             replaying: false,
         }
     }
@@ -82,14 +82,14 @@ pub struct Generations {
 
 enum Generation {
     Living(Box<SessionActorState>),
-    Parked(Box<Parked>),
+    Parked(Box<ParkedSession>),
     /// The session of an earlier daemon, whose journal has not been read yet.
-    Restoring(Box<Parked>),
+    Restoring(Box<ParkedSession>),
     /// The session has ended, and the actor is about to end.
     Stopped,
 }
 
-struct Parked {
+struct ParkedSession {
     inheritance: Inheritance,
     /// The last known view.
     view: SessionView,
@@ -100,7 +100,7 @@ struct Parked {
     why: String,
 }
 
-impl Parked {
+impl ParkedSession {
     fn new(inheritance: Inheritance, view: SessionView, sandboxes: Vec<SandboxId>) -> Self {
         let slot = inheritance.args.before.and_then(|before| before.slot);
         let slot = slot.map(|uid| inheritance.args.launcher.slots.keep(uid));
@@ -129,7 +129,7 @@ impl Parked {
 }
 
 /// The outcome of a generation's end.
-struct Ended {
+struct EndedGeneration {
     inheritance: Inheritance,
     view: SessionView,
     sandboxes: Vec<SandboxId>,
@@ -146,8 +146,8 @@ impl Generations {
     ) -> Result<Self, ActorProcessingErr> {
         let mut generations =
             Self { number: 0, deaths: CrashCounter::default(), current: Generation::Stopped };
-        if inheritance.args.before.is_some() && controls::holds("session_of_before_is_parked") {
-            generations.current = Generation::Restoring(Box::new(Parked::of_before(inheritance)));
+        if inheritance.args.before.is_some() && security_controls::holds("session_of_before_is_parked") {
+            generations.current = Generation::Restoring(Box::new(ParkedSession::of_before(inheritance)));
         } else {
             let own = OwnSession::new(myself.clone(), generations.number);
             let state = SessionActorState::begin(own, inheritance).await?;
@@ -179,7 +179,7 @@ impl Generations {
             Generation::Living(state) => {
                 let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(message)));
                 if let Err(panic) = acted {
-                    if !controls::holds("session_lives_on") {
+                    if !security_controls::holds("session_lives_on") {
                         std::panic::resume_unwind(panic);
                     }
                     self.begin_anew(myself, "it panicked").await;
@@ -208,19 +208,20 @@ impl Generations {
             return;
         };
         tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
-        let too_often = self.deaths.one_more() && controls::holds("session_is_parked");
+        let too_often = self.deaths.one_more() && security_controls::holds("session_is_parked");
         // Messages of the previous executor and asks actor are ignored from here on.
         self.number += 1;
-        let Ended { mut inheritance, view, sandboxes, removing, leaving, executor } = state.end().await;
+        let EndedGeneration { mut inheritance, view, sandboxes, removing, leaving, executor } =
+            state.end().await;
         if leaving {
             return leave(myself, &inheritance);
         }
         if let Some(created) = inheritance.args.created.take() {
             // No client was told of this session, so it must not come into being.
             not_created(&inheritance.args, executor, created);
-            return self.park(Parked::new(inheritance, view, sandboxes));
+            return self.park(ParkedSession::new(inheritance, view, sandboxes));
         }
-        let parked = Parked::new(inheritance, view, sandboxes);
+        let parked = ParkedSession::new(inheritance, view, sandboxes);
         if too_often && !removing {
             tracing::error!(session = %parked.view.id, "a session died too often and is parked");
             return self.park(parked);
@@ -232,9 +233,9 @@ impl Generations {
     }
 
     /// Starts the next generation. False if that fails; the session is parked then.
-    async fn revive(&mut self, myself: &SessionRef, parked: Parked) -> bool {
+    async fn revive(&mut self, myself: &SessionRef, parked: ParkedSession) -> bool {
         // `slot` keeps the user id reserved during the attempt.
-        let Parked { inheritance, view, sandboxes, slot, .. } = parked;
+        let ParkedSession { inheritance, view, sandboxes, slot, .. } = parked;
         let spare = inheritance.spare();
         let own = OwnSession::new(myself.clone(), self.number);
         let born = AssertUnwindSafe(SessionActorState::begin(own, inheritance)).catch_unwind().await;
@@ -249,11 +250,11 @@ impl Generations {
         tracing::error!(why, session = %view.id, "a session cannot go on, and is parked");
         self.number += 1;
         let why = format!("cannot go on ({why})");
-        self.park(Parked { inheritance: spare, view, sandboxes, slot, why });
+        self.park(ParkedSession { inheritance: spare, view, sandboxes, slot, why });
         false
     }
 
-    fn park(&mut self, mut parked: Parked) {
+    fn park(&mut self, mut parked: ParkedSession) {
         parked.view.state = SessionState::Parked;
         let problem = parked.problem();
         let inheritance = &mut parked.inheritance;
@@ -278,11 +279,16 @@ impl Generations {
         match message {
             SessionMsg::View { reply_to } => drop(reply_to.send(parked.view.clone())),
             SessionMsg::Handles { reply_to } => {
-                let place = parked.inheritance.place.as_ref().map(|(workspace, _)| Arc::clone(workspace));
-                let handles = place.zip(args.journal.log(args.id).ok()).map(|(workspace, log)| {
-                    let gauge = args.workspace.is_none().then(|| args.gauge.clone());
-                    Handles { log, workspace, gauge }
-                });
+                let workspace_and_slot = parked
+                    .inheritance
+                    .workspace_and_slot
+                    .as_ref()
+                    .map(|(workspace, _)| Arc::clone(workspace));
+                let handles =
+                    workspace_and_slot.zip(args.journal.log(args.id).ok()).map(|(workspace, log)| {
+                        let gauge = args.workspace.is_none().then(|| args.gauge.clone());
+                        Handles { log, workspace, gauge }
+                    });
                 let _ = reply_to.send(handles.ok_or_else(|| parked.problem()));
             }
             // There is no answer for a cell that has not ended, because nothing tells when it will end.
@@ -346,18 +352,18 @@ impl Inheritance {
     /// The part that has to survive if the attempt to start again loses the rest.
     fn spare(&self) -> Self {
         let launcher = &self.args.launcher;
-        let place = self.place.as_ref().map(|(workspace, slot)| {
+        let workspace_and_slot = self.workspace_and_slot.as_ref().map(|(workspace, slot)| {
             (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.slots.keep(slot.uid)))
         });
         let (clients, common, holders) = (self.clients.clone(), self.common.clone(), self.holders.clone());
-        Self { clients, common, holders, place, ..Self::first(self.args.again()) }
+        Self { clients, common, holders, workspace_and_slot, ..Self::first(self.args.again()) }
     }
 }
 
 impl SessionActorState {
     /// Ends this generation. Its executor and asks actor end first, so that no event is written that the next
     /// generation would miss.
-    async fn end(mut self) -> Ended {
+    async fn end(mut self) -> EndedGeneration {
         let view = self.view();
         // Stopped before the executor, whose open calls would otherwise withdraw their questions.
         stopped(self.asks.kill_and_wait(Some(PARTS_END)).await.is_ok());
@@ -377,13 +383,13 @@ impl SessionActorState {
             }
             QueueItem::Cell { .. } => None,
         });
-        let place = self.workspace.map(|workspace| (workspace, self.slot));
-        let slot = match &place {
+        let workspace_and_slot = self.workspace.map(|workspace| (workspace, self.slot));
+        let slot = match &workspace_and_slot {
             Some((_, slot)) => slot.as_ref().map(|slot| slot.uid),
             None => self.args.before.and_then(|before| before.slot),
         };
         self.args.before = Some(PriorSession { slot });
-        Ended {
+        EndedGeneration {
             view,
             sandboxes: self.receipt.iter().map(|receipt| receipt.sandbox.clone()).collect(),
             removing: self.machine.is_ending(),
@@ -398,7 +404,7 @@ impl SessionActorState {
                 unanswered: self.waiting_for_handles,
                 deferred: self.deferred,
                 views: views.collect(),
-                place,
+                workspace_and_slot,
                 replaying: self.machine.is_replaying(),
             },
         }
@@ -426,8 +432,9 @@ fn not_created(args: &SessionArgs, executor: Option<ExecutorRef>, created: Reply
 }
 
 /// Removes a session that cannot even be started for its removal. Its remains are removed like leftovers.
-fn discard(myself: &SessionRef, parked: Parked, removers: Removers) {
-    let Parked { inheritance: Inheritance { args, place, .. }, sandboxes, slot, .. } = parked;
+fn discard(myself: &SessionRef, parked: ParkedSession, removers: Removers) {
+    let ParkedSession { inheritance: Inheritance { args, workspace_and_slot, .. }, sandboxes, slot, .. } =
+        parked;
     let (supervisor, session, id) = (args.supervisor.clone(), myself.clone(), args.id);
     let mut noted = RemovalRecord::begin(&args.journal, id);
     for sandbox in &sandboxes {
@@ -440,7 +447,7 @@ fn discard(myself: &SessionRef, parked: Parked, removers: Removers) {
         // Sandboxes first: no process may still write into a folder that is being removed, or keep the user
         // id in use.
         args.launcher.reap().await;
-        match place {
+        match workspace_and_slot {
             Some((workspace, _)) => remove_workspace(workspace).await,
             None if args.workspace.is_none() => remove_folder(&args.launcher, args.owner, id).await,
             None => {}

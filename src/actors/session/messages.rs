@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use super::journalled::RemovalRecord;
-use super::keyed::Keyed;
+use super::journal_waits::RemovalRecord;
+use super::keyed_request::KeyedRequest;
 use super::removers::{Remover, Removers};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::Undoing;
-use crate::actors::holding::Hold;
-use crate::actors::launch::Place;
+use crate::actors::executor::messages::UndoneState;
+use crate::actors::holds::Hold;
+use crate::actors::launch::SandboxPlace;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
@@ -32,7 +32,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
-use crate::sandbox::workspace::room::{Payer, UploadRoom};
+use crate::sandbox::workspace::upload_room::{Payer, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
@@ -111,7 +111,7 @@ pub struct CellRequest {
     pub bound_by: Option<AskNumber>,
     /// What the code may do with tools; without it, the settings decide.
     pub rules: Option<Arc<CellRules>>,
-    pub keyed: Option<Keyed>,
+    pub keyed: Option<KeyedRequest>,
     /// The charge for the client's request, until the cell has its own.
     pub memory: Option<Arc<Charge>>,
 }
@@ -150,14 +150,14 @@ pub struct Handles {
 
 impl Handles {
     /// How much an upload may still put into the workspace; measured with the rights of the folder's owner.
-    pub fn room(
+    pub fn upload_room(
         &self,
         limits: &Limits,
     ) -> impl FnOnce(&Root<'_>) -> Result<UploadRoom, Problem> + Send + use<> {
         let (most, reserve) = (limits.workspace_bytes, limits.disk_reserve_bytes);
-        let filling = self.workspace.filling();
+        let fill_level = self.workspace.fill_level();
         let payer = self.gauge.clone().map(|gauge| Box::new(gauge) as Box<dyn Payer>);
-        move |root| UploadRoom::open(root, filling, most, reserve, payer)
+        move |root| UploadRoom::open(root, fill_level, most, reserve, payer)
     }
 }
 
@@ -249,9 +249,9 @@ pub enum SessionMsg {
         reply_to: Reply<()>,
     },
     /// The reset is in the journal, so that the next daemon repeats it if this one ends now; or, if it is not
-    /// `written`, the journal is too slow, and the reset continues without it.
+    /// `is_written`, the journal is too slow, and the reset continues without it.
     ResetNoted {
-        written: bool,
+        is_written: bool,
         reply_to: Reply<()>,
     },
     View {
@@ -307,7 +307,7 @@ pub enum SessionMsg {
     /// A hold was dropped.
     Released,
 
-    Placed(Box<Result<Place, Problem>>),
+    Placed(Box<Result<SandboxPlace, Problem>>),
     SandboxReady {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
@@ -349,7 +349,7 @@ pub enum SessionMsg {
     },
     /// The undo has ended. The frame guard is held until the outcome is appended to the journal.
     UndoDone {
-        outcome: Result<Undoing, Problem>,
+        outcome: Result<UndoneState, Problem>,
         files_changed: Vec<String>,
         reply_to: Reply<Undone>,
     },

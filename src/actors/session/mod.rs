@@ -3,8 +3,9 @@
 //!
 //! `crate::session::machine` decides what the session does next. `actor` handles messages, `begin` creates
 //! its `state`, `effects` carries out the machine's effects; `cells`, `cell_permits`, `undo`, `freeze` and
-//! `view` serve clients, `place` makes its workspace, `sandbox` manages its sandbox, `agent` its asks, `restore` resumes after a restart
-//! and `generations` after a panic, `ending` ends the session.
+//! `view` serve clients, `sandbox_place` makes its workspace, `sandbox` manages its sandbox, `agent` its asks,
+//! `journal_appends` and `journal_waits` write to the journal without waiting for ever, `ephemeral` counts the
+//! holders, `restore` resumes after a restart and `generations` after a panic, `ending` ends the session.
 
 pub mod actor;
 pub(in crate::actors) mod agent;
@@ -13,17 +14,17 @@ mod cell_permits;
 mod cells;
 mod effects;
 pub(in crate::actors) mod ending;
+mod ephemeral;
 mod freeze;
 mod generations;
-mod holding;
-pub(in crate::actors) mod journalled;
-pub mod keyed;
+mod journal_appends;
+pub(in crate::actors) mod journal_waits;
+pub mod keyed_request;
 pub mod messages;
-mod place;
 pub mod removers;
 pub(in crate::actors) mod restore;
 mod sandbox;
+mod sandbox_place;
 pub mod state;
 mod undo;
 mod view;
-mod written;

@@ -8,7 +8,7 @@ use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, Resumed};
+use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, ResumedCell};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
@@ -21,7 +21,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::session::machine::{Input, Machine, Phase, Unfinished};
 use crate::session::notices;
 use crate::session::replay::RecordedCell;
-use crate::session::restore::{AsksFold, Begun, Fold, RecalledAsks, Recording, Restored, Span};
+use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JournalError, Overdraft};
 use std::collections::{BTreeMap, HashMap};
@@ -149,7 +149,7 @@ impl SessionActorState {
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
         let past = self.restored.take()?;
         let receipt = past.sandbox?;
-        let ran = |begun: Begun| Resumed {
+        let ran = |begun: BegunCell| ResumedCell {
             ran: begun.ran(past.frozen_since.as_deref()),
             start: begun.start,
             completed: begun.completed,

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-use super::journalled::RemovalRecord;
+use super::journal_waits::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg};
-use super::place::make_place;
+use super::sandbox_place::make_place;
 use super::state::{SessionActorState, SessionArgs};
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::actor::Executor;
 use crate::actors::executor::messages::ExecutorMsg;
 use crate::actors::executor::state::ExecutorArgs;
-use crate::actors::launch::Place;
+use crate::actors::launch::SandboxPlace;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::bridge::FrameGuard;
 use crate::protocol::api::{SessionState, SessionView, VariableList};
@@ -147,9 +147,9 @@ impl SessionActorState {
         });
     }
 
-    pub(super) fn placed(&mut self, outcome: Result<Place, Problem>) {
+    pub(super) fn placed(&mut self, outcome: Result<SandboxPlace, Problem>) {
         match outcome {
-            Ok(Place { workspace, slot, ready }) => {
+            Ok(SandboxPlace { workspace, slot, ready }) => {
                 self.workspace = Some(Arc::new(workspace));
                 (self.slot, self.ready_ahead) = (slot, ready);
                 if self.args.before.is_some() {
@@ -245,8 +245,8 @@ impl SessionActorState {
         let late = self.log.unwritten("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon considers the session as never made, and removes it.
-        self.append_and(ready, move |written| {
-            if written {
+        self.append_and(ready, move |is_written| {
+            if is_written {
                 let _ = created.send(Ok(view));
                 return;
             }

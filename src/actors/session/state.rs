@@ -6,8 +6,8 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
-use crate::actors::holding::Holders;
-use crate::actors::launch::Ready;
+use crate::actors::holds::Holders;
+use crate::actors::launch::ReadySandbox;
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
@@ -113,7 +113,7 @@ pub struct SessionActorState {
     /// Held as long as the session exists, so that no other session gets its user id.
     pub(super) slot: Option<UserSlot>,
     /// A sandbox of the pool that the session has claimed, until its executor has it.
-    pub(super) ready_ahead: Option<Box<Ready>>,
+    pub(super) ready_ahead: Option<Box<ReadySandbox>>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
@@ -131,7 +131,7 @@ pub struct SessionActorState {
     pub(super) restored: Option<Restored>,
 }
 
-/// Those who wait for the end of a cell.
+/// The callers that wait for the end of a cell.
 pub(super) struct CellWaiter {
     pub(super) events_after: Seq,
     done: Vec<oneshot::Sender<Arc<ExecutionResult>>>,
@@ -159,7 +159,7 @@ impl CellWaiter {
 
 /// When the sandboxes of a session are removed.
 pub(super) fn expiry(args: &SessionArgs) -> Expiry {
-    Expiry { idle: args.idle, life: args.launcher.settings.sandbox.life }
+    Expiry { idle: args.idle, max_age: args.launcher.settings.sandbox.max_age }
 }
 
 impl SessionActorState {
@@ -182,7 +182,7 @@ impl SessionActorState {
 #[derive(Default)]
 pub(super) struct CellPermits {
     /// The permits of the running cells.
-    pub held: HashMap<CellNumber, Permit>,
+    pub running: HashMap<CellNumber, Permit>,
     /// A granted permit for the cell that is first in the queue when it is used.
     pub spare: Option<Permit>,
     pub waiting: Option<AbortOnDropHandle<()>>,

@@ -4,7 +4,7 @@ use super::freeze::ended_meanwhile;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
-use crate::actors::executor::messages::{Command, ExecutorMsg, Undoing};
+use crate::actors::executor::messages::{Command, ExecutorMsg, UndoneState};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::Undone;
 use crate::protocol::event::EventBody;
@@ -58,11 +58,11 @@ impl SessionActorState {
     /// daemon if this one ends before.
     pub(super) fn undo_done(
         &self,
-        outcome: Result<Undoing, Problem>,
+        outcome: Result<UndoneState, Problem>,
         files_changed: Vec<String>,
         reply_to: Reply<Undone>,
     ) {
-        let Undoing { state_of, gone, frame_guard } = match outcome {
+        let UndoneState { state_of, gone, frame_guard } = match outcome {
             Ok(done) => done,
             Err(problem) => {
                 let _ = reply_to.send(Err(problem));
@@ -72,20 +72,20 @@ impl SessionActorState {
         let undone = Undone { state_of, files_changed, note: outcome::gone(gone) };
         let late = self.log.unwritten("the cells were undone, which may be forgotten");
         let applied = self.applied(&frame_guard);
-        self.append_applied_and(EventBody::Undone { state_of }, applied, move |written| {
-            let _ = reply_to.send(if written { Ok(undone) } else { Err(late) });
+        self.append_applied_and(EventBody::Undone { state_of }, applied, move |is_written| {
+            let _ = reply_to.send(if is_written { Ok(undone) } else { Err(late) });
         });
     }
 }
 
 /// The needed part of a cell's final event; the rest is not parsed into memory.
 #[derive(Deserialize)]
-struct Finished {
-    result: Changed,
+struct CellFinished {
+    result: ChangedFiles,
 }
 
 #[derive(Deserialize)]
-struct Changed {
+struct ChangedFiles {
     artifacts: Vec<Artifact>,
 }
 
@@ -95,7 +95,7 @@ fn files_changed_by(log: &EventLog, cells: RangeInclusive<CellNumber>) -> Vec<St
     let mut files = BTreeSet::new();
     for cell in cells {
         let Some(event) = log.finished(cell) else { continue };
-        let Ok(Finished { result }) = serde_json::from_str(&event.json) else { continue };
+        let Ok(CellFinished { result }) = serde_json::from_str(&event.json) else { continue };
         files.extend(result.artifacts.into_iter().map(|artifact| artifact.path));
         while files.len() > ARTIFACTS {
             files.pop_last();

@@ -39,7 +39,7 @@ impl SupervisorState {
         peer: Principal,
         request: &NewSession,
         job: Option<JobId>,
-        room: Option<Permit>,
+        sandbox_permit: Option<Permit>,
     ) -> Result<Admitted, Problem> {
         if self.shutting_down.is_some() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
@@ -75,8 +75,8 @@ impl SupervisorState {
         let record = serde_json::to_value(request).unwrap_or_default();
         let permit = ledger.take(peer, name.as_str(), amounts::of_session(job, &record))?;
         permit.gauge().fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
-        let first = match room {
-            Some(room) => room,
+        let first = match sandbox_permit {
+            Some(permit) => permit,
             None => ledger.take(peer, name.as_str(), amounts::of_sandbox(&wanted, &settings.sandbox))?,
         };
         let seed = ledger.memory(peer).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;

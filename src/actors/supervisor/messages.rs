@@ -18,7 +18,7 @@ pub struct ForJob {
     pub id: JobId,
     /// The resources for the job's sandbox. Without them the supervisor tries to reserve them, and its
     /// refusal is the answer.
-    pub room: Option<Permit>,
+    pub sandbox_permit: Option<Permit>,
 }
 
 pub enum SupervisorMsg {

@@ -10,11 +10,10 @@ use super::state::{Creation, Entry, SupervisorState};
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::charge::seed_bytes;
-use crate::actors::directory::{Listed, Restoring};
+use crate::actors::directory::{ListedSession, RestoringSession};
 use crate::actors::session::actor::Session;
-use crate::actors::session::journalled::{RemovalRecord, forget};
+use crate::actors::session::journal_waits::{RemovalRecord, forget};
 use crate::actors::session::state::{PriorSession, SessionArgs};
-use crate::controls;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
@@ -24,6 +23,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::Code;
 use crate::quota::Permit;
 use crate::sandbox::launch::SandboxRequest;
+use crate::security_controls;
 use crate::store::{JournalError, SessionRecord};
 
 /// The most requests of all users that wait for the end of removed sessions.
@@ -42,8 +42,8 @@ impl SupervisorState {
     /// sessions, so that a client can remove one and make another at once.
     pub(super) fn create(&mut self, myself: &SupervisorRef, creation: Creation) {
         let Creation { id, peer, request, nested, job, memory, reply_to } = creation;
-        let (job, room) = job.map_or((None, None), |job| (Some(job.id), job.room));
-        let admitted = self.admit(peer, &request, job, room);
+        let (job, sandbox_permit) = job.map_or((None, None), |job| (Some(job.id), job.sandbox_permit));
+        let admitted = self.admit(peer, &request, job, sandbox_permit);
         let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
@@ -94,7 +94,7 @@ impl SupervisorState {
         }
         let records = self.args.journal.sessions()?;
         // The reaper removes sandboxes that are not expected, so they are expected before a session can fail.
-        for record in records.iter().filter(|_| controls::holds("sandboxes_are_expected_first")) {
+        for record in records.iter().filter(|_| security_controls::holds("sandboxes_are_expected_first")) {
             for sandbox in self.args.journal.sandboxes(record.id)? {
                 self.args.launcher.expect(&sandbox);
             }
@@ -179,7 +179,7 @@ impl SupervisorState {
             restored: CancellationToken::new(),
             created,
         };
-        let restoring = (!is_new).then(|| Restoring::new(args.parked_view(), args.restored.clone()));
+        let restoring = (!is_new).then(|| RestoringSession::new(args.parked_view(), args.restored.clone()));
         // Without a session the reply port is dropped with the arguments, so the caller learns that the call failed.
         let Ok((session, begun)) = Session::spawn(args) else { return };
         let supervisor = myself.clone();
@@ -189,7 +189,7 @@ impl SupervisorState {
                 let _ = supervisor.cast(SupervisorMsg::NotBegun { id });
             }
         });
-        let listed = Listed {
+        let listed = ListedSession {
             owner: peer,
             name: name.clone(),
             job,

@@ -27,11 +27,11 @@ async fn what_the_program_says(client: &Client) -> String {
     let ticket = client.run("call").await;
     let cell = ticket.cell;
     assert_eq!(client.result(ticket).await.status, Status::Success);
-    let said = client.events().into_iter().rev().find_map(|event| match event {
-        EventBody::ToolAnswered { outcome: ToolOutcome::Value(Value::String(said)), .. } => Some(said),
+    let answer = client.events().into_iter().rev().find_map(|event| match event {
+        EventBody::ToolAnswered { outcome: ToolOutcome::Value(Value::String(answer)), .. } => Some(answer),
         _ => None,
     });
-    said.unwrap_or_else(|| panic!("cell {cell} called no program"))
+    answer.unwrap_or_else(|| panic!("cell {cell} called no program"))
 }
 
 /// An account was deleted, and its user id was given to another, while a session of the first one runs.
@@ -54,8 +54,8 @@ async fn a_session_of_an_earlier_account_does_nothing_in_the_name_of_the_present
     files().await.unwrap();
 
     daemon.launcher.accounts.note(own, Some("an-account-that-was-deleted")).unwrap();
-    let said = what_the_program_says(&client).await;
-    assert!(said.contains("an-account-that-was-deleted"), "{said}");
+    let answer = what_the_program_says(&client).await;
+    assert!(answer.contains("an-account-that-was-deleted"), "{answer}");
     assert_eq!(files().await.unwrap_err().code, Code::Forbidden);
     assert_eq!(daemon.makes(own, request).await.err().map(|problem| problem.code), Some(Code::Forbidden));
     // Nor does it get another sandbox, whose guest would be that user.

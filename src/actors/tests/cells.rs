@@ -35,11 +35,11 @@ async fn two_cells_run_one_after_the_other() {
         });
         cells.collect::<Vec<_>>()
     };
-    assert_eq!(sent(&kernel.heard()), [1]);
+    assert_eq!(sent(&kernel.received_frames()), [1]);
     kernel.lets_go_on(1);
     assert_eq!(client.result(first).await.status, Status::Success);
     assert_eq!(client.result(second).await.status, Status::Success);
-    assert_eq!(sent(&kernel.heard()), [1, 2]);
+    assert_eq!(sent(&kernel.received_frames()), [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,11 +140,11 @@ async fn all_who_wait_for_a_cell_get_its_result() {
 async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
     let home = Home::new();
     let daemon = home.daemon().await;
-    let (release, held) = std::sync::mpsc::channel::<()>();
-    let held = Arc::new(parking_lot::Mutex::new(held));
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Arc::new(parking_lot::Mutex::new(released));
     for _ in 0..BLOCKING_THREADS {
-        let held = Arc::clone(&held);
-        daemon.runtime.as_ref().unwrap().spawn_blocking(move || held.lock().recv());
+        let released = Arc::clone(&released);
+        daemon.runtime.as_ref().unwrap().spawn_blocking(move || released.lock().recv());
     }
     let named = NewSession { name: Some(SessionName::parse("a").unwrap()), ..NewSession::default() };
     let (id, request) = (SessionId::fresh(), Box::new(named.clone()));

@@ -9,13 +9,13 @@ mod asks;
 mod cells;
 /// Sandboxes are frozen and thawed.
 mod freezes;
-/// What a cell costs that nothing holds up, counted and not timed.
+/// The cost of a cell that nothing delays, counted and not timed.
 mod hot_path;
 /// Sandboxes wait for sessions.
 mod pool;
 /// Sessions are removed while their sandboxes take their time.
 mod removals;
-/// What a guest or a client causes again and again is bounded, and what can be written without any quota left.
+/// Effects that a guest or a client causes again and again are bounded, and some events are written without any quota.
 mod repetitions;
 /// What the next daemon takes over from one that died.
 mod restarts;

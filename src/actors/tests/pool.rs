@@ -43,7 +43,7 @@ impl Daemon {
 }
 
 fn heard_a_cell(kernel: &FakeKernel) -> bool {
-    kernel.heard().iter().any(|frame| matches!(frame, HostFrame::Cell { .. }))
+    kernel.received_frames().iter().any(|frame| matches!(frame, HostFrame::Cell { .. }))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,15 +84,15 @@ async fn a_cell_that_is_interrupted_often_has_one_event_of_it() {
         within("an interrupt", ask(&client.session, interrupt)).await.unwrap();
     }
     let interrupts = || {
-        let heard = kernel.heard();
-        heard.iter().filter(|frame| matches!(frame, HostFrame::Interrupt { .. })).count()
+        let frames = kernel.received_frames();
+        frames.iter().filter(|frame| matches!(frame, HostFrame::Interrupt { .. })).count()
     };
-    let heard = async {
+    let all_received = async {
         while interrupts() < 5 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    within("the kernel hears of all interrupts", heard).await;
+    within("the kernel hears of all interrupts", all_received).await;
     kernel.lets_go_on(1);
     client.result(ticket).await;
     assert_eq!(client.count("interrupting"), 1);

@@ -93,7 +93,8 @@ async fn a_reset_that_is_done_is_not_repeated_by_the_next_daemon() {
     kernel.lets_go_on(1);
     let result = client.only_result(1).await;
     assert_eq!((result.status, result.stdout.as_str()), (Status::Success, "whole"));
-    let resets = kernel.heard().into_iter().filter(|frame| matches!(frame, HostFrame::Reset { .. }));
+    let resets =
+        kernel.received_frames().into_iter().filter(|frame| matches!(frame, HostFrame::Reset { .. }));
     assert_eq!(resets.count(), 1);
 }
 

@@ -15,13 +15,13 @@ async fn a_reset_that_the_journal_does_not_have_in_time_is_done_but_not_reported
     let home = Home::new();
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
-    let held = client.journal.hold_writer();
+    let writer_hold = client.journal.hold_writer();
     let reset = |reply_to| SessionMsg::Reset { replay: None, reply_to };
     let problem = within("a reset", ask(&client.session, reset)).await.unwrap_err();
     assert_eq!(problem.code, Code::Storage, "{problem:?}");
     let resets = |frame: &HostFrame| matches!(frame, HostFrame::Reset { .. });
     home.backend.kernel().hears(resets).await;
-    drop(held);
+    drop(writer_hold);
     client.reset().await;
 }
 
@@ -37,7 +37,7 @@ async fn a_decision_is_answered_when_the_journal_has_it() {
     client.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
     let [approval] = &client.approvals().await[..] else { panic!("one approval") };
     let asks = client.asks().await;
-    let held = client.journal.hold_writer();
+    let writer_hold = client.journal.hold_writer();
     let (sender, mut decided) = oneshot::channel();
     let (id, decision) = (approval.id.clone(), Decision::Accept { code: None });
     asks.cast(AsksMsg::Decide { id, decision, by: OWNER, memory: None, reply_to: sender.into() }).unwrap();
@@ -45,7 +45,7 @@ async fn a_decision_is_answered_when_the_journal_has_it() {
     assert_eq!(client.approvals().await, []);
     assert!(decided.try_recv().is_err(), "it is not written yet");
     assert_eq!(client.count("tool_answered"), 0);
-    drop(held);
+    drop(writer_hold);
     within("the decision is written", decided).await.unwrap().unwrap();
     assert_eq!(client.count("approval_decided"), 1);
     client.only_end().await;
@@ -86,14 +86,14 @@ async fn a_cancellation_is_answered_when_the_journal_has_it() {
     // A daemon that ends starts no job, so this one waits.
     args.shutdown.cancel();
     let (jobs, _) = Jobs::spawn(args, CancellationToken::new()).await.unwrap();
-    let held = daemon.journal.hold_writer();
+    let writer_hold = daemon.journal.hold_writer();
     let (sender, mut cancelled) = oneshot::channel();
     jobs.cast(JobsMsg::Cancel { id, reply_to: sender.into() }).unwrap();
     // The actor has taken the cancellation when it answers this.
     let watch = |reply_to| JobsMsg::Watch { id, reply_to };
     assert!(within("a watch", call(&jobs, watch)).await.unwrap().is_some());
     assert!(cancelled.try_recv().is_err(), "it is not written yet");
-    drop(held);
+    drop(writer_hold);
     assert!(within("the cancellation is written", cancelled).await.unwrap());
     assert_eq!(daemon.journal.job(id).unwrap().unwrap().view.state, JobState::Ended);
 }

@@ -4,9 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::next_step::hoisted;
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, nothing_said, only_text};
 use crate::agent::json;
-use crate::agent::turn::Answered;
+use crate::agent::turn::AnsweredCall;
 use crate::agent::words::{Field, Words};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, Role};
 use crate::protocol::tool_names::CELL_TOOL;
@@ -21,7 +21,7 @@ const ANSWER: &str = "provide_answer";
 pub(super) struct JsonAction;
 
 impl Speech for JsonAction {
-    fn format(&self, scene: Scene) -> Format {
+    fn format(&self, scene: DialectContext) -> Format {
         let mut definitions = Map::new();
         let answer = match &scene.spec.schema {
             Some(schema) => {
@@ -48,12 +48,12 @@ impl Speech for JsonAction {
         false
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let intent = intent(reply, step, scene.words).unwrap_or_else(Intent::Malformed);
         ParsedReply::new(only_text(reply), intent)
     }
 
-    fn record(&self, message: Message, answered: Vec<Answered>) -> Vec<Message> {
+    fn record(&self, message: Message, answered: Vec<AnsweredCall>) -> Vec<Message> {
         let mut messages = vec![message];
         let results =
             answered.into_iter().map(|answer| Message::new(Role::System, format!("{RESULT}{}", answer.text)));
@@ -86,7 +86,7 @@ fn intent(reply: &ChatReply, step: u32, words: Words) -> Result<Intent, String> 
 fn cell(fields: &Map<String, Value>, step: u32, words: Words) -> Result<Intent, String> {
     match fields.get("code") {
         Some(Value::String(code)) if !code.trim().is_empty() => {
-            Ok(Intent::Calls(vec![Call::of_step(step, CELL_TOOL, Wish::Cell(code.clone()))]))
+            Ok(Intent::Calls(vec![Call::of_step(step, CELL_TOOL, CallInput::Cell(code.clone()))]))
         }
         Some(Value::String(_) | Value::Null) | None => Err(words.field("code", Field::Empty)),
         Some(_) => Err(words.field("code", Field::NoText)),

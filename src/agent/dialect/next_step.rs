@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, nothing_said, only_text};
 use crate::agent::json;
 use crate::agent::words::Field;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
@@ -20,13 +20,13 @@ const PURPOSE: &str = "tool_call_purpose";
 pub(super) struct NextStep;
 
 impl Speech for NextStep {
-    fn format(&self, scene: Scene) -> Format {
+    fn format(&self, scene: DialectContext) -> Format {
         let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
         let schema = schema(&tools, scene.spec.schema.as_ref());
         Format { tools: Vec::new(), answer: Some(AnswerSchema { name: "NextStep".to_owned(), schema }) }
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
         if let Some(why) = nothing_said(reply, words) {
@@ -57,7 +57,7 @@ impl Speech for NextStep {
             fields.entry(PURPOSE).or_insert_with(|| Value::String(thought.to_owned()));
         }
         let mut message = Message::new(Role::Assistant, format!("Thought: {thought}"));
-        let call = Call::of_step(step, tool, Wish::Call(Value::Object(fields).to_string()));
+        let call = Call::of_step(step, tool, CallInput::Call(Value::Object(fields).to_string()));
         message.tool_calls.push(ToolCall {
             id: call.id.clone(),
             name: member_name(tool),
@@ -67,13 +67,18 @@ impl Speech for NextStep {
     }
 }
 
-fn wants_purpose(scene: Scene, name: &str) -> bool {
+fn wants_purpose(scene: DialectContext, name: &str) -> bool {
     let described = |tool: &&ModelTool| tool.parameters.pointer("/properties/tool_call_purpose").is_some();
     scene.setup.tools.iter().filter(|tool| tool.name == name).any(|tool| described(&tool))
 }
 
 /// A completion without an answer takes `current_state` as its answer.
-fn completed(reply: &ChatReply, mut fields: Map<String, Value>, thought: &str, scene: Scene) -> ParsedReply {
+fn completed(
+    reply: &ChatReply,
+    mut fields: Map<String, Value>,
+    thought: &str,
+    scene: DialectContext,
+) -> ParsedReply {
     let intent = match fields.remove("answer") {
         Some(Value::Null) | None if scene.spec.schema.is_none() && !thought.trim().is_empty() => {
             Intent::Answer { text: thought.to_owned(), value: None }

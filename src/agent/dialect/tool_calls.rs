@@ -6,9 +6,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, tame_name};
+use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, tame_name};
 use crate::agent::history::{NO_ARGUMENTS, function_result, tool_result};
-use crate::agent::turn::Answered;
+use crate::agent::turn::AnsweredCall;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, FunctionCall, Message, Role, ToolCall};
 
 /// The most calls of one reply that are carried out.
@@ -19,14 +19,14 @@ pub(super) struct ToolCalls;
 impl Speech for ToolCalls {
     /// The schema of the answer is sent only if there are no tools: many servers give it priority over the
     /// tools, so that the model could never call one. With tools, the prompt asks for the schema.
-    fn format(&self, scene: Scene) -> Format {
+    fn format(&self, scene: DialectContext) -> Format {
         let tools: Vec<_> = scene.setup.allowed(scene.spec).cloned().collect();
         let schema = scene.spec.schema.clone().filter(|_| tools.is_empty());
         let answer = schema.map(|schema| AnswerSchema { name: "answer".to_owned(), schema });
         Format { tools, answer }
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let mut message = Message::new(Role::Assistant, reply.message.content.clone());
         let mut calls: Vec<Call> = Vec::new();
@@ -36,8 +36,8 @@ impl Speech for ToolCalls {
                 name: tame_name(&call.name),
                 arguments: tame_arguments(&call.arguments),
             });
-            let wish = Wish::Call(call.arguments.clone());
-            calls.push(Call { id: call.id.clone(), name: call.name.clone(), wish, legacy: false });
+            let input = CallInput::Call(call.arguments.clone());
+            calls.push(Call { id: call.id.clone(), name: call.name.clone(), input, legacy: false });
         }
         let mut after = Vec::new();
         let dropped = reply.message.tool_calls.len().saturating_sub(CALLS_PER_REPLY);
@@ -50,14 +50,14 @@ impl Speech for ToolCalls {
                     name: tame_name(&call.name),
                     arguments: tame_arguments(&call.arguments),
                 });
-                let wish = Wish::Call(call.arguments.clone());
+                let input = CallInput::Call(call.arguments.clone());
                 let id = format!("function_{step}");
-                calls.push(Call { id, name: call.name.clone(), wish, legacy: true });
+                calls.push(Call { id, name: call.name.clone(), input, legacy: true });
             }
             // The model should see its call, but as text, because a call would need an answer.
             Some(call) if calls.is_empty() => {
-                let shown = format!("[function_call {} {}]", call.name, call.arguments);
-                message.content.push_str(&shown);
+                let call_text = format!("[function_call {} {}]", call.name, call.arguments);
+                message.content.push_str(&call_text);
                 return ParsedReply::new(message, Intent::Correct(words.no_function_call()));
             }
             Some(_) => after.push(words.no_function_call()),
@@ -75,7 +75,7 @@ impl Speech for ToolCalls {
         ParsedReply { message, intent, after: (!after.is_empty()).then(|| after.join("\n")) }
     }
 
-    fn record(&self, mut message: Message, answered: Vec<Answered>) -> Vec<Message> {
+    fn record(&self, mut message: Message, answered: Vec<AnsweredCall>) -> Vec<Message> {
         let mut legacy = None;
         if !message.tool_calls.is_empty() {
             legacy = message.function_call.take();

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use super::{Call, Format, Intent, ParsedReply, Scene, Speech, Wish, nothing_said, only_text};
+use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, nothing_said, only_text};
 use crate::agent::history::NO_ARGUMENTS;
 use crate::agent::words::Field;
 use crate::protocol::chat::{ChatReply, Finish, ToolCall};
@@ -49,11 +49,11 @@ const STANDARD: [&str; 24] = [
 pub(super) struct XmlTags;
 
 impl Speech for XmlTags {
-    fn format(&self, _scene: Scene) -> Format {
+    fn format(&self, _scene: DialectContext) -> Format {
         Format::default()
     }
 
-    fn parse(&self, reply: &ChatReply, step: u32, scene: Scene) -> ParsedReply {
+    fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
         if let Some(why) = nothing_said(reply, words) {
@@ -76,12 +76,12 @@ impl Speech for XmlTags {
             };
         }
         let missing: Vec<&str> = wanted.iter().filter(|name| !has(scene, name)).map(String::as_str).collect();
-        let wish = if missing.is_empty() {
-            Wish::Cell(code.join("\n"))
+        let input = if missing.is_empty() {
+            CallInput::Cell(code.join("\n"))
         } else {
-            Wish::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
+            CallInput::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
         };
-        let call = Call::of_step(step, CELL_TOOL, wish);
+        let call = Call::of_step(step, CELL_TOOL, input);
         let mut message = only_text(reply);
         message.tool_calls.push(ToolCall {
             id: call.id.clone(),
@@ -129,7 +129,7 @@ fn normal(name: &str) -> String {
     bare.unwrap_or_default().to_ascii_lowercase().replace(['_', '.'], "-")
 }
 
-fn has(scene: Scene, name: &str) -> bool {
+fn has(scene: DialectContext, name: &str) -> bool {
     let name = normal(name);
     STANDARD.contains(&name.as_str()) || scene.setup.dependencies.iter().any(|known| normal(known) == name)
 }

@@ -327,8 +327,8 @@ fn long_output_is_cut_in_the_middle_and_nothing_else_is() {
     let text = report(&long, Language::English, 1_200);
     assert!(text.chars().count() <= 1_200);
     assert!(text.contains("characters left out …]"), "{text}");
-    for kept in [ENGLISH_STATE, "### Not shown:", "plot.png (new, 2048 bytes)", "[1, 2]"] {
-        assert!(text.contains(kept), "{kept} is missing in {text}");
+    for part in [ENGLISH_STATE, "### Not shown:", "plot.png (new, 2048 bytes)", "[1, 2]"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
     }
 }
 
@@ -384,11 +384,11 @@ proptest! {
         });
         any.artifacts = vec![Artifact { path: other, bytes: 1, change: Change::Modified }; 50];
         let language = if chinese { Language::Chinese } else { Language::English };
-        let told = report(&any, language, limit);
-        prop_assert!(told.chars().count() <= limit);
+        let text = report(&any, language, limit);
+        prop_assert!(text.chars().count() <= limit);
         if limit > 1_500 {
             let heading = if chinese { "### 会话状态：" } else { "### State of the session:" };
-            prop_assert!(told.contains(heading));
+            prop_assert!(text.contains(heading));
         }
     }
 }

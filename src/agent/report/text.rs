@@ -100,14 +100,14 @@ pub(in crate::agent) fn shortened(
     }
     // The number of omitted characters has at most as many digits as the number of all characters.
     let reserved = notice(chars).chars().count() + 2;
-    let Some(room) = limit.checked_sub(reserved) else {
+    let Some(chars_left) = limit.checked_sub(reserved) else {
         return String::new();
     };
-    let tail = room / 2;
-    let head = room - tail;
+    let tail = chars_left / 2;
+    let head = chars_left - tail;
     let start = byte_of(text, head);
     let end = byte_of(text, chars - tail);
-    format!("{}\n{}\n{}", &text[..start], notice(chars - room), &text[end..])
+    format!("{}\n{}\n{}", &text[..start], notice(chars - chars_left), &text[end..])
 }
 
 fn byte_of(text: &str, char_index: usize) -> usize {

@@ -42,7 +42,7 @@ impl Words {
             "代码被人为中止。再次执行同样的代码之前，请先询问用户。";
         cancelled => "The cell was cancelled, because its session was reset or removed.", "会话被重置或删除，代码执行已取消。";
         state => "### State of the session:", "### 会话状态：";
-        kept => "All variables are as the cell left them.", "所有变量保持代码执行结束时的值。";
+        variables_kept => "All variables are as the cell left them.", "所有变量保持代码执行结束时的值。";
         kept_unrun => "Nothing of the cell ran; all variables are as before it.", "代码没有执行，所有变量与执行前相同。";
         kept_failed =>
             "All variables are kept, as they were when the exception was raised. What the cell did before that has happened: continue from there.",

@@ -32,13 +32,13 @@ fn cells_run_in_their_order_and_other_tools_at_once() {
             ],
         ),
     );
-    assert_eq!(shown(&effects), ["cell a 1", "tool b get_secret", "tool d get_secret"]);
+    assert_eq!(effect_names(&effects), ["cell a 1", "tool b get_secret", "tool d get_secret"]);
     assert_eq!(machine.outstanding(), effects);
-    assert_eq!(shown(&gave(&mut machine, "d", json!("4"))), Vec::<String>::new());
-    assert_eq!(shown(&ran(&mut machine, "a", "one")), ["cell c 2"]);
-    assert_eq!(shown(&ran(&mut machine, "a", "again")), Vec::<String>::new());
-    assert_eq!(shown(&gave(&mut machine, "b", json!("2"))), Vec::<String>::new());
-    assert_eq!(shown(&machine.outstanding()), ["cell c 2"]);
+    assert_eq!(effect_names(&gave(&mut machine, "d", json!("4"))), Vec::<String>::new());
+    assert_eq!(effect_names(&ran(&mut machine, "a", "one")), ["cell c 2"]);
+    assert_eq!(effect_names(&ran(&mut machine, "a", "again")), Vec::<String>::new());
+    assert_eq!(effect_names(&gave(&mut machine, "b", json!("2"))), Vec::<String>::new());
+    assert_eq!(effect_names(&machine.outstanding()), ["cell c 2"]);
     let effects = ran(&mut machine, "c", "three");
     let ids: Vec<_> =
         request(&effects).messages.iter().filter_map(|message| message.tool_call_id.clone()).collect();
@@ -58,29 +58,35 @@ fn cells_and_named_tools_wait_for_a_person() {
         ],
     );
     let effects = reply(&mut machine, calls);
-    assert_eq!(shown(&effects), ["person a", "person c", "tool d recursive_plan_tree_todo"]);
+    assert_eq!(effect_names(&effects), ["person a", "person c", "tool d recursive_plan_tree_todo"]);
     gave(&mut machine, "d", json!({}));
-    assert_eq!(shown(&decided(&mut machine, "c", Decision::Accept { code: None })), ["tool c get_secret"]);
+    assert_eq!(
+        effect_names(&decided(&mut machine, "c", Decision::Accept { code: None })),
+        ["tool c get_secret"]
+    );
     assert_eq!(
         effects[0],
         Effect::AskPerson { id: "a".into(), subject: Subject::Cell { code: "1".into(), timeout_s: 30.0 } }
     );
-    assert_eq!(shown(&ran(&mut machine, "a", "not yet")), Vec::<String>::new());
+    assert_eq!(effect_names(&ran(&mut machine, "a", "not yet")), Vec::<String>::new());
     let accept = Decision::Accept { code: Some("one".into()) };
-    assert_eq!(shown(&decided(&mut machine, "a", accept.clone())), ["cell a one"]);
-    assert_eq!(shown(&decided(&mut machine, "a", accept)), Vec::<String>::new());
-    assert_eq!(shown(&ran(&mut machine, "a", "done")), ["person b"]);
+    assert_eq!(effect_names(&decided(&mut machine, "a", accept.clone())), ["cell a one"]);
+    assert_eq!(effect_names(&decided(&mut machine, "a", accept)), Vec::<String>::new());
+    assert_eq!(effect_names(&ran(&mut machine, "a", "done")), ["person b"]);
     gave(&mut machine, "c", json!("s"));
     let effects = decided(&mut machine, "b", Decision::Edit { text: "b = 3".into() });
-    let told: Vec<&str> = request(&effects)
+    let answers: Vec<&str> = request(&effects)
         .messages
         .iter()
         .filter(|message| message.role == Role::Tool)
         .map(|message| message.content.as_str())
         .collect();
-    assert!(told[0].starts_with("A person changed the code before it ran."), "{told:#?}");
-    assert!(told[1].starts_with("It was not run. A person would rather have it like this"), "{told:#?}");
-    assert!(told[1].ends_with("b = 3"), "{told:#?}");
+    assert!(answers[0].starts_with("A person changed the code before it ran."), "{answers:#?}");
+    assert!(
+        answers[1].starts_with("It was not run. A person would rather have it like this"),
+        "{answers:#?}"
+    );
+    assert!(answers[1].ends_with("b = 3"), "{answers:#?}");
 }
 
 #[test]
@@ -89,7 +95,7 @@ fn named_tools_wait_for_a_person_and_a_rejection_ends_the_ask() {
     let both = || {
         calls("", &[("a", "provide_answer", "{\"answer\": \"x\"}"), ("b", "execute_python_code", &code("1"))])
     };
-    assert_eq!(shown(&reply(&mut machine, both())), ["person a", "cell b 1"]);
+    assert_eq!(effect_names(&reply(&mut machine, both())), ["person a", "cell b 1"]);
     ran(&mut machine, "b", "");
     let effects = decided(&mut machine, "a", Decision::Respond { text: "ask me later".into() });
     assert_eq!(
@@ -116,11 +122,11 @@ fn other_names_of_tools_and_parameters_are_understood() {
     ] {
         let id = wanted.split(' ').nth(1).unwrap();
         let effects = reply(&mut machine, calls("", &[(id, name, &arguments.to_string())]));
-        assert_eq!(shown(&effects), [wanted]);
+        assert_eq!(effect_names(&effects), [wanted]);
         ran(&mut machine, id, "");
     }
     let effects = reply(&mut asking(false, &[]), calls("", &[("c", "GetSecretTool", "{}")]));
-    assert_eq!(shown(&effects), ["tool c get_secret"]);
+    assert_eq!(effect_names(&effects), ["tool c get_secret"]);
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn a_time_limit_is_kept_within_bounds() {
 fn python_that_is_switched_off_is_said_to_be() {
     let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { python: false, ..setup() });
     let effects = reply(&mut machine, cell_call("a", "1"));
-    assert!(last_told(&effects).content.starts_with("Python is switched off"));
+    assert!(last_message(&effects).content.starts_with("Python is switched off"));
     assert!(request(&effects).tools.iter().any(|tool| tool.name == "execute_python_code"));
 
     let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { degrade_after: 2, ..setup() });
@@ -148,6 +154,6 @@ fn python_that_is_switched_off_is_said_to_be() {
         raised(&mut machine, id, "ZeroDivisionError: division by zero");
     }
     let effects = reply(&mut machine, cell_call("c", "1"));
-    assert!(last_told(&effects).content.starts_with("Python is switched off"), "{effects:#?}");
+    assert!(last_message(&effects).content.starts_with("Python is switched off"), "{effects:#?}");
     assert_eq!(end(&reply(&mut machine, text("by reasoning: 0"))).outcome, AskOutcome::Answered);
 }

@@ -12,10 +12,10 @@ fn tool_calls() -> (Machine, Vec<Effect>) {
 }
 
 /// The answer to a call with these arguments.
-fn told(name: &str, arguments: &str) -> String {
+fn answer_to_call(name: &str, arguments: &str) -> String {
     let (mut machine, _) = tool_calls();
     let effects = reply(&mut machine, calls("", &[("a", name, arguments)]));
-    let answer = last_told(&effects);
+    let answer = last_message(&effects);
     assert_eq!((answer.role, answer.tool_call_id.as_deref()), (Role::Tool, Some("a")));
     answer.content.clone()
 }
@@ -23,9 +23,12 @@ fn told(name: &str, arguments: &str) -> String {
 #[test]
 fn e1_a_legacy_function_call_is_executed_and_answered_in_its_role() {
     let (mut machine, _) = tool_calls();
-    assert_eq!(shown(&reply(&mut machine, legacy("get_secret", "{}"))), ["tool function_1 get_secret"]);
+    assert_eq!(
+        effect_names(&reply(&mut machine, legacy("get_secret", "{}"))),
+        ["tool function_1 get_secret"]
+    );
     let effects = gave(&mut machine, "function_1", json!({"value": "abc"}));
-    let answer = last_told(&effects);
+    let answer = last_message(&effects);
     assert_eq!(answer.role, Role::Function);
     assert_eq!(
         (answer.name.as_deref(), answer.content.as_str()),
@@ -40,13 +43,13 @@ fn e1_a_legacy_function_call_is_corrected_where_the_setting_says_so() {
     chinese.language = Language::Chinese;
     let (mut machine, _) = started(chinese, setup);
     let effects = reply(&mut machine, legacy("file_read", "{\"file_path\": \"schema.json\"}"));
-    let told = last_told(&effects);
-    assert_eq!(told.role, Role::User);
+    let last = last_message(&effects);
+    assert_eq!(last.role, Role::User);
     assert_eq!(
-        told.content,
+        last.content,
         "没有定义function_call工具调用，无法执行function_call，请使用tool_calls调用工具。"
     );
-    assert_eq!(shown(&effects), ["note", "model 2"]);
+    assert_eq!(effect_names(&effects), ["note", "model 2"]);
 }
 
 #[test]
@@ -57,7 +60,10 @@ fn e1_a_reply_with_both_kinds_of_calls_has_both_answered() {
         reply
     };
     let (mut machine, _) = tool_calls();
-    assert_eq!(shown(&reply(&mut machine, both())), ["tool a get_secret", "tool function_1 get_secret"]);
+    assert_eq!(
+        effect_names(&reply(&mut machine, both())),
+        ["tool a get_secret", "tool function_1 get_secret"]
+    );
     gave(&mut machine, "function_1", json!("two"));
     let effects = gave(&mut machine, "a", json!("one"));
     let roles: Vec<Role> = request(&effects).messages.iter().skip(2).map(|message| message.role).collect();
@@ -65,7 +71,7 @@ fn e1_a_reply_with_both_kinds_of_calls_has_both_answered() {
 
     let (mut machine, _) =
         started(spec(Dialect::ToolCalls), Setup { legacy_function_call: false, ..setup() });
-    assert_eq!(shown(&reply(&mut machine, both())), ["tool a get_secret"]);
+    assert_eq!(effect_names(&reply(&mut machine, both())), ["tool a get_secret"]);
     let effects = gave(&mut machine, "a", json!("one"));
     let roles: Vec<Role> = request(&effects).messages.iter().skip(2).map(|message| message.role).collect();
     assert_eq!(roles, [Role::Assistant, Role::Tool, Role::User]);
@@ -77,7 +83,7 @@ fn e2_a_history_with_unanswered_calls_is_repaired_before_it_is_sent() {
     let mut machine =
         Machine::new(spec(Dialect::ToolCalls), setup(), vec![Message::new(Role::User, "x"), broken]);
     let effects = machine.step(Input::Begin);
-    assert_eq!(shown(&effects), ["note", "model 1"]);
+    assert_eq!(effect_names(&effects), ["note", "model 1"]);
     let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool, Role::User]);
 }
@@ -85,11 +91,14 @@ fn e2_a_history_with_unanswered_calls_is_repaired_before_it_is_sent() {
 #[test]
 fn e3_arguments_that_are_no_json_are_explained() {
     for arguments in ["{\"answer\": \"x\",}", "{'answer': 'x'}", "[1]", "nothing"] {
-        let told = told("provide_answer", arguments);
-        assert!(told.starts_with("The tool call failed: the arguments are no valid JSON object"), "{told}");
-        assert!(told.contains("line 1 column") && told.contains(arguments), "{told}");
+        let answer = answer_to_call("provide_answer", arguments);
+        assert!(
+            answer.starts_with("The tool call failed: the arguments are no valid JSON object"),
+            "{answer}"
+        );
+        assert!(answer.contains("line 1 column") && answer.contains(arguments), "{answer}");
     }
-    assert!(told("provide_answer", "").contains("`/answer`: is required"));
+    assert!(answer_to_call("provide_answer", "").contains("`/answer`: is required"));
 }
 
 #[test]
@@ -102,15 +111,17 @@ fn e3_the_history_holds_no_arguments_that_a_server_cannot_parse() {
 
 #[test]
 fn e4_a_missing_field_is_named() {
-    let told = told("execute_python_code", "{\"timeout\": 5}");
-    assert!(told.contains("`/python_code_snippet`: is required, but missing"), "{told}");
+    let answer = answer_to_call("execute_python_code", "{\"timeout\": 5}");
+    assert!(answer.contains("`/python_code_snippet`: is required, but missing"), "{answer}");
 }
 
 #[test]
 fn e5_wrong_types_and_unknown_fields_are_named_with_what_was_expected() {
-    let told =
-        told("execute_python_code", "{\"python_code_snippet\": 1, \"timeout\": \"ten\", \"extra\": true}");
-    insta::assert_snapshot!(told, @r#"
+    let answer = answer_to_call(
+        "execute_python_code",
+        "{\"python_code_snippet\": 1, \"timeout\": \"ten\", \"extra\": true}",
+    );
+    insta::assert_snapshot!(answer, @r#"
     The tool call failed: the arguments do not fit the schema of `execute_python_code`:
     - `/python_code_snippet`: expected string, got 1
     - `/timeout`: expected integer, got "ten"
@@ -120,7 +131,7 @@ fn e5_wrong_types_and_unknown_fields_are_named_with_what_was_expected() {
 
 #[test]
 fn e6_an_unknown_tool_is_answered_with_the_known_ones() {
-    insta::assert_snapshot!(told("telepathy", "{}"), @"The tool call failed: there is no tool `telepathy`. Known tools: compute_with_python, execute_python_code, get_secret, provide_answer, recursive_plan_tree_todo.");
+    insta::assert_snapshot!(answer_to_call("telepathy", "{}"), @"The tool call failed: there is no tool `telepathy`. Known tools: compute_with_python, execute_python_code, get_secret, provide_answer, recursive_plan_tree_todo.");
 }
 
 #[test]
@@ -128,7 +139,7 @@ fn e6_people_see_calls_that_were_not_made() {
     let (mut machine, _) = tool_calls();
     let effects =
         reply(&mut machine, calls("", &[("a", "tele\u{1b}pathy", "{}"), ("b", "get_secret", "{}")]));
-    assert_eq!(shown(&effects), ["note", "tool b get_secret"]);
+    assert_eq!(effect_names(&effects), ["note", "tool b get_secret"]);
     let Effect::Note { text } = &effects[0] else { panic!("{effects:?}") };
     assert!(
         text.starts_with(
@@ -137,7 +148,7 @@ fn e6_people_see_calls_that_were_not_made() {
         "{text}"
     );
     let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { python: false, ..setup() });
-    assert_eq!(shown(&reply(&mut machine, cell_call("a", "1"))), ["note", "model 2"]);
+    assert_eq!(effect_names(&reply(&mut machine, cell_call("a", "1"))), ["note", "model 2"]);
 }
 
 #[test]
@@ -173,7 +184,7 @@ fn e9_malformed_actions_are_fed_back_a_bounded_number_of_times() {
     ] {
         let (mut machine, _) = started(spec(Dialect::JsonAction), setup());
         let effects = reply(&mut machine, text(bad));
-        assert!(last_told(&effects).content.contains(why), "{bad}: {}", last_told(&effects).content);
+        assert!(last_message(&effects).content.contains(why), "{bad}: {}", last_message(&effects).content);
         reply(&mut machine, text(bad));
         let effects = reply(&mut machine, text(bad));
         assert_eq!(end(&effects).outcome, AskOutcome::Malformed, "{bad}");
@@ -204,11 +215,11 @@ fn e9_malformed_steps_and_tags_are_fed_back_too() {
     ] {
         let (mut machine, _) = started(spec(dialect), setup());
         let effects = reply(&mut machine, text(bad));
-        assert!(last_told(&effects).content.contains(why), "{bad}: {}", last_told(&effects).content);
+        assert!(last_message(&effects).content.contains(why), "{bad}: {}", last_message(&effects).content);
     }
     let (mut machine, _) = started(spec(Dialect::XmlTags), setup());
     let effects = reply(&mut machine, calls("", &[("a", "get_secret", "{}")]));
-    assert!(last_told(&effects).content.contains("it used tool calls, which do not exist here"));
+    assert!(last_message(&effects).content.contains("it used tool calls, which do not exist here"));
 }
 
 #[test]
@@ -219,7 +230,7 @@ fn e9_a_good_reply_clears_the_count() {
         reply(&mut machine, text("hm"));
         reply(&mut machine, text("{\"action\": \"continue_debugging\", \"code\": \"1\"}"));
         let id = format!("step_{}", 2 + 3 * step);
-        assert_eq!(shown(&ran(&mut machine, &id, "1")), [format!("model {}", 4 + 3 * step)]);
+        assert_eq!(effect_names(&ran(&mut machine, &id, "1")), [format!("model {}", 4 + 3 * step)]);
     }
 }
 
@@ -230,10 +241,10 @@ fn e10_code_that_does_not_parse_is_told_and_the_ask_goes_on() {
     let mut result = cell_result("", Some("SyntaxError: '(' was never closed"));
     result.reason = Reason::Syntax;
     let effects = machine.step(Input::CellFinished { id: "a".into(), result });
-    let told = &last_told(&effects).content;
+    let answer = &last_message(&effects).content;
     assert!(
-        told.contains("SyntaxError: '(' was never closed") && told.contains("Nothing of the cell ran"),
-        "{told}"
+        answer.contains("SyntaxError: '(' was never closed") && answer.contains("Nothing of the cell ran"),
+        "{answer}"
     );
 }
 
@@ -245,7 +256,7 @@ fn e11_failures_in_a_row_lead_to_advice_and_then_to_the_end() {
         let id = format!("c{attempt}");
         reply(&mut machine, cell_call(&id, "1/0"));
         let effects = raised(&mut machine, &id, "ZeroDivisionError: division by zero");
-        advice.push(last_told(&effects).content.lines().last().unwrap().to_owned());
+        advice.push(last_message(&effects).content.lines().last().unwrap().to_owned());
     }
     assert!(!advice[0].contains("in a row"), "{advice:#?}");
     assert!(advice[1].starts_with("The calls of 2 replies in a row have failed."), "{advice:#?}");
@@ -269,8 +280,8 @@ fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
     let (mut machine, _) = started(limited, Setup { degrade_after: 2, ..setup() });
     let unknown = ["a", "b", "c", "d", "e"].map(|id| (id, "telepathy", "{}"));
     let effects = reply(&mut machine, calls("", &unknown));
-    assert_eq!(request(&effects).messages.iter().filter(|told| told.role == Role::Tool).count(), 5);
-    assert!(last_told(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
+    assert_eq!(request(&effects).messages.iter().filter(|message| message.role == Role::Tool).count(), 5);
+    assert!(last_message(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
     // One successful call is progress, even if the others failed.
     reply(&mut machine, calls("", &[("f", "get_secret", "{}"), ("g", "telepathy", "{}")]));
     gave(&mut machine, "f", json!(1));
@@ -280,7 +291,7 @@ fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
     for id in ["h", "i", "j"] {
         effects = raised(&mut machine, id, "FileNotFoundError: x");
     }
-    assert!(!last_told(&effects).content.contains("switched off"), "{effects:#?}");
+    assert!(!last_message(&effects).content.contains("switched off"), "{effects:#?}");
     let effects = reply(&mut machine, calls("still", &[("k", "telepathy", "{}")]));
     assert_eq!(end(&effects).message.as_deref(), Some("the calls of 2 replies in a row failed"));
 }
@@ -298,7 +309,7 @@ fn e11_what_broke_off_counts_among_the_tokens() {
 fn e11_steps_are_bounded() {
     let (mut machine, mut effects) = tool_calls();
     for step in 1..=10 {
-        assert_eq!(shown(&effects), [format!("model {step}")]);
+        assert_eq!(effect_names(&effects), [format!("model {step}")]);
         reply(&mut machine, calls("", &[("a", "get_secret", "{}")]));
         let id = if step == 1 { "a".to_owned() } else { format!("a_{step}") };
         effects = gave(&mut machine, &id, json!(1));
@@ -351,7 +362,7 @@ fn e12_a_provider_that_finds_it_too_long_gets_half() {
             ModelFailure { kind: ModelFailureKind::ContextTooLong, message: "too long".into(), attempts: 1 };
         machine.step(Input::ModelFailed { step: machine.steps(), failure })
     };
-    assert_eq!(shown(&too_long(&mut machine)), ["note", "model 6"]);
+    assert_eq!(effect_names(&too_long(&mut machine)), ["note", "model 6"]);
     let mut effects = Vec::new();
     for _ in 0..10 {
         effects = too_long(&mut machine);
@@ -403,11 +414,11 @@ fn e11_steps_of_asks_within_count_too() {
     assert_eq!(machine.step(Input::SpentWithin { usage: Usage::default(), steps: 2 }), []);
     let effects = machine.step(Input::CellFinished { id: "a".into(), result: cell_result("", None) });
     assert_eq!(
-        (shown(&effects), machine.steps(), machine.steps_in_all()),
+        (effect_names(&effects), machine.steps(), machine.steps_in_all()),
         (vec!["model 2".to_owned()], 2, 4)
     );
     let effects = reply(&mut machine, cell_call("b", "1"));
-    assert_eq!(shown(&effects), ["cell b 1"]);
+    assert_eq!(effect_names(&effects), ["cell b 1"]);
     let effects = machine.step(Input::CellFinished { id: "b".into(), result: cell_result("", None) });
     assert_eq!((end(&effects).outcome, end(&effects).steps), (AskOutcome::StepLimit, 4));
 }
@@ -417,5 +428,5 @@ fn e14_a_tool_that_fails_is_told_and_the_ask_goes_on() {
     let (mut machine, _) = tool_calls();
     reply(&mut machine, calls("", &[("a", "get_secret", "{}")]));
     let effects = broke(&mut machine, "a", "connection refused");
-    assert_eq!(last_told(&effects).content, "The tool call failed: connection refused");
+    assert_eq!(last_message(&effects).content, "The tool call failed: connection refused");
 }

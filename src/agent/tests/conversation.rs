@@ -15,15 +15,15 @@ fn typed_spec(dialect: Dialect) -> AskSpec {
     spec
 }
 
-fn typed(dialect: Dialect) -> Machine {
+fn machine_with_schema(dialect: Dialect) -> Machine {
     started(typed_spec(dialect), setup()).0
 }
 
 #[test]
 fn a_typed_answer_is_corrected_until_it_fits() {
-    let mut machine = typed(Dialect::ToolCalls);
+    let mut machine = machine_with_schema(Dialect::ToolCalls);
     let effects = reply(&mut machine, text("It is {\"count\": \"two\"}."));
-    assert!(last_told(&effects).content.contains("- `/count`: expected integer, got \"two\""));
+    assert!(last_message(&effects).content.contains("- `/count`: expected integer, got \"two\""));
     let effects = reply(&mut machine, text("```json\n{\"count\": 2}\n```"));
     assert_eq!(end(&effects).outcome, AskOutcome::Answered);
     assert_eq!(end(&effects).value, Some(json!({"count": 2})));
@@ -31,7 +31,7 @@ fn a_typed_answer_is_corrected_until_it_fits() {
 
 #[test]
 fn a_typed_answer_that_never_fits_ends_as_malformed() {
-    let mut machine = typed(Dialect::NextStep);
+    let mut machine = machine_with_schema(Dialect::NextStep);
     let done = json!({"current_state": "", "function": {"tool": "report_task_completion", "answer": {"count": 1.5}}});
     reply(&mut machine, text(&done.to_string()));
     reply(&mut machine, text(&done.to_string()));
@@ -42,10 +42,10 @@ fn a_typed_answer_that_never_fits_ends_as_malformed() {
 
 #[test]
 fn the_schema_of_the_answer_is_asked_for_where_no_tool_is_in_the_way() {
-    assert_eq!(request(&typed(Dialect::ToolCalls).outstanding()).answer, None);
+    assert_eq!(request(&machine_with_schema(Dialect::ToolCalls).outstanding()).answer, None);
     let (_, effects) = started(AskSpec { tools: Vec::new(), ..typed_spec(Dialect::ToolCalls) }, setup());
     assert_eq!(request(&effects).answer.as_ref().unwrap().name, "answer");
-    let mut machine = typed(Dialect::JsonAction);
+    let mut machine = machine_with_schema(Dialect::JsonAction);
     let effects = reply(
         &mut machine,
         text("{\"thought\": \"\", \"action\": \"provide_answer\", \"final_answer\": {\"count\": 2}}"),
@@ -60,10 +60,10 @@ fn the_next_ask_goes_on_where_the_last_one_ended() {
     machine.step(Input::TimeUp);
     let mut next = Machine::new(spec(Dialect::ToolCalls), setup(), machine.into_history());
     let effects = next.step(Input::Begin);
-    assert_eq!(shown(&effects), ["model 1"]);
+    assert_eq!(effect_names(&effects), ["model 1"]);
     let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool, Role::User]);
-    assert_eq!(shown(&reply(&mut next, cell_call("a", "2"))), ["cell a_2 2"]);
+    assert_eq!(effect_names(&reply(&mut next, cell_call("a", "2"))), ["cell a_2 2"]);
 
     let fresh = AskSpec { fresh: true, ..spec(Dialect::ToolCalls) };
     let mut fresh = Machine::new(fresh, setup(), next.into_history());
@@ -111,8 +111,8 @@ fn a_reply_that_was_cut_or_is_for_another_step_is_no_answer() {
     let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
     assert_eq!(machine.step(Input::ModelReplied { step: 2, reply: Box::new(text("early")) }), []);
     let cut = ChatReply { finish: Finish::Length, ..text("The answer is") };
-    assert!(last_told(&reply(&mut machine, cut)).content.contains("cut off"));
-    assert!(last_told(&reply(&mut machine, text(" "))).content.contains("empty"));
+    assert!(last_message(&reply(&mut machine, cut)).content.contains("cut off"));
+    assert!(last_message(&reply(&mut machine, text(" "))).content.contains("empty"));
     assert_eq!(end(&reply(&mut machine, text("42"))).answer.as_deref(), Some("42"));
 }
 
@@ -127,7 +127,7 @@ fn too_many_calls_in_one_reply_are_not_all_made() {
         let Effect::CallTool { id, .. } = effect else { panic!() };
         last = gave(&mut machine, &id, json!(1));
     }
-    assert!(last_told(&last).content.starts_with("8 further calls of your last reply were not executed"));
+    assert!(last_message(&last).content.starts_with("8 further calls of your last reply were not executed"));
 }
 
 #[test]

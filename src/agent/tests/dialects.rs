@@ -30,7 +30,10 @@ const RIGHT: &str = "n = 2\nprint(f'${15000 * (1 + .06 / n) ** (n * 6):,.2f}')";
 #[test]
 fn compound_interest_by_tool_calls() {
     let mut machine = asked(Dialect::ToolCalls);
-    assert_eq!(shown(&reply(&mut machine, cell_call("call_1", WRONG))), [format!("cell call_1 {WRONG}")]);
+    assert_eq!(
+        effect_names(&reply(&mut machine, cell_call("call_1", WRONG))),
+        [format!("cell call_1 {WRONG}")]
+    );
     raised(&mut machine, "call_1", NAME_ERROR);
     reply(&mut machine, cell_call("call_2", RIGHT));
     let effects = ran(&mut machine, "call_2", "$21,386.41\n");
@@ -45,7 +48,10 @@ fn compound_interest_by_next_step() {
         let function = json!({"tool": "execute_python_code", "python_code_snippet": code});
         text(&json!({"current_state": state, "function": function}).to_string())
     };
-    assert_eq!(shown(&reply(&mut machine, step("Compute it.", WRONG))), [format!("cell step_0 {WRONG}")]);
+    assert_eq!(
+        effect_names(&reply(&mut machine, step("Compute it.", WRONG))),
+        [format!("cell step_0 {WRONG}")]
+    );
     raised(&mut machine, "step_0", NAME_ERROR);
     reply(&mut machine, step("n was missing.", RIGHT));
     let effects = ran(&mut machine, "step_1", "$21,386.41\n");
@@ -58,7 +64,7 @@ fn compound_interest_by_next_step() {
 fn compound_interest_by_json_action() {
     let mut machine = asked(Dialect::JsonAction);
     let first = json!({"thought": "Use the formula.", "action": "execute_code", "code": WRONG}).to_string();
-    assert_eq!(shown(&reply(&mut machine, text(&first))), [format!("cell step_0 {WRONG}")]);
+    assert_eq!(effect_names(&reply(&mut machine, text(&first))), [format!("cell step_0 {WRONG}")]);
     raised(&mut machine, "step_0", NAME_ERROR);
     let second = json!({"thought": "n was missing.", "action": "debug_error", "code": RIGHT}).to_string();
     reply(&mut machine, text(&format!("```json\n{second}\n```")));
@@ -76,7 +82,7 @@ fn compound_interest_by_json_action() {
 fn compound_interest_by_xml_tags() {
     let mut machine = asked(Dialect::XmlTags);
     let code = |code: &str| text(&format!("I compute it.\n<execution-code>\n{code}\n</execution-code>"));
-    assert_eq!(shown(&reply(&mut machine, code(WRONG))), [format!("cell step_0 {WRONG}")]);
+    assert_eq!(effect_names(&reply(&mut machine, code(WRONG))), [format!("cell step_0 {WRONG}")]);
     raised(&mut machine, "step_0", NAME_ERROR);
     reply(&mut machine, code(RIGHT));
     let effects = ran(&mut machine, "step_1", "$21,386.41\n");
@@ -92,7 +98,7 @@ fn a_secret_backwards_by_next_step() {
         text(&json!({"current_state": state, "function": function}).to_string())
     };
     assert_eq!(
-        shown(&reply(&mut machine, step("I need the secret.", json!({"tool": "get_secret"})))),
+        effect_names(&reply(&mut machine, step("I need the secret.", json!({"tool": "get_secret"})))),
         ["tool step_0 get_secret"]
     );
     gave(&mut machine, "step_0", json!({"value": "NcS9euQa"}));
@@ -132,21 +138,21 @@ fn packages_that_the_image_lacks_are_named_and_the_code_does_not_run() {
         ))
     };
     let effects = reply(&mut machine, with("numpy, torch, json, torch"));
-    let told = &last_told(&effects).content;
+    let answer = &last_message(&effects).content;
     assert!(
-        told.contains(
+        answer.contains(
             "cannot be installed here: torch. Beside the standard library there is: numpy, pandas."
         ),
-        "{told}"
+        "{answer}"
     );
-    assert_eq!(shown(&reply(&mut machine, with("Pandas>=2"))), ["cell step_1 1"]);
+    assert_eq!(effect_names(&reply(&mut machine, with("Pandas>=2"))), ["cell step_1 1"]);
     let (mut machine, effects) =
         started(spec(Dialect::XmlTags), Setup { dependencies: Vec::new(), ..setup() });
     let none = "Beside the standard library there is: no package that is known of.";
     let asked_with = |effects: &[Effect]| format!("{effects:?}");
     assert!(asked_with(&effects).contains(none), "{effects:?}");
     let effects = reply(&mut machine, with("torch"));
-    assert!(last_told(&effects).content.contains(none), "{effects:?}");
+    assert!(last_message(&effects).content.contains(none), "{effects:?}");
 }
 
 #[test]
@@ -155,7 +161,7 @@ fn a_model_without_tool_messages_sees_results_as_text() {
     let (mut machine, _) = started(spec, Setup { model_tools: false, ..setup() });
     reply(&mut machine, text("<execution-code>1</execution-code>"));
     let effects = ran(&mut machine, "step_0", "one");
-    let [_, _, said, result] = &request(&effects).messages[..] else { panic!() };
-    assert_eq!(*said, Message::new(Role::Assistant, "<execution-code>1</execution-code>"));
+    let [_, _, reply, result] = &request(&effects).messages[..] else { panic!() };
+    assert_eq!(*reply, Message::new(Role::Assistant, "<execution-code>1</execution-code>"));
     assert_eq!(result.role, Role::User);
 }

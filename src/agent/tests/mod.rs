@@ -190,7 +190,7 @@ fn request(effects: &[Effect]) -> &ChatRequest {
     }
 }
 
-fn last_told(effects: &[Effect]) -> &Message {
+fn last_message(effects: &[Effect]) -> &Message {
     request(effects).messages.last().unwrap()
 }
 
@@ -202,7 +202,7 @@ fn end(effects: &[Effect]) -> &AskEnd {
 }
 
 /// A line for each effect.
-fn shown(effects: &[Effect]) -> Vec<String> {
+fn effect_names(effects: &[Effect]) -> Vec<String> {
     let line = |effect: &Effect| match effect {
         Effect::AskModel { step, .. } => format!("model {step}"),
         Effect::RunCell { id, code, .. } => format!("cell {id} {code}"),

@@ -79,14 +79,14 @@ impl Starter {
                     }
                 }
                 Ok(Some(status)) => {
-                    let said = tail(&log, log_start);
-                    if let (true, Err(error)) = (said.is_empty(), probe(&log)) {
+                    let log_tail = tail(&log, log_start);
+                    if let (true, Err(error)) = (log_tail.is_empty(), probe(&log)) {
                         let failed =
                             format!("the daemon did not start ({status}): its home cannot be written");
                         return Err(Failure::io(failed, &error)
                             .hint("make room there, or set `BELLJAR_HOME` to a folder on another disk"));
                     }
-                    let failure = Failure::new(format!("the daemon did not start ({status}):\n{said}"))
+                    let failure = Failure::new(format!("the daemon did not start ({status}):\n{log_tail}"))
                         .hint(format!("its log is `{}`", log.display()));
                     let is_usage = status.code() == Some(i32::from(exit::USAGE));
                     return Err(if is_usage { Failure { exit: exit::USAGE, ..failure } } else { failure });

@@ -14,13 +14,13 @@ pub(in crate::cli) const TRIES: u32 = 20;
 pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
 
 /// How far a stream has been read.
-pub(in crate::cli) struct Trail {
+pub(in crate::cli) struct StreamPosition {
     last: Seq,
     /// Tries since the last event.
     tries: u32,
 }
 
-impl Trail {
+impl StreamPosition {
     pub fn after(last: Seq) -> Self {
         Self { last, tries: 0 }
     }

@@ -21,11 +21,11 @@ use tokio::time::timeout;
 use crate::cli::client::autostart::Starter;
 use crate::cli::client::follow::{PAUSE, TRIES};
 use crate::cli::failure::Failure;
-use crate::controls;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::security_controls;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// Largest JSON answer or event: a result with all its displays, doubled for the escapes of JSON.
@@ -166,7 +166,7 @@ impl Client {
         loop {
             let request = builder(method.clone(), path).header(CONTENT_TYPE, "application/json");
             match self.send(path, request.header(ACCEPT, accept), whole(body.clone())).await {
-                Err(Broken { unread: true, .. }) if tries < SEND_TRIES => tries += 1,
+                Err(RequestFailure { unread: true, .. }) if tries < SEND_TRIES => tries += 1,
                 answer => return Ok(answer?),
             }
         }
@@ -178,9 +178,9 @@ impl Client {
         path: &str,
         request: hyper::http::request::Builder,
         body: Body,
-    ) -> Result<Response<Incoming>, Broken> {
+    ) -> Result<Response<Incoming>, RequestFailure> {
         let broken = |e: hyper::Error| {
-            Broken {
+            RequestFailure {
             daemon_ended: true,
             unread: is_unread(&e),
             failure: Failure::new(format!("the connection to the daemon broke: {e}"))
@@ -253,7 +253,7 @@ fn trusted(socket: &std::path::Path, stream: UnixStream) -> Result<UnixStream, F
     };
     let strange =
         [listens.map_err(|e| unknown(&e))?, owns.map_err(|e| unknown(&e))?].into_iter().find(is_strange);
-    match strange.filter(|_| controls::holds("commands_know_their_daemon")) {
+    match strange.filter(|_| security_controls::holds("commands_know_their_daemon")) {
         None => Ok(stream),
         Some(uid) => Err(Failure::new(format!("the daemon at `{}` is that of user {uid}", socket.display()))
             .hint("commands talk only to root's daemon and to your own; look at `BELLJAR_SOCKET`")),
@@ -280,20 +280,20 @@ fn builder(method: Method, path: &str) -> hyper::http::request::Builder {
 }
 
 /// Why a request has no answer.
-struct Broken {
+struct RequestFailure {
     /// The daemon never read the request, so it can be sent again even if repeating it would not be safe otherwise.
     unread: bool,
     daemon_ended: bool,
     failure: Failure,
 }
 
-impl From<Broken> for Failure {
-    fn from(broken: Broken) -> Self {
+impl From<RequestFailure> for Failure {
+    fn from(broken: RequestFailure) -> Self {
         broken.failure
     }
 }
 
-impl From<Failure> for Broken {
+impl From<Failure> for RequestFailure {
     fn from(failure: Failure) -> Self {
         Self { unread: false, daemon_ended: false, failure }
     }
@@ -318,9 +318,9 @@ fn json<T: Serialize>(value: &T) -> Result<Bytes, Failure> {
     Ok(bytes.into())
 }
 
-async fn read_all(response: Response<Incoming>) -> Result<JsonResponse, Broken> {
+async fn read_all(response: Response<Incoming>) -> Result<JsonResponse, RequestFailure> {
     let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
-    let body = body.map_err(|e| Broken {
+    let body = body.map_err(|e| RequestFailure {
         unread: false,
         daemon_ended: e.is::<hyper::Error>(),
         failure: Failure::new(format!("the daemon's answer broke off: {e}")),

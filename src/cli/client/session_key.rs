@@ -21,10 +21,10 @@ impl SessionKey {
         };
         SessionName::parse(name)?;
         if let Some(user) = user.filter(|user| !is_user(user)) {
-            let shown: String = user.chars().take(USER_CHARS).collect();
+            let printable_user: String = user.chars().take(USER_CHARS).collect();
             return Err(format!(
                 "`{}` is no user: use a login name or a number after the `@`",
-                shown.escape_default()
+                printable_user.escape_default()
             ));
         }
         Ok(Self(text.to_owned()))

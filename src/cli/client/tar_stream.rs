@@ -29,12 +29,12 @@ const END_MARK_BYTES: usize = 2 * 512;
 
 /// The entries that were left out, as a count and an example.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::cli) struct Skipped {
+pub(in crate::cli) struct SkippedEntries {
     pub count: usize,
     pub example: PathBuf,
 }
 
-impl Skipped {
+impl SkippedEntries {
     fn add(&mut self, path: &Path) {
         if self.count == 0 {
             path.clone_into(&mut self.example);
@@ -48,7 +48,7 @@ pub(in crate::cli) async fn send_packed<T>(
     source: PathBuf,
     failed: &str,
     send: impl AsyncFnOnce(BoxStream<'static, io::Result<Bytes>>) -> Result<T, Failure>,
-) -> Result<(T, Skipped), Failure> {
+) -> Result<(T, SkippedEntries), Failure> {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let packing = tokio::task::spawn_blocking(move || pack(&source, &sender));
     let content = stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) });
@@ -57,7 +57,7 @@ pub(in crate::cli) async fn send_packed<T>(
         Ok(Ok(skipped)) => Ok((sent?, skipped)),
         // If the daemon refused the upload, packing fails with a broken pipe; the daemon's error is reported then.
         Ok(Err(e)) if e.kind() == io::ErrorKind::BrokenPipe && sent.is_err() => {
-            sent.map(|sent| (sent, Skipped::default()))
+            sent.map(|sent| (sent, SkippedEntries::default()))
         }
         Ok(Err(e)) => Err(Failure::io(failed, &e)),
         Err(e) => Err(Failure::new(format!("{failed}: {e}"))),
@@ -68,7 +68,7 @@ pub(in crate::cli) async fn send_packed<T>(
 pub(in crate::cli) async fn receive_unpacked(
     target: PathBuf,
     mut next: impl AsyncFnMut() -> Result<Option<Bytes>, Failure>,
-) -> Result<io::Result<Skipped>, Failure> {
+) -> Result<io::Result<SkippedEntries>, Failure> {
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let unpacking = tokio::task::spawn_blocking(move || unpack(receiver, &target));
     let whole = async move {
@@ -86,8 +86,8 @@ pub(in crate::cli) async fn receive_unpacked(
 
 /// Packs the content of a folder, or a single file, whose path may be a link. Blocks. An error is also sent to the
 /// receiver, so that part of a folder is never taken for all of it.
-fn pack(source: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<Skipped> {
-    let mut skipped = Skipped::default();
+fn pack(source: &Path, sender: &Sender<io::Result<Bytes>>) -> io::Result<SkippedEntries> {
+    let mut skipped = SkippedEntries::default();
     let mut archive = tar::Builder::new(ChunkWriter { sender: sender.clone(), chunk: Vec::new() });
     let packed = if source.is_dir() {
         archive.follow_symlinks(false);
@@ -109,7 +109,7 @@ fn pack_folder(
     folder: &Path,
     name: &Path,
     depth: usize,
-    skipped: &mut Skipped,
+    skipped: &mut SkippedEntries,
 ) -> io::Result<()> {
     let depth = depth.checked_sub(1).ok_or_else(|| named(folder, &io::Error::other("it is too deep")))?;
     let mut entries: Vec<DirEntry> =
@@ -132,11 +132,11 @@ fn pack_folder(
 
 /// Unpacks into `target`, which is created. Blocks. No entry gets outside of it: names are split
 /// into parts, and each folder on the way is opened without following links.
-fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<Skipped> {
+fn unpack(receiver: Receiver<Bytes>, target: &Path) -> io::Result<SkippedEntries> {
     std::fs::create_dir_all(target).map_err(|e| named(target, &e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(target, flags, Mode::empty()).map_err(|e| named(target, &e.into()))?;
-    let mut skipped = Skipped::default();
+    let mut skipped = SkippedEntries::default();
     let mut archive = tar::Archive::new(ChunkReader { receiver, chunk: Bytes::new(), zeros: 0 });
     for entry in archive.entries()? {
         let mut entry = entry?;
@@ -269,7 +269,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     /// Copies a folder through `pack` and `unpack`.
-    fn copy(from: &Path, to: &Path) -> (Skipped, Skipped) {
+    fn copy(from: &Path, to: &Path) -> (SkippedEntries, SkippedEntries) {
         let (sender, mut packed) = mpsc::channel(1_000);
         let left_out = pack(from, &sender).unwrap();
         let (sender, receiver) = mpsc::channel(1_000);
@@ -280,7 +280,7 @@ mod tests {
         (left_out, unpack(receiver, to).unwrap())
     }
 
-    fn unpack_bytes(bytes: Vec<u8>, to: &Path) -> io::Result<Skipped> {
+    fn unpack_bytes(bytes: Vec<u8>, to: &Path) -> io::Result<SkippedEntries> {
         let (sender, receiver) = mpsc::channel(1);
         sender.try_send(Bytes::from(bytes)).unwrap();
         drop(sender);
@@ -296,8 +296,8 @@ mod tests {
         std::fs::write(from.join("b"), "").unwrap();
         symlink("/etc/passwd", from.join("link")).unwrap();
         let (left_out, skipped) = copy(&from, &to);
-        assert_eq!(left_out, Skipped { count: 1, example: from.join("link") });
-        assert_eq!(skipped, Skipped::default());
+        assert_eq!(left_out, SkippedEntries { count: 1, example: from.join("link") });
+        assert_eq!(skipped, SkippedEntries::default());
         assert_eq!(std::fs::read_to_string(to.join("sub/a.txt")).unwrap().len(), 200_000);
         assert!(to.join("sub/empty").is_dir() && to.join("b").is_file() && !to.join("link").exists());
     }

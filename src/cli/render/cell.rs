@@ -23,8 +23,8 @@ pub(in crate::cli) fn show_event(screen: &mut Screen, event: &EventBody) -> Resu
             let what = approval_subject(&approval.subject);
             screen.note(&format!("{what} waits for `belljar approve {}`{why}", approval.id))
         }
-        event => match event.sentence().filter(|told| told.severity == Severity::Warning) {
-            Some(told) => screen.warn(&told.text),
+        event => match event.sentence().filter(|sentence| sentence.severity == Severity::Warning) {
+            Some(sentence) => screen.warn(&sentence.text),
             None => Ok(()),
         },
     }

@@ -94,12 +94,12 @@ fn string(rest: &str) -> Option<usize> {
     if prefix > PREFIX_CHARS {
         return None;
     }
-    let quoted = Quoted::at(rest.get(prefix..)?)?;
+    let quoted = QuotedString::at(rest.get(prefix..)?)?;
     Some(prefix + quoted.length)
 }
 
 /// A string of Python, without its prefix.
-pub(in crate::cli) struct Quoted {
+pub(in crate::cli) struct QuotedString {
     pub length: usize,
     /// Whether it is triple-quoted, so that it may have many lines.
     pub triple: bool,
@@ -117,7 +117,7 @@ pub(in crate::cli) enum QuotedEnd {
     },
 }
 
-impl Quoted {
+impl QuotedString {
     /// The string at the start of `rest`; none if there is no quote.
     pub fn at(rest: &str) -> Option<Self> {
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''))?.to_string();

@@ -27,7 +27,7 @@ pub(in crate::cli) fn word(value: &impl Serialize) -> String {
     }
 }
 
-/// What a cell of a table shows of a value that may be absent.
+/// The text of a table's cell for a value that may be absent.
 pub(in crate::cli) fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".to_owned())
 }

@@ -172,18 +172,18 @@ impl Screen {
         self.erase_progress()?;
         let channel = self.channel(stream);
         let mut clean = String::new();
-        let shown = if channel.terminal {
+        let text_shown = if channel.terminal {
             channel.guest.feed(text, &mut clean);
             clean.as_str()
         } else {
             text
         };
-        if let Some(last) = shown.as_bytes().last() {
+        if let Some(last) = text_shown.as_bytes().last() {
             channel.mid_line = *last != b'\n';
         }
         let mid_line = channel.mid_line;
         self.share_line(mid_line);
-        write(stream, shown.as_bytes())
+        write(stream, text_shown.as_bytes())
     }
 
     /// If stdout and stderr are both terminals, they are most likely the same one and share the current line.
@@ -286,12 +286,12 @@ impl Screen {
 }
 
 fn write(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
-    let written = match stream {
+    let outcome = match stream {
         Stream::Stdout => {
             let mut out = io::stdout().lock();
             out.write_all(bytes).and_then(|()| out.flush())
         }
         Stream::Stderr => io::stderr().lock().write_all(bytes),
     };
-    written.map_err(|e| Failure::write(&e))
+    outcome.map_err(|e| Failure::write(&e))
 }

@@ -11,7 +11,7 @@ use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
 use crate::control::peer::Peer;
-use crate::control::problems::{ApiResult, Refused};
+use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::protocol::api::Done;
 use crate::protocol::ask::{Approval, ApprovalList, Decision};
 use crate::protocol::limits::JOURNAL_TIMEOUT;
@@ -57,7 +57,7 @@ pub async fn decide(
     let (session, _) = id.split_once('.').ok_or_else(none)?;
     // For a session of another user the answer is the same as for an approval that does not exist.
     let session = app.session(&peer, session).await;
-    let session = session.map_err(|Refused(problem)| match problem.code {
+    let session = session.map_err(|RefusedRequest(problem)| match problem.code {
         Code::Forbidden => problem,
         _ => none(),
     })?;

@@ -15,7 +15,7 @@ use crate::actors::calls::{PROMPT, ask, call_part, lives};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
-use crate::control::problems::{ApiResult, Refused};
+use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::control::sse::Until;
 use crate::protocol::ask::{
     AskList, AskNumber, AskView, History, ModelList, ModelView, NewAsk, PlanView, ToolList,
@@ -40,7 +40,7 @@ async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) ->
         let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         match ended(&asks, log, number, |_| {}).await {
             Err(_) if !lives(&asks) && lives(session) => {}
-            outcome => return outcome.map_err(Refused),
+            outcome => return outcome.map_err(RefusedRequest),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::requests::{AnswerQuery, SessionRequest, WaitQuery};
 use super::sessions;
 use crate::actors::calls::{ask, call_promptly};
 use crate::actors::results;
-use crate::actors::session::keyed::{Keyed, Wants};
+use crate::actors::session::keyed_request::{KeyedRequest, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
@@ -17,11 +17,11 @@ use crate::control::idempotency::Key;
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::Until;
-use crate::controls;
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::security_controls;
 
 /// Whether the path is that of requests to run a cell.
 pub fn is_path(path: &str) -> bool {
@@ -54,7 +54,7 @@ pub async fn run(
         AnswerQuery { wait: true, .. } => Wants::Result,
         AnswerQuery { .. } => Wants::Number,
     };
-    let keyed = key.map(|key| Keyed { owner: peer.principal, key, wants });
+    let keyed = key.map(|key| KeyedRequest { owner: peer.principal, key, wants });
     let memory = Some(Arc::new(memory));
     let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
     let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
@@ -120,7 +120,7 @@ pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval
     let timeout = request.app.settings.cells.timeouts().checked(body.timeout_s)?;
     let Eval { expression, values, isolated, .. } = body;
     if isolated {
-        let memory = controls::setting("requests_keep_their_charge", memory);
+        let memory = security_controls::setting("requests_keep_their_charge", memory);
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, memory, reply_to };
         return Ok(Json(ask(&session, message).await?).into_response());
     }

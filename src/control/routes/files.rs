@@ -20,7 +20,6 @@ use super::requests::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{Path, in_time, upload_slot};
 use crate::control::problems::ApiResult;
-use crate::controls;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
 use crate::protocol::periods::period;
@@ -29,6 +28,7 @@ use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
 use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage;
+use crate::security_controls;
 
 const TAR: &str = "application/x-tar";
 const CHUNK: usize = 64 * 1024;
@@ -55,12 +55,12 @@ pub async fn get(
     let found = workspace.access(WorkKind::Look, {
         let path = path.clone();
         move |root| match files::open(root, &path)? {
-            Opened::Folder if as_json => files::list(root, path.as_ref()).map(Found::List),
-            opened => Ok(Found::Opened(opened)),
+            Opened::Folder if as_json => files::list(root, path.as_ref()).map(PathContent::List),
+            opened => Ok(PathContent::Opened(opened)),
         }
     });
     match found.await?? {
-        Found::Opened(Opened::File { file, bytes }) => {
+        PathContent::Opened(Opened::File { file, bytes }) => {
             let body = Body::from_stream(ReaderStream::with_capacity(
                 tokio::io::AsyncReadExt::take(tokio::fs::File::from_std(file), bytes),
                 CHUNK,
@@ -68,23 +68,23 @@ pub async fn get(
             let kind = (header::CONTENT_TYPE, "application/octet-stream".to_owned());
             Ok(([kind, (header::CONTENT_LENGTH, bytes.to_string())], body).into_response())
         }
-        Found::List((entries, truncated)) => {
+        PathContent::List((entries, truncated)) => {
             Ok(Json(FolderView { path, entries, truncated }).into_response())
         }
-        Found::Opened(Opened::Folder) => {
+        PathContent::Opened(Opened::Folder) => {
             let (writer, reader) = Outgoing::new();
-            let (told, outcome) = oneshot::channel();
+            let (outcome_sender, outcome) = oneshot::channel();
             tokio::spawn(async move {
                 let sent = workspace.access(WorkKind::Transfer, move |root| {
                     let mut writer = BufWriter::with_capacity(CHUNK, writer);
-                    let written = files::write_tar(root, path.as_ref(), &mut writer);
-                    let written = written.and_then(|left_out| writer.flush().map(|()| left_out));
+                    let tar_outcome = files::write_tar(root, path.as_ref(), &mut writer);
+                    let tar_outcome = tar_outcome.and_then(|left_out| writer.flush().map(|()| left_out));
                     // Dropping a `BufWriter` would flush it, but a client that did not take the rest must not be
                     // offered it again.
                     let (_writer, _left) = writer.into_parts();
-                    let broken = written.as_ref().err().map(ToString::to_string);
+                    let broken = tar_outcome.as_ref().err().map(ToString::to_string);
                     // The outcome is sent before the stream ends, so that the reader finds it there.
-                    let _ = told.send(written);
+                    let _ = outcome_sender.send(tar_outcome);
                     broken
                 });
                 match sent.await {
@@ -104,7 +104,7 @@ pub async fn get(
 }
 
 /// What a path refers to: an opened file or folder, or the listing of a folder.
-enum Found {
+enum PathContent {
     Opened(Opened),
     List((Vec<FileEntry>, bool)),
 }
@@ -137,7 +137,7 @@ impl Outgoing {
 impl Write for Outgoing {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let chunk = bytes::Bytes::copy_from_slice(bytes);
-        let unread = controls::setting("unread_downloads_end", period("unread", UNREAD));
+        let unread = security_controls::setting("unread_downloads_end", period("unread", UNREAD));
         let within = unread.unwrap_or(Duration::MAX);
         let taken =
             self.runtime.block_on(async { tokio::time::timeout(within, self.chunks.send(chunk)).await });
@@ -178,16 +178,16 @@ pub async fn put(
             return Err(refused);
         }
     };
-    let room = handles.room(&app.settings.sandbox);
+    let open_room = handles.upload_room(&app.settings.sandbox);
     let received = handles.workspace.access(WorkKind::Transfer, move |root| {
         let _slot = slot;
         let received = (|| {
             let path = files::clean(&path)?;
-            let room = room(root)?;
+            let upload_room = open_room(root)?;
             if is_tar {
-                files::read_tar(root, &path, &mut input, &room).map(drop)
+                files::read_tar(root, &path, &mut input, &upload_room).map(drop)
             } else {
-                receive(Upload::begin(root, &path, &room)?, &mut input)
+                receive(Upload::begin(root, &path, &upload_room)?, &mut input)
             }
         })();
         if received.is_err() {

@@ -12,20 +12,20 @@ use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 use super::events::{EventsQuery, last_event_id};
 use super::files::pass_over;
 use super::requests::{ListQuery, WaitQuery};
-use crate::actors::jobs::{JobsMsg, Reserved, Watched, artifacts_of};
+use crate::actors::jobs::{InputReservation, JobsMsg, WatchedJob, artifacts_of};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_slot};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::{self, Until};
-use crate::controls;
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::protocol::api::Done;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::workspace::gather;
+use crate::sandbox::workspace::job_files;
+use crate::security_controls;
 use crate::store::JobRecord;
 
 const CHUNK: usize = 64 * 1024;
@@ -37,37 +37,37 @@ pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> Ap
     let slot = upload_slot(&app, peer.principal)?;
     let reserved = app.inputs.reserve(peer.principal);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
-    let kept = tokio::task::spawn_blocking(move || {
+    let stored = tokio::task::spawn_blocking(move || {
         let _slot = slot;
-        let kept = reserved.and_then(|reserved| keep(reserved, &mut input));
-        if kept.is_err() {
+        let stored = reserved.and_then(|reserved| keep(reserved, &mut input));
+        if stored.is_err() {
             pass_over(&mut input);
         }
-        kept
+        stored
     });
-    Ok(Json(kept.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
+    Ok(Json(stored.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
-fn keep(reserved: Reserved, input: &mut impl Read) -> Result<JobInput, Problem> {
+fn keep(reserved: InputReservation, input: &mut impl Read) -> Result<JobInput, Problem> {
     let storage = |error: std::io::Error| {
         Problem::new(Code::Storage, format!("the files of the job cannot be kept: {error}"))
     };
     let options = std::fs::File::options().read(true).write(true).create_new(true).open(reserved.path());
     let mut file = options.map_err(storage)?;
     // Twice the limit allows for the header and padding that tar adds to each small file.
-    let mut room = 2 * JOB_INPUT_BYTES;
+    let mut bytes_left = 2 * JOB_INPUT_BYTES;
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = input
             .read(&mut buffer)
             .map_err(|error| Problem::new(Code::BadRequest, format!("the upload broke off: {error}")))?;
         let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
-        room = room.checked_sub(count as u64).ok_or_else(gather::too_large)?;
+        bytes_left = bytes_left.checked_sub(count as u64).ok_or_else(job_files::too_large)?;
         reserved.charge(count as u64)?;
         file.write_all(chunk).map_err(storage)?;
     }
     file.sync_all().and_then(|()| file.rewind()).map_err(storage)?;
-    let manifest = gather::look_through(BufReader::new(file))?;
+    let manifest = job_files::look_through(BufReader::new(file))?;
     Ok(reserved.finish(manifest))
 }
 
@@ -120,7 +120,7 @@ pub async fn show(
 }
 
 /// Waits until the job has ended or the jobs actor has died; its successor takes up the job.
-async fn ended(watched: &mut Watched) {
+async fn ended(watched: &mut WatchedJob) {
     while watched.state.changed().await.is_ok() {}
 }
 
@@ -178,7 +178,7 @@ pub async fn events(
     let Some(session) = record.session else { return Ok(sse::event_stream(Body::empty())) };
     let log = app.journal.log(session)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
-    let Some(Watched { mut state, hold }) = watching else {
+    let Some(WatchedJob { mut state, hold }) = watching else {
         return app.stream(&peer, log, after, Until::Now);
     };
     // The sandbox may be gone already, and then its log never gets an event about the end of the job.
@@ -209,7 +209,9 @@ async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
     let unknown = || no_such_job(key);
     let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
     let found = app.journal.job(id)?;
-    let may = |record: &JobRecord| peer.reaches(record.view.owner) || !controls::holds("jobs_have_an_owner");
+    let may = |record: &JobRecord| {
+        peer.reaches(record.view.owner) || !security_controls::holds("jobs_have_an_owner")
+    };
     let record = found.filter(may).ok_or_else(unknown)?;
     if record.view.owner != peer.principal {
         app.journal.note_act(id, peer.principal, &peer.act).await?;
@@ -218,12 +220,12 @@ async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
 }
 
 fn no_such_job(key: &str) -> Problem {
-    let shown: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    Problem::new(Code::NoSuchJob, format!("there is no job `{shown}`"))
+    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    Problem::new(Code::NoSuchJob, format!("there is no job `{printable_key}`"))
         .hint("list yours with `belljar job ls`")
 }
 
 /// Watches a job that has not ended. As long as the result is kept, an ephemeral job is not cancelled.
-async fn watch(app: &App, id: JobId) -> ApiResult<Option<Watched>> {
+async fn watch(app: &App, id: JobId) -> ApiResult<Option<WatchedJob>> {
     Ok(app.jobs.call(|reply_to| JobsMsg::Watch { id, reply_to }).await?)
 }

@@ -1,4 +1,4 @@
-//! What is not of one session: health, version, the API's description, shutdown, quotas and images.
+//! Routes that do not concern a single session: health, version, the API's description, shutdown, quotas and images.
 
 use axum::Json;
 use axum::body::Body;
@@ -16,10 +16,10 @@ use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
 use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
-use crate::controls;
 use crate::protocol::api::{Done, Health, HealthStatus, ImageList, PullImage, QuotaView, Shutdown, Version};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 pub async fn health(State(app): State<App>, peer: Peer) -> ApiResult<Json<Health>> {
     let seen = (!peer.admin).then_some(peer.principal);
@@ -110,7 +110,7 @@ pub async fn pull(
     JsonBody(body, _charge): JsonBody<PullImage>,
 ) -> ApiResult<Response> {
     // A pull changes for all users which image a name refers to.
-    if app.launcher.paths.system() && controls::holds("pulls_are_for_administrators") {
+    if app.launcher.paths.system() && security_controls::holds("pulls_are_for_administrators") {
         peer.require_admin(&app.settings.admin.group, "get images for all users")?;
     }
     let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);

@@ -10,7 +10,7 @@ use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::Path;
 use crate::control::peer::Peer;
-use crate::control::problems::{ApiResult, Refused};
+use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::protocol::api::Done;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
@@ -28,9 +28,9 @@ struct SessionParameter {
 }
 
 impl FromRequestParts<App> for SessionRequest {
-    type Rejection = Refused;
+    type Rejection = RefusedRequest;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
         let peer = Peer::from_request_parts(parts, app).await?;
         let Path(SessionParameter { session: key }) = Path::from_request_parts(parts, app).await?;
         Ok(Self { app: app.clone(), peer, key })

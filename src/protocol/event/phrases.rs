@@ -154,15 +154,15 @@ mod tests {
 
     #[test]
     fn ends_are_told_in_words() {
-        let told = |status, reason, code| what_happened(&result(status, reason, code)).unwrap_or_default();
+        let phrase = |status, reason, code| what_happened(&result(status, reason, code)).unwrap_or_default();
         insta::assert_snapshot!([
-            told(Status::Success, Reason::Ok, Some(0)),
-            told(Status::Timeout, Reason::CellDeadline, Some(-15)),
-            told(Status::Crashed, Reason::Signal, Some(-11)),
-            told(Status::Crashed, Reason::ExitCall, Some(139)),
-            told(Status::Crashed, Reason::OutOfMemory, Some(-9)),
-            told(Status::Crashed, Reason::SandboxLost, None),
-            told(Status::Interrupted, Reason::ByUser, Some(0)),
+            phrase(Status::Success, Reason::Ok, Some(0)),
+            phrase(Status::Timeout, Reason::CellDeadline, Some(-15)),
+            phrase(Status::Crashed, Reason::Signal, Some(-11)),
+            phrase(Status::Crashed, Reason::ExitCall, Some(139)),
+            phrase(Status::Crashed, Reason::OutOfMemory, Some(-9)),
+            phrase(Status::Crashed, Reason::SandboxLost, None),
+            phrase(Status::Interrupted, Reason::ByUser, Some(0)),
         ].join("\n"), @r#"
 
         the cell ran longer than 30 s and was stopped

@@ -198,7 +198,7 @@ mod tests {
     fn events_are_told_in_sentences() {
         let lost =
             |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to, gone: None };
-        let told = [
+        let sentences = [
             EventBody::SessionCreated { name: "lab".into() },
             EventBody::CellFinished { result: Box::new(result(Status::Timeout, Reason::CellDeadline, None)) },
             lost(None),
@@ -213,7 +213,7 @@ mod tests {
             Some(sentence) => format!("{:?}: {sentence}", sentence.severity),
             None => "nothing".to_owned(),
         });
-        insta::assert_snapshot!(told.join("\n"), @r"
+        insta::assert_snapshot!(sentences.join("\n"), @r"
         Progress: session lab was made
         Progress: cell 1 ran out of time after 0 ms
         Warning: all variables are gone: the worker died

@@ -1,5 +1,5 @@
 use super::*;
-use crate::quota::refusal::Whose;
+use crate::quota::refusal::LimitOwner;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -63,13 +63,13 @@ async fn who_waits_takes_turns_with_other_users() {
 async fn who_stops_waiting_holds_nobody_up() {
     let ledger = ledger(&[(Kind::Memory, 10)], &[]);
     let memory = |amount| Amounts::of([(Kind::Memory, amount)]);
-    let held = ledger.take(Principal::ANN, "a", memory(5)).unwrap();
+    let permit = ledger.take(Principal::ANN, "a", memory(5)).unwrap();
     let large = ledger.wait(Principal::ANN, "b", memory(10)).unwrap();
     let mut small = ledger.wait(Principal::ANN, "c", memory(5)).unwrap();
     assert!(small.try_take().is_none(), "each user's own order holds");
     drop(large);
     assert!(small.try_take().is_some());
-    drop(held);
+    drop(permit);
     assert_eq!(ledger.used(Principal::ANN, Kind::Memory), 0);
 }
 
@@ -258,17 +258,17 @@ fn each_user_has_a_sure_share_of_what_others_have_filled() {
     let ledger = ledger(&[], &[(Kind::Sessions, 8), (Kind::Memory, 4)]);
     let one = |owner: Principal, kind: Kind| ledger.take(owner, "a", Amounts::of([(kind, 1)]));
     let _all: Vec<Permit> = (0..8).map(|_| one(Principal::ANN, Kind::Sessions).unwrap()).collect();
-    assert_eq!(one(Principal::ANN, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::ANN, Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     let _own = [one(Principal::BOB, Kind::Sessions).unwrap(), one(Principal::BOB, Kind::Sessions).unwrap()];
-    assert_eq!(one(Principal::BOB, Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::BOB, Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     // The shares of all users together are bounded, too.
     let _others: Vec<Permit> =
         (3..9).map(Principal::new).map(|owner| one(owner, Kind::Sessions).unwrap()).collect();
-    assert_eq!(one(Principal::new(9), Kind::Sessions).unwrap_err().whose, Whose::Machine);
+    assert_eq!(one(Principal::new(9), Kind::Sessions).unwrap_err().whose, LimitOwner::Machine);
     let _memory: Vec<Permit> = (0..4).map(|_| one(Principal::ANN, Kind::Memory).unwrap()).collect();
     assert_eq!(
         one(Principal::BOB, Kind::Memory).unwrap_err().whose,
-        Whose::Machine,
+        LimitOwner::Machine,
         "a machine has no more than it has"
     );
 }
@@ -278,7 +278,7 @@ fn what_can_be_deleted_keeps_no_other_user_from_the_machines_journal() {
     let ledger = ledger(&[], &[(Kind::Journal, 100)]);
     let old = ledger.take(Principal::ANN, "old", Amounts::of([(Kind::Journal, 90)])).unwrap().spare();
     let new = ledger.take(Principal::BOB, "new", Amounts::of([(Kind::Journal, 60)])).unwrap();
-    assert_eq!(ledger.room(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
+    assert_eq!(ledger.spare_room(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
     drop((old, new));
 }
 
@@ -289,5 +289,5 @@ fn only_the_user_with_the_most_has_to_stop_when_the_machines_disk_is_full() {
         [Principal::ANN, Principal::BOB].map(|owner| ledger.keep(owner, "w", Amounts::default()));
     large.gauge().measure(Kind::Workspace, 80).unwrap();
     small.gauge().measure(Kind::Workspace, 30).unwrap();
-    assert_eq!(large.gauge().measure(Kind::Workspace, 81).unwrap_err().whose, Whose::Machine);
+    assert_eq!(large.gauge().measure(Kind::Workspace, 81).unwrap_err().whose, LimitOwner::Machine);
 }

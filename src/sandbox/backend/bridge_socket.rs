@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::controls;
 use crate::sandbox::backend::ConnectError;
 use crate::sandbox::spec::BRIDGE_SOCKET_NAME;
+use crate::security_controls;
 
 pub struct BridgeSocket {
     folder: PathBuf,
@@ -37,26 +37,30 @@ impl BridgeSocket {
     pub async fn accept(&self, pid: i32, limit: Duration) -> Result<UnixStream, ConnectError> {
         let bound = self.listener.lock().take();
         let listener = bound.map_or_else(|| bind(&self.folder), Ok).map_err(ConnectError::Socket)?;
-        let mut strangers = 0_u64;
+        let mut foreign_peers = 0_u64;
         let wanted = async {
             loop {
                 let (stream, _) = listener.accept().await.map_err(ConnectError::Socket)?;
                 let peer = stream.peer_cred().map_err(ConnectError::Socket)?;
-                if peer.pid() == Some(pid) || !controls::holds("bridge_is_for_pid_1") {
+                if peer.pid() == Some(pid) || !security_controls::holds("bridge_is_for_pid_1") {
                     return Ok(stream);
                 }
                 // Code in the sandbox may connect as often as it likes, and must not fill the log by doing so.
-                strangers += 1;
-                if strangers == 1 || !controls::holds("strangers_are_logged_once") {
+                foreign_peers += 1;
+                if foreign_peers == 1 || !security_controls::holds("strangers_are_logged_once") {
                     tracing::warn!(peer = ?peer.pid(), wanted = pid, "a stranger on a bridge was hung up on");
                 }
             }
         };
         let accepted = tokio::time::timeout(limit, wanted).await;
-        if strangers > 1 {
-            tracing::warn!(strangers, wanted = pid, "more strangers on a bridge were hung up on");
+        if foreign_peers > 1 {
+            tracing::warn!(
+                strangers = foreign_peers,
+                wanted = pid,
+                "more strangers on a bridge were hung up on"
+            );
         }
-        accepted.map_err(|_| match strangers {
+        accepted.map_err(|_| match foreign_peers {
             0 => ConnectError::NoKernel(limit),
             _ => ConnectError::Strangers(limit),
         })?

@@ -3,13 +3,13 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use crate::controls;
 use crate::protocol::problem::Problem;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec};
 use crate::sandbox::workspace::{guest, remove_tree};
+use crate::security_controls;
 
 /// A folder in which a kernel tree is made. It is removed when this value is dropped, however the work ended.
 struct Draft(PathBuf);
@@ -48,7 +48,7 @@ impl Launcher {
         }
         let parent = self.paths.kernel_dir();
         let target = parent.join(kernel_files::folder_name(&spec.image.id));
-        let sound = !controls::holds("kernel_tree_is_checked") || kernel_files::is_sound(&target);
+        let sound = !security_controls::holds("kernel_tree_is_checked") || kernel_files::is_sound(&target);
         if !sound || !target.is_dir() {
             // A tree that is not sound may come from another user, so it is removed and made again.
             remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
@@ -89,7 +89,7 @@ impl Launcher {
 
     /// The user that compiles. Another process of this user could change the bytecode, so no session runs as it.
     async fn compiling_user(&self, spec: &SandboxSpec) -> Result<GuestUser, Problem> {
-        if !self.service.system || !controls::holds("kernel_compiled_alone") {
+        if !self.service.system || !security_controls::holds("kernel_compiled_alone") {
             return Ok(spec.user);
         }
         let mapping = self.backend(spec.backend).user_mapping().await?;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::controls;
+use crate::security_controls;
 
 /// Largest list of packages.
 const PACKAGES_BYTES: u64 = 256 * 1024;
@@ -44,7 +44,7 @@ pub fn folder_name(image_id: &str) -> String {
     for (name, text) in KERNEL_FILES {
         digest.update(name.as_bytes());
         digest.update([0]);
-        digest.update(controls::kernel_text(text).as_bytes());
+        digest.update(security_controls::kernel_text(text).as_bytes());
         digest.update([0]);
     }
     digest.update(Sha256::digest(GUARDIAN));
@@ -64,7 +64,7 @@ fn modules() -> impl Iterator<Item = &'static str> {
 pub fn write(folder: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().mode(0o755).create(folder)?;
     for (name, text) in KERNEL_FILES {
-        write_new(&folder.join(name), controls::kernel_text(text).as_bytes())?;
+        write_new(&folder.join(name), security_controls::kernel_text(text).as_bytes())?;
     }
     write_new(&folder.join(GUARDIAN_FILE), GUARDIAN)?;
     open_to_all(folder)
@@ -99,7 +99,8 @@ pub fn is_sound(folder: &Path) -> bool {
         return false;
     }
     let same = |(name, text): &(&str, &'static str)| {
-        std::fs::read(folder.join(name)).is_ok_and(|found| found == controls::kernel_text(text).as_bytes())
+        std::fs::read(folder.join(name))
+            .is_ok_and(|found| found == security_controls::kernel_text(text).as_bytes())
     };
     let sources: BTreeSet<PathBuf> = KERNEL_FILES.iter().map(|(name, _)| PathBuf::from(name)).collect();
     let compiled = found.iter().filter(|name| name.extension().is_some_and(|extension| extension == "pyc"));

@@ -3,8 +3,8 @@
 use std::fs::FileType;
 use std::path::Path;
 
-use crate::controls;
 use crate::sandbox::spec::MASKED_PATHS;
+use crate::security_controls;
 
 /// Folders, and the entries of each that stay visible: processors and memory as programs ask for them, and the guest's
 /// own control group.
@@ -38,7 +38,7 @@ const KEPT_OF_PROC: [&str; 15] = [
 
 /// Paths that are hidden from guests on this host.
 pub(in crate::sandbox) fn hidden() -> Vec<String> {
-    if !controls::holds("hardware_is_hidden") {
+    if !security_controls::holds("hardware_is_hidden") {
         return Vec::new();
     }
     let mut hidden = of_proc(&names_in(Path::new("/proc"), |_| true));
@@ -46,11 +46,11 @@ pub(in crate::sandbox) fn hidden() -> Vec<String> {
     hidden
 }
 
-/// What the lists of masked paths name anyway is left out.
+/// The entries of `/proc` that a guest must not see, without those that the lists of masked paths name already.
 fn of_proc(names: &[String]) -> Vec<String> {
     let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    let kept = |name: &str| is_process(name) || KEPT_OF_PROC.contains(&name);
-    let others = names.iter().filter(|name| !kept(name)).map(|name| format!("/proc/{name}"));
+    let is_kept = |name: &str| is_process(name) || KEPT_OF_PROC.contains(&name);
+    let others = names.iter().filter(|name| !is_kept(name)).map(|name| format!("/proc/{name}"));
     let mut hidden: Vec<String> = others.filter(|path| !MASKED_PATHS.contains(&path.as_str())).collect();
     hidden.sort();
     hidden
@@ -58,8 +58,8 @@ fn of_proc(names: &[String]) -> Vec<String> {
 
 fn below(folders_in: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
     let mut hidden = Vec::new();
-    for (folder, kept) in KEPT {
-        let others = folders_in(folder).into_iter().filter(|name| !kept.contains(&name.as_str()));
+    for (folder, kept_names) in KEPT {
+        let others = folders_in(folder).into_iter().filter(|name| !kept_names.contains(&name.as_str()));
         hidden.extend(others.map(|name| format!("{folder}/{name}")));
     }
     hidden.sort();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-use crate::controls;
+use crate::security_controls;
 
 /// The filter denies by default and is passed inline, so that an engine without seccomp refuses to start instead of
 /// running the sandbox unconfined.
@@ -18,7 +18,7 @@ pub fn seccomp_profile() -> &'static str {
     static APPLIED: LazyLock<String> = LazyLock::new(|| {
         let open = switched_off();
         let profile = if open.is_empty() { PROFILE.to_owned() } else { allowing(PROFILE, &open) };
-        if controls::holds("seccomp_one_abi") { profile } else { with_other_abis(&profile) }
+        if security_controls::holds("seccomp_one_abi") { profile } else { with_other_abis(&profile) }
     });
     &APPLIED
 }
@@ -26,34 +26,46 @@ pub fn seccomp_profile() -> &'static str {
 /// System calls whose rules a test build leaves out, to prove that a test notices.
 fn switched_off() -> Vec<&'static str> {
     let groups: [(bool, &[&'static str]); 23] = [
-        (controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
-        (controls::holds("seccomp_sockets"), &["socket", "socketpair"]),
-        (controls::holds("seccomp_io_uring"), &["io_uring_setup", "io_uring_enter", "io_uring_register"]),
-        (controls::holds("seccomp_userfaultfd"), &["userfaultfd"]),
-        (controls::holds("seccomp_bpf"), &["bpf"]),
-        (controls::holds("seccomp_perf"), &["perf_event_open"]),
-        (controls::holds("seccomp_memory_of_others"), &["ptrace", "process_vm_readv", "process_vm_writev"]),
-        (controls::holds("seccomp_descriptors_of_others"), &["pidfd_getfd", "kcmp"]),
-        (controls::holds("seccomp_keys"), &["keyctl", "add_key", "request_key"]),
-        (controls::holds("seccomp_mounts"), &["mount", "umount2", "pivot_root", "chroot", "open_tree"]),
-        (controls::holds("seccomp_namespaces"), &["unshare", "setns", "clone"]),
-        (controls::holds("seccomp_clone3"), &["clone3"]),
-        (controls::holds("seccomp_file_handles"), &["open_by_handle_at", "name_to_handle_at"]),
-        (controls::holds("seccomp_memfd_secret"), &["memfd_secret"]),
-        (controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),
-        (controls::holds("seccomp_limits_of_others"), &["prlimit64"]),
+        (security_controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
+        (security_controls::holds("seccomp_sockets"), &["socket", "socketpair"]),
         (
-            controls::holds("seccomp_scheduling_of_others"),
+            security_controls::holds("seccomp_io_uring"),
+            &["io_uring_setup", "io_uring_enter", "io_uring_register"],
+        ),
+        (security_controls::holds("seccomp_userfaultfd"), &["userfaultfd"]),
+        (security_controls::holds("seccomp_bpf"), &["bpf"]),
+        (security_controls::holds("seccomp_perf"), &["perf_event_open"]),
+        (
+            security_controls::holds("seccomp_memory_of_others"),
+            &["ptrace", "process_vm_readv", "process_vm_writev"],
+        ),
+        (security_controls::holds("seccomp_descriptors_of_others"), &["pidfd_getfd", "kcmp"]),
+        (security_controls::holds("seccomp_keys"), &["keyctl", "add_key", "request_key"]),
+        (
+            security_controls::holds("seccomp_mounts"),
+            &["mount", "umount2", "pivot_root", "chroot", "open_tree"],
+        ),
+        (security_controls::holds("seccomp_namespaces"), &["unshare", "setns", "clone"]),
+        (security_controls::holds("seccomp_clone3"), &["clone3"]),
+        (security_controls::holds("seccomp_file_handles"), &["open_by_handle_at", "name_to_handle_at"]),
+        (security_controls::holds("seccomp_memfd_secret"), &["memfd_secret"]),
+        (security_controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),
+        (security_controls::holds("seccomp_limits_of_others"), &["prlimit64"]),
+        (
+            security_controls::holds("seccomp_scheduling_of_others"),
             &["sched_setscheduler", "sched_setattr", "sched_setparam"],
         ),
-        (controls::holds("seccomp_priority_of_others"), &["setpriority"]),
-        (controls::holds("seccomp_processors_of_others"), &["sched_setaffinity"]),
-        (controls::holds("seccomp_personality"), &["personality"]),
-        (controls::holds("seccomp_devices"), &["mknod", "mknodat"]),
-        (controls::holds("seccomp_terminals"), &["ioctl"]),
-        (controls::holds("seccomp_machine"), &["adjtimex", "modify_ldt", "syslog", "reboot", "acct"]),
+        (security_controls::holds("seccomp_priority_of_others"), &["setpriority"]),
+        (security_controls::holds("seccomp_processors_of_others"), &["sched_setaffinity"]),
+        (security_controls::holds("seccomp_personality"), &["personality"]),
+        (security_controls::holds("seccomp_devices"), &["mknod", "mknodat"]),
+        (security_controls::holds("seccomp_terminals"), &["ioctl"]),
+        (
+            security_controls::holds("seccomp_machine"),
+            &["adjtimex", "modify_ldt", "syslog", "reboot", "acct"],
+        ),
     ];
-    groups.into_iter().filter(|(held, _)| !held).flat_map(|(_, calls)| calls).copied().collect()
+    groups.into_iter().filter(|(is_enforced, _)| !is_enforced).flat_map(|(_, calls)| calls).copied().collect()
 }
 
 /// The profile with these system calls allowed, regardless of their arguments.

@@ -7,8 +7,8 @@ use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 /// The longest path of a member, which is the kernel's limit for a path.
 pub const MEMBER_PATH_BYTES: u64 = 4096;
@@ -54,7 +54,7 @@ pub fn each_member(
 ) -> Result<(), Problem> {
     let mut archive = tar::Archive::new(input);
     let (mut before, mut members, mut global) = (Extensions::default(), 0_usize, 0_usize);
-    for entry in archive.entries().map_err(broken)?.raw(controls::holds("tar_extension_bound")) {
+    for entry in archive.entries().map_err(broken)?.raw(security_controls::holds("tar_extension_bound")) {
         let mut entry = entry.map_err(broken)?;
         let (kind, bytes) = (entry.header().entry_type(), entry.size());
         match kind {
@@ -94,16 +94,18 @@ pub fn each_member(
                     .hint("send fewer of them"));
                 }
                 let path = path_of(std::mem::take(&mut before), &entry, bytes)?;
-                let shown = || path.to_string_lossy().escape_default().to_string();
+                let printable_path = || path.to_string_lossy().escape_default().to_string();
                 if path.is_absolute() {
-                    return Err(bad(&format!("the tar entry `{}` is absolute", shown())));
+                    return Err(bad(&format!("the tar entry `{}` is absolute", printable_path())));
                 }
                 let kind = match kind {
                     tar::EntryType::Directory if bytes == 0 => Kind::Folder,
                     tar::EntryType::Regular => Kind::File,
                     _ => {
-                        let what =
-                            format!("the tar entry `{}` is neither a regular file nor a folder", shown());
+                        let what = format!(
+                            "the tar entry `{}` is neither a regular file nor a folder",
+                            printable_path()
+                        );
                         return Err(bad(&what).hint("leave links and special files out"));
                     }
                 };
@@ -142,7 +144,7 @@ fn whole(entry: &mut impl Read, bytes: u64, most: u64) -> Result<Vec<u8>, Proble
 
 fn path_of<R: Read>(before: Extensions, entry: &tar::Entry<'_, R>, bytes: u64) -> Result<PathBuf, Problem> {
     let pax = before.pax.unwrap_or_default();
-    if pax.bytes.is_some_and(|said| said != bytes) {
+    if pax.bytes.is_some_and(|declared| declared != bytes) {
         return Err(bad("the tar stream says two sizes of one member"));
     }
     let path = before.long_name.or(pax.path).unwrap_or_else(|| entry.path_bytes().into_owned());

@@ -10,7 +10,7 @@ use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES, ARTIFA
 use crate::protocol::result::{Artifact, Change};
 use crate::sandbox::workspace::files::size;
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Met, Walk};
+use crate::sandbox::workspace::walk::{Walk, WalkItem};
 
 /// The properties that distinguish one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,12 +40,12 @@ pub fn scan(root: &Root<'_>) -> Snapshot {
     let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: false };
     let walked = walk.run(root.folder(), |met| {
         match met {
-            Met::Entry(entry) if entry.kind() == FileType::Directory => {
+            WalkItem::Entry(entry) if entry.kind() == FileType::Directory => {
                 let enters = entry.depth() + 1 < ARTIFACT_SCAN_DEPTH;
                 snapshot.cut |= !enters;
                 return Ok::<_, Infallible>(enters);
             }
-            Met::Entry(entry) if entry.kind() == FileType::RegularFile => {
+            WalkItem::Entry(entry) if entry.kind() == FileType::RegularFile => {
                 let stat = &entry.stat;
                 let version = Version {
                     bytes: size(stat),
@@ -55,8 +55,8 @@ pub fn scan(root: &Root<'_>) -> Snapshot {
                 // Bytes that are not UTF-8 become U+FFFD, as in the list of a folder.
                 snapshot.files.insert(entry.path().to_string_lossy().into_owned(), version);
             }
-            Met::TooMany => snapshot.cut = true,
-            Met::Entry(_) | Met::Unread { .. } => {}
+            WalkItem::TooMany => snapshot.cut = true,
+            WalkItem::Entry(_) | WalkItem::Unread { .. } => {}
         }
         Ok(false)
     });
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    fn look(folder: &std::path::Path) -> Snapshot {
+    fn snapshot_of(folder: &std::path::Path) -> Snapshot {
         scan(&Root::of_daemon(std::fs::File::open(folder).unwrap().as_fd()))
     }
 
@@ -101,13 +101,13 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("old"), "1").unwrap();
         std::fs::write(at("gone"), "1").unwrap();
-        let before = look(folder.path());
+        let before = snapshot_of(folder.path());
         std::fs::write(at("old"), "22").unwrap();
         std::fs::remove_file(at("gone")).unwrap();
         std::fs::create_dir(at("sub")).unwrap();
         std::fs::write(at("sub/new"), "333").unwrap();
         std::os::unix::fs::symlink("/etc", at("link")).unwrap();
-        let (artifacts, cut) = compare(&before, &look(folder.path()));
+        let (artifacts, cut) = compare(&before, &snapshot_of(folder.path()));
         let found: Vec<_> = artifacts.iter().map(|a| (a.path.as_str(), a.bytes, a.change)).collect();
         assert_eq!(
             found,
@@ -122,7 +122,7 @@ mod tests {
         for number in 0..=ARTIFACTS {
             std::fs::write(folder.path().join(number.to_string()), "").unwrap();
         }
-        let (artifacts, cut) = compare(&Snapshot::default(), &look(folder.path()));
+        let (artifacts, cut) = compare(&Snapshot::default(), &snapshot_of(folder.path()));
         assert_eq!((artifacts.len(), cut), (ARTIFACTS, true));
     }
 }

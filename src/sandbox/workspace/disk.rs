@@ -6,8 +6,8 @@ use rustix::fs::{Mode, OFlags, StatVfs, fstatvfs, openat};
 use std::os::fd::AsFd;
 
 use crate::config::show_size;
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 /// A refusal if the disk of the workspace has less than `reserve` bytes left. A workspace with a project quota reports
 /// what is left of its quota, so the parent folder is asked.
@@ -24,7 +24,7 @@ pub fn check_at(folder: &std::path::Path, reserve: u64) -> Result<(), Problem> {
 /// Bytes that the disk of the folder is short of `reserve`.
 pub fn short_at(folder: &std::path::Path, reserve: u64) -> u64 {
     let found = std::fs::File::open(folder).ok().and_then(|folder| fstatvfs(folder).ok());
-    let short = |found: StatVfs| reserve.saturating_sub(free(&found));
+    let short = |found: StatVfs| reserve.saturating_sub(free_bytes(&found));
     found.filter(|found| is_short(found, reserve)).map_or(0, short)
 }
 
@@ -41,10 +41,10 @@ fn judge(found: Option<StatVfs>, reserve: u64) -> Result<(), Problem> {
 }
 
 fn is_short(found: &StatVfs, reserve: u64) -> bool {
-    free(found) < reserve && controls::holds("disk_reserve")
+    free_bytes(found) < reserve && security_controls::holds("disk_reserve")
 }
 
-fn free(found: &StatVfs) -> u64 {
+fn free_bytes(found: &StatVfs) -> u64 {
     found.f_bavail.saturating_mul(found.f_frsize)
 }
 

@@ -14,17 +14,17 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use crate::controls;
 use crate::protocol::api::{FileEntry, FileKind};
 use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::sandbox::workspace::archive;
 use crate::sandbox::workspace::removal;
-use crate::sandbox::workspace::room::{BLOCK, UploadRoom};
 use crate::sandbox::workspace::root::Root;
+use crate::sandbox::workspace::upload_room::{BLOCK, UploadRoom};
 use crate::sandbox::workspace::usage;
-use crate::sandbox::workspace::walk::{Met, Walk, names};
+use crate::sandbox::workspace::walk::{Walk, WalkItem, names};
+use crate::security_controls;
 
 /// What a path leads to.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
             Component::ParentDir | Component::Prefix(_) => {
                 return Err(Problem::new(
                     Code::BadRequest,
-                    format!("`{}` leaves the workspace", shown(path)),
+                    format!("`{}` leaves the workspace", printable(path)),
                 )
                 .hint(BELOW));
             }
@@ -75,12 +75,13 @@ pub(super) fn beneath(
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
-    let resolve = controls::setting("paths_stay_beneath", resolve).unwrap_or(ResolveFlags::empty());
+    let resolve = security_controls::setting("paths_stay_beneath", resolve).unwrap_or(ResolveFlags::empty());
     let path = path.as_cow_c_str()?;
     let path = if path.is_empty() { c"." } else { &*path };
     // Opening a path handle never blocks, and the kernel refuses `NONBLOCK` for one.
     let at_once = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
-    let no_link = controls::setting("paths_stay_beneath", OFlags::NOFOLLOW).unwrap_or(OFlags::empty());
+    let no_link =
+        security_controls::setting("paths_stay_beneath", OFlags::NOFOLLOW).unwrap_or(OFlags::empty());
     rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC | no_link | at_once, mode, resolve)
 }
 
@@ -93,7 +94,7 @@ pub fn open(root: &Root<'_>, path: impl AsRef<Path>) -> Result<Opened, Problem> 
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile if size(&found) > FILE_BYTES => Err(Problem::new(
             Code::TooLarge,
-            format!("`{}` has {} bytes, more than {FILE_BYTES}", shown(path), size(&found)),
+            format!("`{}` has {} bytes, more than {FILE_BYTES}", printable(path), size(&found)),
         )
         .hint("split the file, or use a workspace of your own (`--workspace DIR`)")),
         FileType::RegularFile => Ok(Opened::File { bytes: size(&found), file: File::from(fd) }),
@@ -147,34 +148,38 @@ pub struct Upload<'a> {
     /// The path as the client sent it.
     path: PathBuf,
     file: Option<File>,
-    written: u64,
-    room: &'a UploadRoom,
+    bytes_written: u64,
+    workspace_room: &'a UploadRoom,
     /// The bytes that are charged to the room, in whole blocks.
     charged: u64,
 }
 
 impl<'a> Upload<'a> {
     /// Makes the parents and a temporary file beside the target.
-    pub fn begin(root: &Root<'_>, path: impl AsRef<Path>, room: &'a UploadRoom) -> Result<Self, Problem> {
+    pub fn begin(
+        root: &Root<'_>,
+        path: impl AsRef<Path>,
+        upload_room: &'a UploadRoom,
+    ) -> Result<Self, Problem> {
         let path = path.as_ref();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Problem::new(Code::BadRequest, "a file needs a name")
                 .hint("put the file's name after the folder"));
         };
-        let folder = make_folders(root, parent, room)?;
+        let folder = make_folders(root, parent, upload_room)?;
         // Without this check, a folder in the way would be noticed only when the upload is over.
         if stat_at(folder.as_fd(), name)
             .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
         {
-            return Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", shown(path)))
+            return Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", printable(path)))
                 .hint("name the file that is to be written in it"));
         }
         let temporary = format!(".belljar-{}", uuid::Uuid::new_v4().simple());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        room.charge(0, 1)?;
+        upload_room.charge(0, 1)?;
         let made = beneath(folder.as_fd(), temporary.as_str(), flags, Mode::from_raw_mode(0o644));
         let fd = made.map_err(|error| {
-            room.give_back(0, 1);
+            upload_room.give_back(0, 1);
             explain(path, error)
         })?;
         Ok(Self {
@@ -183,24 +188,24 @@ impl<'a> Upload<'a> {
             name: name.to_owned(),
             path: path.to_owned(),
             file: Some(File::from(fd)),
-            written: 0,
-            room,
+            bytes_written: 0,
+            workspace_room: upload_room,
             charged: 0,
         })
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Problem> {
-        self.written += bytes.len() as u64;
-        if self.written > FILE_BYTES {
+        self.bytes_written += bytes.len() as u64;
+        if self.bytes_written > FILE_BYTES {
             return Err(Problem::new(Code::TooLarge, format!("a file may have {FILE_BYTES} bytes at most"))
                 .hint("split the file"));
         }
-        let blocks = self.written.next_multiple_of(BLOCK);
-        self.room.charge(blocks - self.charged, 0)?;
+        let blocks = self.bytes_written.next_multiple_of(BLOCK);
+        self.workspace_room.charge(blocks - self.charged, 0)?;
         self.charged = blocks;
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(|error| {
-                Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", shown(&self.path)))
+                Problem::new(Code::Storage, format!("`{}` cannot be written: {error}", printable(&self.path)))
             }),
             None => Ok(()),
         }
@@ -212,7 +217,7 @@ impl<'a> Upload<'a> {
         rustix::fs::renameat(&self.folder, &self.temporary, &self.folder, &self.name)
             .map_err(|error| explain(&self.path, error))?;
         self.temporary.clear();
-        Ok(self.written)
+        Ok(self.bytes_written)
     }
 }
 
@@ -220,14 +225,14 @@ impl Drop for Upload<'_> {
     fn drop(&mut self) {
         if !self.temporary.is_empty() {
             let _ = rustix::fs::unlinkat(&self.folder, &self.temporary, AtFlags::empty());
-            self.room.give_back(self.charged, 1);
+            self.workspace_room.give_back(self.charged, 1);
         }
     }
 }
 
 /// Makes a folder and its parents, one name after the other. Each is charged before it is made, because one path may
 /// have thousands of parents.
-fn make_folders(root: &Root<'_>, path: &Path, room: &UploadRoom) -> Result<OwnedFd, Problem> {
+fn make_folders(root: &Root<'_>, path: &Path, upload_room: &UploadRoom) -> Result<OwnedFd, Problem> {
     use rustix::io::Errno;
     let mut folder = open_folder(root, Path::new("")).map_err(|_| explain(path, Errno::ACCESS))?;
     let enter = |folder: &OwnedFd, part: &OsStr| {
@@ -236,8 +241,8 @@ fn make_folders(root: &Root<'_>, path: &Path, room: &UploadRoom) -> Result<Owned
     for part in path {
         folder = match enter(&folder, part) {
             Err(Errno::NOENT) => {
-                if controls::holds("folders_cost_room") {
-                    room.charge(BLOCK, 1)?;
+                if security_controls::holds("folders_cost_room") {
+                    upload_room.charge(BLOCK, 1)?;
                 }
                 match rustix::fs::mkdirat(&folder, part, Mode::from_raw_mode(0o755)) {
                     Ok(()) | Err(Errno::EXIST) => enter(&folder, part),
@@ -275,23 +280,23 @@ pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
 /// entries were left out. After an error the stream has no end mark.
 pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Result<usize> {
     let folder = open_folder(root, path).map_err(|problem| std::io::Error::other(problem.message))?;
-    let mut builder = tar::Builder::new(Cut { out: Some(out) });
-    let written = write_folders(&folder, &mut builder);
-    if written.is_err() {
+    let mut builder = tar::Builder::new(CuttableWriter { out: Some(out) });
+    let outcome = write_folders(&folder, &mut builder);
+    if outcome.is_err() {
         // The builder would write the end mark when it is dropped.
         builder.get_mut().out = None;
-        return written;
+        return outcome;
     }
     builder.finish()?;
-    written
+    outcome
 }
 
 /// A stream that can be cut off at its current position.
-struct Cut<W> {
+struct CuttableWriter<W> {
     out: Option<W>,
 }
 
-impl<W: Write> Write for Cut<W> {
+impl<W: Write> Write for CuttableWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.out.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?.write(bytes)
     }
@@ -306,12 +311,12 @@ fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std
     let walk = Walk { entries: usize::MAX, sorted: false };
     walk.run(root.as_fd(), |met| {
         let entry = match met {
-            Met::Entry(entry) => entry,
-            Met::Unread { folder, error } => {
+            WalkItem::Entry(entry) => entry,
+            WalkItem::Unread { folder, error } => {
                 left_out += left_out_by(error).ok_or_else(|| unsent(folder, error))?;
                 return Ok(false);
             }
-            Met::TooMany => return Err(std::io::Error::other("there are too many folders")),
+            WalkItem::TooMany => return Err(std::io::Error::other("there are too many folders")),
         };
         match entry.kind() {
             FileType::Directory => {
@@ -372,7 +377,7 @@ fn append<W: Write>(
     header.set_entry_type(kind);
     header.set_size(bytes);
     // Set-id bits are left out, so that the unpacked file does not run with the rights of its owner.
-    let rights = if controls::holds("no_set_id_leaves") { 0o777 } else { 0o7777 };
+    let rights = if security_controls::holds("no_set_id_leaves") { 0o777 } else { 0o7777 };
     header.set_mode(found.st_mode & rights);
     header.set_mtime(u64::try_from(found.st_mtime).unwrap_or(0));
     builder.append_data(&mut header, path, data)
@@ -384,17 +389,17 @@ pub fn read_tar(
     root: &Root<'_>,
     path: impl AsRef<Path>,
     input: impl Read,
-    room: &UploadRoom,
+    upload_room: &UploadRoom,
 ) -> Result<u64, Problem> {
     let path = path.as_ref();
-    make_folders(root, path, room)?;
+    make_folders(root, path, upload_room)?;
     let mut files = 0;
     archive::each_member(input, usage::ENTRIES, |name, kind, data| {
         let target = path.join(clean_path(&name)?);
         if kind == archive::Kind::Folder {
-            return make_folders(root, &target, room).map(drop);
+            return make_folders(root, &target, upload_room).map(drop);
         }
-        let mut upload = Upload::begin(root, &target, room)?;
+        let mut upload = Upload::begin(root, &target, upload_room)?;
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let count = data.read(&mut buffer).map_err(archive::broken)?;
@@ -421,26 +426,28 @@ pub(super) fn size(found: &Stat) -> u64 {
 }
 
 /// The path as messages show it, with U+FFFD for bytes that are not UTF-8.
-fn shown(path: &Path) -> String {
+fn printable(path: &Path) -> String {
     quotable(&path.to_string_lossy())
 }
 
 fn not_a_file(path: &Path) -> Problem {
-    Problem::new(Code::BadRequest, format!("`{}` is neither a regular file nor a folder", shown(path)))
+    Problem::new(Code::BadRequest, format!("`{}` is neither a regular file nor a folder", printable(path)))
         .hint("links, pipes, sockets and devices of a workspace are never opened")
 }
 
 fn explain(path: &Path, error: rustix::io::Errno) -> Problem {
     use rustix::io::Errno;
     let is_root = path.as_os_str().is_empty();
-    let shown = if is_root { "the workspace".to_owned() } else { format!("`{}`", shown(path)) };
+    let subject = if is_root { "the workspace".to_owned() } else { format!("`{}`", printable(path)) };
     match error {
-        Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{shown} is not in the workspace"))
+        Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{subject} is not in the workspace"))
             .hint("list the folder with `belljar exec -s NAME 'import os; print(os.listdir())'`"),
         Errno::LOOP | Errno::XDEV | Errno::NXIO => not_a_file(path),
-        Errno::NOTEMPTY => Problem::new(Code::BadRequest, format!("{shown} fills while it is emptied"))
+        Errno::NOTEMPTY => Problem::new(Code::BadRequest, format!("{subject} fills while it is emptied"))
             .hint("end the cell that writes to it first"),
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Problem::new(Code::Storage, format!("{shown}: {error}")),
-        other => Problem::new(Code::BadRequest, format!("{shown}: {other}")),
+        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
+            Problem::new(Code::Storage, format!("{subject}: {error}"))
+        }
+        other => Problem::new(Code::BadRequest, format!("{subject}: {other}")),
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::controls;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::accounts::Accounts;
@@ -17,14 +16,15 @@ use crate::sandbox::spec::UserMapping;
 use crate::sandbox::user_database::users;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
-use crate::sandbox::workspace::local;
-use crate::sandbox::workspace::nameless;
+use crate::sandbox::workspace::local_file_systems;
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind, acting_as};
 use crate::sandbox::workspace::project;
-use crate::sandbox::workspace::room::Filling;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::set_id;
-use crate::sandbox::workspace::usage::{self, DiskUsage, Hidden};
+use crate::sandbox::workspace::unlinked_files;
+use crate::sandbox::workspace::upload_room::FillLevel;
+use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
+use crate::security_controls;
 
 /// The user who runs the daemon. It decides as which users guests run, and who owns their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Workspace {
     /// The user whose threads work in the folder.
     pays: Principal,
     /// How full the folder is while files are uploaded.
-    filling: Arc<Filling>,
+    fill_level: Arc<FillLevel>,
 }
 
 impl Workspace {
@@ -106,27 +106,28 @@ impl Workspace {
     ) -> Result<rustix::io::Result<(DiskUsage, Duration)>, Problem> {
         let seen = self.access(WorkKind::Look, |root| timed(|| usage::measure(root))).await?;
         let (folder, managed) = (Arc::clone(&self.root), self.managed);
-        let look = move || {
+        let find_unlinked = move || {
             let device = rustix::fs::fstat(&folder)?.st_dev;
-            let held = first.map(|first| nameless::held_by(first, device)).unwrap_or_default();
-            Ok((held, managed && disk::check(&folder, disk_reserve).is_err()))
+            let unlinked =
+                first.map(|first| unlinked_files::find_unlinked_files(first, device)).unwrap_or_default();
+            Ok((unlinked, managed && disk::check(&folder, disk_reserve).is_err()))
         };
-        let held = owner::run(self.pays, WorkKind::Look, None, move || timed(look)).await?;
+        let unlinked = owner::run(self.pays, WorkKind::Look, None, move || timed(find_unlinked)).await?;
         Ok(seen.and_then(|(mut usage, walking)| {
-            let ((held, is_disk_short), looking) = held?;
-            self.filling.set_nameless(held.bytes);
-            usage.bytes = usage.bytes.saturating_add(held.bytes);
-            (usage.written, usage.is_disk_short) = (held.written, is_disk_short);
-            if held.too_many {
-                usage.hidden = Some(Hidden::TooMany);
+            let ((unlinked, is_disk_short), looking) = unlinked?;
+            self.fill_level.set_unlinked(unlinked.bytes);
+            usage.bytes = usage.bytes.saturating_add(unlinked.bytes);
+            (usage.bytes_written, usage.is_disk_short) = (unlinked.bytes_written, is_disk_short);
+            if unlinked.too_many {
+                usage.hidden = Some(UnmeasuredReason::TooMany);
             }
             Ok((usage, walking + looking))
         }))
     }
 
     /// The room that all uploads to the folder share.
-    pub fn filling(&self) -> Arc<Filling> {
-        Arc::clone(&self.filling)
+    pub fn fill_level(&self) -> Arc<FillLevel> {
+        Arc::clone(&self.fill_level)
     }
 
     /// Counts the threads that work in the folder for this user.
@@ -160,8 +161,8 @@ impl Workspace {
         if service.system {
             give(&root, user).map_err(|error| storage(error.into()))?;
             match project::hold(root.as_fd(), &path, bytes, usage::ENTRIES as u64) {
-                Ok(held) => {
-                    tracing::debug!(path = %path.display(), held, "the kernel's limit for a workspace");
+                Ok(is_limited) => {
+                    tracing::debug!(path = %path.display(), held = is_limited, "the kernel's limit for a workspace");
                 }
                 // The usage watch still limits the workspace.
                 Err(error) => tracing::warn!(%error, "the kernel takes no limit for a workspace"),
@@ -179,7 +180,7 @@ impl Workspace {
             ids,
             accounts: None,
             pays: service.principal(),
-            filling: Arc::default(),
+            fill_level: Arc::default(),
         })
     }
 
@@ -205,14 +206,17 @@ impl Workspace {
         accounts: &Accounts,
     ) -> Result<Self, Problem> {
         accounts.check(peer)?;
-        let shown = path.display();
+        let printable_path = path.display();
         let not_yours = || {
-            Problem::new(Code::Forbidden, format!("the workspace `{shown}` is not a folder of yours"))
-                .hint("use a folder that you own")
+            Problem::new(
+                Code::Forbidden,
+                format!("the workspace `{printable_path}` is not a folder of yours"),
+            )
+            .hint("use a folder that you own")
         };
         let bad = |what: String| Problem::new(Code::BadRequest, what);
         if !path.is_absolute() {
-            return Err(bad(format!("the workspace `{shown}` is not an absolute path")));
+            return Err(bad(format!("the workspace `{printable_path}` is not an absolute path")));
         }
         // The path is opened with the peer's rights, because root can open more.
         let eyes = (service.system && !peer.is_root()).then(|| {
@@ -226,17 +230,21 @@ impl Workspace {
         });
         let (found, path, root) = opened.and_then(std::convert::identity).map_err(|error| match eyes {
             Some(_) => not_yours(),
-            None => bad(format!("the workspace `{shown}` cannot be opened: {error}")).hint("name a folder"),
+            None => bad(format!("the workspace `{printable_path}` cannot be opened: {error}"))
+                .hint("name a folder"),
         })?;
-        if !peer.is_root() && found.st_uid != peer.uid() && controls::holds("workspace_is_the_callers") {
+        if !peer.is_root()
+            && found.st_uid != peer.uid()
+            && security_controls::holds("workspace_is_the_callers")
+        {
             return Err(not_yours());
         }
-        local::check(&root, &path)?;
+        local_file_systems::check(&root, &path)?;
         let private = private.iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
         if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
             return Err(Problem::new(
                 Code::Forbidden,
-                format!("the workspace `{shown}` holds, or lies in, what is the daemon's own"),
+                format!("the workspace `{printable_path}` holds, or lies in, what is the daemon's own"),
             )
             .hint("use a folder apart from `BELLJAR_HOME` and the folder of the socket"));
         }
@@ -244,7 +252,7 @@ impl Workspace {
             if found.st_uid == 0 {
                 return Err(Problem::new(
                     Code::Forbidden,
-                    format!("the workspace `{shown}` belongs to root, and guests never run as root"),
+                    format!("the workspace `{printable_path}` belongs to root, and guests never run as root"),
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
@@ -257,7 +265,9 @@ impl Workspace {
         let looked = acting_as(ids.as_ref().map(|ids| ids.now()).as_deref(), || {
             set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
         });
-        looked.map_err(|error| bad(format!("the workspace `{shown}` cannot be looked at: {error}")))??;
+        looked.map_err(|error| {
+            bad(format!("the workspace `{printable_path}` cannot be looked at: {error}"))
+        })??;
         Ok(Self {
             path,
             root: Arc::new(root),
@@ -268,24 +278,25 @@ impl Workspace {
             ids,
             accounts: Some(accounts.clone()),
             pays: peer,
-            filling: Arc::default(),
+            fill_level: Arc::default(),
         })
     }
 
     /// The guest's user for a new sandbox. The owner of a caller's folder may have left its group since the session
     /// began.
     pub async fn guest_now(&self) -> Result<GuestUser, Problem> {
-        let Some(mapping) = self.owner_mapping.filter(|_| controls::holds("groups_are_current")) else {
+        let Some(mapping) = self.owner_mapping.filter(|_| security_controls::holds("groups_are_current"))
+        else {
             return Ok(self.user);
         };
         let (folder, path, uid) = (Arc::clone(&self.root), self.path.clone(), self.user.host_uid);
-        let look = move || {
+        let current_user = move || {
             let found = rustix::fs::fstat(&folder).map_err(|error| {
                 Problem::new(Code::Storage, format!("`{}` cannot be looked at: {error}", path.display()))
             })?;
             as_owner(mapping, &path, uid, found.st_gid)
         };
-        owner::run(self.pays, WorkKind::Look, None, look).await?
+        owner::run(self.pays, WorkKind::Look, None, current_user).await?
     }
 
     /// Device and inode, to recognise the folder again.

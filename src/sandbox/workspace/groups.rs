@@ -1,13 +1,13 @@
 //! The group of a guest. A group is a right, so a guest has no group that its owner lacks: the owner of a folder need
 //! not be a member of the folder's group.
 
-use crate::controls;
 use crate::sandbox::user_database::{is_nameless_group, users};
 use crate::sandbox::workspace::owner::{Ids, NO_GROUP};
+use crate::security_controls;
 
 /// The group of a guest that works as a user in a folder of that user: the folder's group, if the user is a member.
 pub(super) fn for_guest(uid: u32, folder_gid: u32) -> u32 {
-    if !controls::holds("guest_groups") {
+    if !security_controls::holds("guest_groups") {
         return folder_gid;
     }
     let Ok(who) = users().get(&uid) else { return NO_GROUP };

@@ -31,7 +31,7 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
     let project = match own(&attributes) {
         Some(project) => project,
         None if !is_empty(folder)? => return Ok(false),
-        None => match free(folder, path)? {
+        None => match free_project_id(folder, path)? {
             Some(project) => project,
             None => return Ok(false),
         },
@@ -73,7 +73,7 @@ fn is_empty(folder: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 }
 
 /// The number of a project that has no files and no limits.
-fn free(folder: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<Option<u32>> {
+fn free_project_id(folder: BorrowedFd<'_>, path: &Path) -> rustix::io::Result<Option<u32>> {
     let first = first_number(path);
     for nth in 0..TRIES {
         let project = FIRST + (first + nth) % COUNT;

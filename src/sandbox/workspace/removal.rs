@@ -73,8 +73,8 @@ impl Removal<'_> {
             return rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR);
         }
         self.moved += 1;
-        let place = format!(".belljar-{}-{}", uuid::Uuid::new_v4().simple(), self.moved);
-        rustix::fs::renameat(folder, name, self.root, place)
+        let new_name = format!(".belljar-{}-{}", uuid::Uuid::new_v4().simple(), self.moved);
+        rustix::fs::renameat(folder, name, self.root, new_name)
     }
 }
 

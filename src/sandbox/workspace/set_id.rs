@@ -9,11 +9,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage::{ENTRIES_LOOKED_AT, is_guests};
-use crate::sandbox::workspace::walk::{Entry, Met, Walk};
+use crate::sandbox::workspace::walk::{Entry, Walk, WalkItem};
+use crate::security_controls;
 
 const SET_ID: u32 = 0o6000;
 /// The attribute in which a file has its capabilities.
@@ -25,43 +25,43 @@ const CAPABILITIES_BYTES: usize = 64;
 /// guest's user cannot read are passed over, because the guest cannot read them, either.
 pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
     let refused = |message: String, hint: &str| Err(Problem::new(Code::Forbidden, message).hint(hint));
-    let shown = |path: &Path| path.to_string_lossy().escape_default().to_string();
+    let printable = |path: &Path| path.to_string_lossy().escape_default().to_string();
     match find(root, ENTRIES_LOOKED_AT) {
-        Err(_) if !controls::holds("no_set_id_workspace") => Ok(()),
+        Err(_) if !security_controls::holds("no_set_id_workspace") => Ok(()),
         Ok(()) => Ok(()),
-        Err(Found::SetId(path)) => refused(
+        Err(FolderRefusal::SetId(path)) => refused(
             format!(
                 "`{}` in the workspace has a set-user-id or set-group-id bit and can be written to, so that code in \
                  the sandbox could replace a program that runs with the rights of somebody else",
-                shown(&path)
+                printable(&path)
             ),
             "take the bit away (`chmod ug-s FILE`), or use another folder",
         ),
-        Err(Found::Capable(path)) => refused(
+        Err(FolderRefusal::Capable(path)) => refused(
             format!(
                 "`{}` in the workspace has capabilities (`{CAPABILITIES}`) and can be written to, so that code in the \
                  sandbox could replace a program that runs with rights which its user does not have",
-                shown(&path)
+                printable(&path)
             ),
             "take them away (`setcap -r FILE`), or use another folder",
         ),
-        Err(Found::Unread(path)) => refused(
+        Err(FolderRefusal::Unread(path)) => refused(
             format!(
                 "`{}` in the workspace cannot be looked into for programs that run with the rights of somebody else; \
                  code in the sandbox could open it",
-                shown(&path)
+                printable(&path)
             ),
             "give its owner the right to read it (`chmod u+rx FOLDER`), or use another folder",
         ),
-        Err(Found::Mount(path)) => refused(
+        Err(FolderRefusal::Mount(path)) => refused(
             format!(
                 "another file system is mounted in the folder `{}` of the workspace, which code in the sandbox would reach, and in \
                  which nothing is looked at or counted",
-                shown(&Path::new(".").join(path))
+                printable(&Path::new(".").join(path))
             ),
             "unmount it, or use a folder without mounts in it",
         ),
-        Err(Found::TooMany) => refused(
+        Err(FolderRefusal::TooMany) => refused(
             format!(
                 "the workspace has more than {ENTRIES_LOOKED_AT} files, too many to look for programs with a \
                  set-user-id bit, which code in the sandbox could replace"
@@ -73,7 +73,7 @@ pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
 
 /// Why a folder is refused.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum FolderRefusal {
     SetId(PathBuf),
     Capable(PathBuf),
     /// A folder that the guest could open, and the daemon with its rights cannot see into.
@@ -83,18 +83,20 @@ enum Found {
     TooMany,
 }
 
-fn find(root: &Root<'_>, most: usize) -> Result<(), Found> {
+fn find(root: &Root<'_>, most: usize) -> Result<(), FolderRefusal> {
     Walk { entries: most, sorted: false }.run(root.folder(), |met| match met {
-        Met::Entry(entry) if is_writable_set_id(&entry.stat, root.uid) => Err(Found::SetId(entry.path())),
-        Met::Entry(entry) if may_be_replaced(&entry.stat, root.uid) && has_capabilities(&entry) => {
-            Err(Found::Capable(entry.path()))
+        WalkItem::Entry(entry) if is_writable_set_id(&entry.stat, root.uid) => {
+            Err(FolderRefusal::SetId(entry.path()))
         }
-        Met::Unread { folder, error: Errno::XDEV } => Err(Found::Mount(folder.to_owned())),
-        Met::Unread { folder, error } if !is_out_of_reach(root, folder, error) => {
-            Err(Found::Unread(folder.to_owned()))
+        WalkItem::Entry(entry) if may_be_replaced(&entry.stat, root.uid) && has_capabilities(&entry) => {
+            Err(FolderRefusal::Capable(entry.path()))
         }
-        Met::Entry(_) | Met::Unread { .. } => Ok(true),
-        Met::TooMany => Err(Found::TooMany),
+        WalkItem::Unread { folder, error: Errno::XDEV } => Err(FolderRefusal::Mount(folder.to_owned())),
+        WalkItem::Unread { folder, error } if !is_out_of_reach(root, folder, error) => {
+            Err(FolderRefusal::Unread(folder.to_owned()))
+        }
+        WalkItem::Entry(_) | WalkItem::Unread { .. } => Ok(true),
+        WalkItem::TooMany => Err(FolderRefusal::TooMany),
     })
 }
 
@@ -153,7 +155,7 @@ mod tests {
             assert_eq!(found(mode), Ok(()), "{mode:o}");
         }
         for mode in [0o4755, 0o2755, 0o6700, 0o4575, 0o2557] {
-            assert_eq!(found(mode), Err(Found::SetId("deep/program".into())), "{mode:o}");
+            assert_eq!(found(mode), Err(FolderRefusal::SetId("deep/program".into())), "{mode:o}");
         }
         // Files in a folder with the set-group-id bit get the folder's group, and no more rights.
         assert_eq!(found(0o755), Ok(()));
@@ -161,11 +163,11 @@ mod tests {
         assert_eq!(found(0o755), Ok(()));
         // What could not be looked at may have the bit.
         std::fs::write(deep.join("one more"), "x").unwrap();
-        assert_eq!(found(0o755), Err(Found::TooMany));
+        assert_eq!(found(0o755), Err(FolderRefusal::TooMany));
     }
 
     /// What is found in a caller's folder by the folder's owner: somebody other than root, to whom folders can be closed.
-    fn found_by_owner(folder: &Path) -> Result<(), Found> {
+    fn found_by_owner(folder: &Path) -> Result<(), FolderRefusal> {
         let root = File::open(folder).unwrap();
         let me = rustix::process::geteuid().as_raw();
         let uid = if me == 0 { OWNER } else { me };
@@ -196,7 +198,7 @@ mod tests {
             found_by_owner(folder.path())
         };
         for mode in [0o000, 0o311, 0o600] {
-            assert_eq!(of(OWNER, mode), Err(Found::Unread("closed".into())), "{mode:o}");
+            assert_eq!(of(OWNER, mode), Err(FolderRefusal::Unread("closed".into())), "{mode:o}");
         }
         assert_eq!(of(OWNER, 0o700), Ok(()));
         if rustix::process::geteuid().is_root() {
@@ -223,7 +225,7 @@ mod tests {
         run("mount", &["-t", "tmpfs", "none"]);
         let refused = found();
         run("umount", &[]);
-        assert_eq!(refused, Err(Found::Mount("deep".into())));
+        assert_eq!(refused, Err(FolderRefusal::Mount("deep".into())));
     }
 
     /// `cap_net_raw+ep`, as the kernel stores it. Only root may set it, so others leave this test out.
@@ -244,7 +246,7 @@ mod tests {
             rustix::fs::lsetxattr(&program, CAPABILITIES, &value, rustix::fs::XattrFlags::empty()).unwrap();
             found_by_owner(folder.path())
         };
-        let found = || Err(Found::Capable("program".into()));
+        let found = || Err(FolderRefusal::Capable("program".into()));
         // The owner can make a file writable and executable, and its capabilities stay.
         for (uid, mode) in
             [(OWNER, 0o755), (OWNER, 0o555), (OWNER, 0o400), (ANOTHER, 0o757), (ANOTHER, 0o575)]

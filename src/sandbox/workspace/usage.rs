@@ -12,11 +12,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::controls;
 use crate::protocol::limits::DISK_TOLERANCE;
 use crate::sandbox::workspace::files::beneath;
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Met, Walk};
+use crate::sandbox::workspace::walk::{Walk, WalkItem};
+use crate::security_controls;
 
 /// Maximum number of files and folders in a workspace.
 pub const ENTRIES: usize = 200_000;
@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The pause before the next measurement, after one that took `took`.
 pub fn pause_after(took: Duration) -> Duration {
-    if controls::holds("usage_watch_pauses") {
+    if security_controls::holds("usage_watch_pauses") {
         took.saturating_mul(PAUSE).min(LONGEST_PAUSE)
     } else {
         Duration::ZERO
@@ -41,7 +41,7 @@ pub fn pause_after(took: Duration) -> Duration {
 
 /// The reasons why a workspace may hold more than was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hidden {
+pub enum UnmeasuredReason {
     TooMany,
     /// Folders are nested deeper than a path can reach.
     TooDeep,
@@ -53,9 +53,9 @@ pub enum Hidden {
 pub struct DiskUsage {
     pub bytes: u64,
     pub entries: usize,
-    pub hidden: Option<Hidden>,
+    pub hidden: Option<UnmeasuredReason>,
     /// Bytes that the sandbox's processes have written to disks, whether the files still exist or not.
-    pub written: u64,
+    pub bytes_written: u64,
     /// Whether the disk has less left than its reserve.
     pub is_disk_short: bool,
 }
@@ -74,9 +74,13 @@ impl DiskUsage {
                 return Some(format!("The workspace held more than {ENTRIES} files and folders."));
             }
             None => return None,
-            Some(Hidden::TooMany) => "so many files and folders, or open ones, that they cannot be counted",
-            Some(Hidden::TooDeep) => "folders that are nested too deep to be measured",
-            Some(Hidden::Closed) => "folders that are closed to their own user and cannot be measured",
+            Some(UnmeasuredReason::TooMany) => {
+                "so many files and folders, or open ones, that they cannot be counted"
+            }
+            Some(UnmeasuredReason::TooDeep) => "folders that are nested too deep to be measured",
+            Some(UnmeasuredReason::Closed) => {
+                "folders that are closed to their own user and cannot be measured"
+            }
         };
         Some(format!("The workspace held {what}."))
     }
@@ -100,7 +104,7 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
         |path| open(root, path),
         |met| {
             match met {
-                Met::Entry(entry) => {
+                WalkItem::Entry(entry) => {
                     usage.entries += 1;
                     // A file with several hard links takes its space once.
                     let once = entry.stat.st_nlink < 2 || entry.kind() == FileType::Directory;
@@ -108,8 +112,8 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
                         usage.bytes += u64::try_from(entry.stat.st_blocks).unwrap_or(0) * 512;
                     }
                 }
-                Met::Unread { folder, error } => usage.note(error, || is_guests(root, folder))?,
-                Met::TooMany => usage.hidden = Some(Hidden::TooMany),
+                WalkItem::Unread { folder, error } => usage.note(error, || is_guests(root, folder))?,
+                WalkItem::TooMany => usage.hidden = Some(UnmeasuredReason::TooMany),
             }
             Ok(true)
         },
@@ -122,12 +126,12 @@ impl DiskUsage {
     fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
         match error {
             Errno::NAMETOOLONG => {
-                self.hidden = Some(Hidden::TooDeep);
+                self.hidden = Some(UnmeasuredReason::TooDeep);
                 Ok(())
             }
             Errno::ACCESS | Errno::PERM => {
                 if is_guests() {
-                    self.hidden = Some(Hidden::Closed);
+                    self.hidden = Some(UnmeasuredReason::Closed);
                 }
                 Ok(())
             }
@@ -148,7 +152,7 @@ pub(super) fn is_guests(root: &Root<'_>, path: &Path) -> bool {
     let owner = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_uid));
     // The walk could enter the parent a moment ago, so on `ACCESS` the guest has closed it since.
     let own = owner.map_or_else(|error| error == Errno::ACCESS, |uid| uid == root.uid);
-    own && controls::holds("closed_folders_count")
+    own && security_controls::holds("closed_folders_count")
 }
 
 /// Opens a folder for reading. A guest can close folders to its own user, so in a workspace that the daemon made the
@@ -260,7 +264,7 @@ mod tests {
                 rustix::fs::openat(&here, &name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         }
         let usage = measured(&workspace);
-        assert_eq!(usage.hidden, Some(Hidden::TooDeep));
+        assert_eq!(usage.hidden, Some(UnmeasuredReason::TooDeep));
         assert!(usage.beyond(1 << 30).unwrap().contains("too deep"));
         assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
     }

@@ -118,8 +118,8 @@ impl Entry<'_> {
     }
 }
 
-/// What a walk comes to.
-pub(super) enum Met<'a> {
+/// One item that a walk finds: an entry, or the reason why some entries are passed over.
+pub(super) enum WalkItem<'a> {
     Entry(Entry<'a>),
     /// A folder that cannot be read, or an entry in it; it is passed over.
     Unread {
@@ -145,7 +145,7 @@ impl Walk {
     pub fn run<E>(
         &self,
         top: BorrowedFd<'_>,
-        visit: impl FnMut(Met<'_>) -> Result<bool, E>,
+        visit: impl FnMut(WalkItem<'_>) -> Result<bool, E>,
     ) -> Result<(), E> {
         let open = |path: &Path| beneath(top, path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
         self.run_with(open, visit)
@@ -155,7 +155,7 @@ impl Walk {
     pub fn run_with<E>(
         &self,
         open: impl Fn(&Path) -> rustix::io::Result<OwnedFd>,
-        mut visit: impl FnMut(Met<'_>) -> Result<bool, E>,
+        mut visit: impl FnMut(WalkItem<'_>) -> Result<bool, E>,
     ) -> Result<(), E> {
         let (mut folders, mut visited) = (Folders::from_root(), 0);
         while folders.advance() {
@@ -163,28 +163,28 @@ impl Walk {
             let (names, folder) = match opened {
                 Ok(opened) => opened,
                 Err(error) => {
-                    visit(Met::Unread { folder: folders.path(), error })?;
+                    visit(WalkItem::Unread { folder: folders.path(), error })?;
                     continue;
                 }
             };
             for name in names {
                 visited += 1;
                 if visited > self.entries {
-                    visit(Met::TooMany)?;
+                    visit(WalkItem::TooMany)?;
                     return Ok(());
                 }
                 let found = name.and_then(|name| Ok((stat_at(folder.as_fd(), &name)?, name)));
                 let (stat, name) = match found {
                     Ok(found) => found,
                     Err(error) => {
-                        visit(Met::Unread { folder: folders.path(), error })?;
+                        visit(WalkItem::Unread { folder: folders.path(), error })?;
                         continue;
                     }
                 };
                 let entry = Entry { folder: folder.as_fd(), name: &name, stat, folders: &folders };
                 let is_folder = entry.kind() == FileType::Directory;
-                if visit(Met::Entry(entry))? && is_folder && folders.later(name).is_err() {
-                    visit(Met::TooMany)?;
+                if visit(WalkItem::Entry(entry))? && is_folder && folders.later(name).is_err() {
+                    visit(WalkItem::TooMany)?;
                 }
             }
         }
@@ -248,7 +248,7 @@ mod tests {
         let mut folders = Folders::from_root();
         assert!(folders.advance());
         let long = CString::new([b'x'; 255]).unwrap();
-        let kept = (0..1_000_000).take_while(|_| folders.later(long.clone()).is_ok()).count();
-        assert_eq!(kept, PENDING_BYTES / (255 + PENDING_OVERHEAD));
+        let queued = (0..1_000_000).take_while(|_| folders.later(long.clone()).is_ok()).count();
+        assert_eq!(queued, PENDING_BYTES / (255 + PENDING_OVERHEAD));
     }
 }

@@ -25,12 +25,12 @@ fn on_a_small_stack<T: Send + 'static>(check: impl FnOnce() -> T + Send + 'stati
 /// Both forms of a check; they have to agree. The value is dropped by the caller: to drop one that is deeper than any
 /// that is parsed takes more stack than to check it.
 fn judged(schema: Value, value: Value) -> String {
-    let (told, _) = on_a_small_stack(move || {
-        let told = problems(&schema, &value);
-        assert_eq!(Checker::new(&schema).unwrap().fits(&value), told.is_empty());
-        (told, value)
+    let (found, _) = on_a_small_stack(move || {
+        let found = problems(&schema, &value);
+        assert_eq!(Checker::new(&schema).unwrap().fits(&value), found.is_empty());
+        (found, value)
     });
-    told
+    found
 }
 
 fn nots(count: usize, schema: Value) -> Value {

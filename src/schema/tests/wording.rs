@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{problems, told};
+use super::{problems, problems_in};
 use crate::protocol::ask::Language;
 use crate::protocol::limits::{SCHEMA_BYTES, SCHEMA_PARTS};
 use crate::schema::evaluate::PROBLEMS;
@@ -30,9 +30,9 @@ fn each_problem_names_path_expected_and_actual() {
     `/than`: there is no such field
     `/n`: is required, but missing
     "#);
-    insta::assert_snapshot!(told(&schema, &json!({"n": "x"}), Language::Chinese), @r#"`/n`：期望 integer，实际 "x""#);
+    insta::assert_snapshot!(problems_in(&schema, &json!({"n": "x"}), Language::Chinese), @r#"`/n`：期望 integer，实际 "x""#);
     let wrong = json!({"n": 1, "colour": "green"});
-    insta::assert_snapshot!(told(&schema, &wrong, Language::Chinese), @r#"`/colour`：期望 ["red","blue"] 之一，实际 "green""#);
+    insta::assert_snapshot!(problems_in(&schema, &wrong, Language::Chinese), @r#"`/colour`：期望 ["red","blue"] 之一，实际 "green""#);
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn what_is_told_is_bounded() {
     let schema = json!({"additionalProperties": {"type": "string"}});
     let many: Value =
         (0..100).map(|n| (format!("{n}"), json!(vec![n; 1_000]))).collect::<serde_json::Map<_, _>>().into();
-    let told = problems(&schema, &many);
-    assert!(told.lines().count() == PROBLEMS && told.len() < 2_000, "{told}");
+    let text = problems(&schema, &many);
+    assert!(text.lines().count() == PROBLEMS && text.len() < 2_000, "{text}");
     let long = "é".repeat(100_000);
     for (schema, value) in [
         (json!({"additionalProperties": false}), json!({long.clone(): 1})),
@@ -83,8 +83,8 @@ fn what_is_told_is_bounded() {
         (json!({"required": ["é".repeat(10_000)], "not": {}}), json!({})),
         (json!({"maxLength": 1, "pattern": "^a", "enum": ["b".repeat(10_000)]}), json!(long)),
     ] {
-        let told = problems(&schema, &value);
-        assert!(!told.is_empty() && told.len() < 3_000, "{told}");
+        let text = problems(&schema, &value);
+        assert!(!text.is_empty() && text.len() < 3_000, "{text}");
     }
 }
 

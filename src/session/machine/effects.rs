@@ -53,7 +53,7 @@ pub enum Input<W> {
     /// Whether the start of a cell got into the journal in time.
     Started {
         begin: u64,
-        written: bool,
+        is_written: bool,
     },
     /// The kernel cannot run this cell now.
     PutBack(CellNumber),
@@ -128,7 +128,7 @@ pub(super) enum ReplayPhase {
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
     pub idle: Duration,
-    pub life: Duration,
+    pub max_age: Duration,
 }
 
 /// The unfinished work of a session that existed before.

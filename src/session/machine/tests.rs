@@ -9,7 +9,7 @@ use super::*;
 use crate::protocol::api::VariablesFilter;
 
 const IDLE: Duration = Duration::from_secs(60);
-const LIFE: Duration = Duration::from_secs(600);
+const MAX_AGE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -97,7 +97,7 @@ struct World {
     wants_permit: bool,
     permit: bool,
     begins: Vec<(u64, CellNumber)>,
-    written: BTreeSet<CellNumber>,
+    journaled: BTreeSet<CellNumber>,
     in_sandbox: BTreeMap<CellNumber, Mode>,
     undoing: usize,
     resetting: usize,
@@ -148,7 +148,7 @@ fn restored(left: &Left, now: Instant) -> Machine<u32> {
         sandbox: left.sandbox,
         reset: left.reset,
     };
-    Machine::restored(Expiry { idle: IDLE, life: LIFE }, before, now)
+    Machine::restored(Expiry { idle: IDLE, max_age: MAX_AGE }, before, now)
 }
 
 impl World {
@@ -156,7 +156,7 @@ impl World {
         let now = Instant::now();
         let machine = match left {
             Some(left) => restored(left, now),
-            None => Machine::new(Expiry { idle: IDLE, life: LIFE }, now),
+            None => Machine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
         };
         let main = left.is_some_and(|left| left.main);
         let mode = |cell| if main && cell == 1 { Mode::Main } else { Mode::Fork };
@@ -173,7 +173,7 @@ impl World {
             wants_permit: false,
             permit: false,
             begins: Vec::new(),
-            written: BTreeSet::new(),
+            journaled: BTreeSet::new(),
             in_sandbox: BTreeMap::new(),
             undoing: 0,
             resetting: 0,
@@ -209,12 +209,12 @@ impl World {
             }
             Effect::Begin { cell, begin } => {
                 assert!(std::mem::take(&mut self.permit), "cell {cell} has no permit");
-                self.written.remove(&cell);
+                self.journaled.remove(&cell);
                 self.begins.push((begin, cell));
             }
             Effect::Run(start) => {
                 assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
-                assert!(self.written.contains(&start.cell), "cell {} is not in the journal", start.cell);
+                assert!(self.journaled.contains(&start.cell), "cell {} is not in the journal", start.cell);
                 let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
                 assert!(start.mode == Mode::Fork || !main, "two cells of the main line");
                 assert_eq!(self.undoing + self.resetting, 0, "cell {} is in the way", start.cell);
@@ -260,15 +260,15 @@ impl World {
         self.take(Input::Finished(cell));
     }
 
-    fn written(&mut self, place: usize, in_time: bool) {
-        let (begin, _) = self.begins[place];
+    fn commit_begin(&mut self, index: usize, in_time: bool) {
+        let (begin, _) = self.begins[index];
         if in_time {
             // The journal keeps the order of its events.
             let before = self.begins.iter().filter(|(other, _)| *other <= begin);
-            self.written.extend(before.map(|(_, cell)| *cell));
+            self.journaled.extend(before.map(|(_, cell)| *cell));
         }
-        self.begins.remove(place);
-        self.take(Input::Started { begin, written: in_time });
+        self.begins.remove(index);
+        self.take(Input::Started { begin, is_written: in_time });
     }
 
     fn attaches(&mut self, good: bool) {
@@ -329,7 +329,7 @@ impl World {
                 (self.wants_permit, self.permit) = (false, may);
                 self.take(if may { Input::MayRun } else { Input::MayNotRun(Problem::new(Code::Busy, "no")) });
             }
-            Op::Written { which, in_time } if which < self.begins.len() => self.written(which, in_time),
+            Op::Written { which, in_time } if which < self.begins.len() => self.commit_begin(which, in_time),
             Op::Finish(which) => {
                 if let Some(cell) = self.nth(which).filter(|_| !self.frozen) {
                     self.finish(cell);
@@ -483,7 +483,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
 #[test]
 fn a_replay_that_is_being_prepared_is_the_only_one() {
     let now = Instant::now();
-    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, life: Duration::MAX }, now);
+    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, max_age: Duration::MAX }, now);
     assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);

@@ -20,7 +20,7 @@ pub const CELL_REFUSED: &str = "cell_refused";
 
 /// An ask that was started before the daemon restarted.
 #[derive(Debug)]
-pub struct Recalled {
+pub struct RecalledAsk {
     pub ask: AskNumber,
     pub spec: AskSpec,
     pub events_after: Seq,
@@ -41,7 +41,7 @@ pub struct Recalled {
     pub asked: u32,
 }
 
-impl Recalled {
+impl RecalledAsk {
     #[must_use]
     pub fn view(&self) -> AskView {
         let view = queued_view(self.ask, &self.spec, self.events_after);
@@ -95,7 +95,7 @@ pub fn queued_view(ask: AskNumber, spec: &AskSpec, events_after: Seq) -> AskView
 
 #[derive(Debug, Default)]
 pub struct RecalledAsks {
-    pub asks: BTreeMap<AskNumber, Recalled>,
+    pub asks: BTreeMap<AskNumber, RecalledAsk>,
     pub approvals: Approvals,
     pub plans: Vec<PlanVersion>,
 }
@@ -141,7 +141,7 @@ impl AsksFold {
     fn note(&mut self, seq: Seq, body: EventBody, decided: Option<Approval>) {
         match body {
             EventBody::AskStarted { ask, spec } => {
-                let recalled = Recalled {
+                let recalled = RecalledAsk {
                     ask,
                     spec: *spec,
                     events_after: seq.saturating_sub(1),

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Begun, Died, OpenCall, Restored, Span, WaitingCall};
-use crate::controls;
+use super::{BegunCell, OpenCall, ProcessDeath, Restored, Span, WaitingCall};
 use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
@@ -14,6 +13,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::security_controls;
 use crate::session::approvals::{Approvals, code_call};
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
@@ -23,7 +23,7 @@ use crate::tools::{Responses, ToolOutput};
 
 /// A cell that has not ended.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenCell {
     start: CellStart,
     replays: Option<CellNumber>,
     began: Option<String>,
@@ -35,12 +35,12 @@ struct Open {
     completed: Vec<String>,
     passed: bool,
     to_end: Option<EndedBy>,
-    died: Option<Died>,
+    died: Option<ProcessDeath>,
     /// The number of tool calls that the cell has made.
     calls: usize,
 }
 
-impl Open {
+impl OpenCell {
     /// Returns the cell to the queue: nothing of its run counts any more.
     fn put_back(&mut self) {
         (self.began, self.frozen, self.pauses, self.paused_since) = (None, Duration::ZERO, 0, None);
@@ -82,7 +82,7 @@ struct Call {
 #[derive(Debug, Default)]
 pub struct Fold {
     restored: Restored,
-    open: BTreeMap<CellNumber, Open>,
+    open: BTreeMap<CellNumber, OpenCell>,
     calls: BTreeMap<u64, Call>,
     client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
@@ -141,10 +141,10 @@ impl Fold {
             // Even without a record, a replayed cell makes no real calls.
             open.start.replay = Some(RecordedCalls(calls.map(Iterator::collect).unwrap_or_default()));
         }
-        for (_, Open { start, began, frozen, completed, passed, to_end, died, .. }) in open {
+        for (_, OpenCell { start, began, frozen, completed, passed, to_end, died, .. }) in open {
             match began {
                 Some(at) => {
-                    restored.running.push(Begun { start, at, frozen, completed, passed, to_end, died });
+                    restored.running.push(BegunCell { start, at, frozen, completed, passed, to_end, died });
                 }
                 None => restored.queued.push(start),
             }
@@ -174,14 +174,14 @@ impl Fold {
                 let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
                 let start =
                     CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
-                self.open.insert(cell, Open { start, replays: *replays, ..Open::default() });
+                self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
                 restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
                 restored.cells = restored.cells.max(cell);
             }
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after, killed } => {
                 if let Some(open) = self.open.get_mut(cell) {
-                    open.died = Some(Died { exit_code: *exit_code, after: *after, killed: *killed });
+                    open.died = Some(ProcessDeath { exit_code: *exit_code, after: *after, killed: *killed });
                 }
             }
             EventBody::Interrupting { cell } => self.interrupting(*cell),
@@ -264,7 +264,7 @@ impl Fold {
             if open.start.mode == Mode::Main {
                 self.restored.reset = false;
             }
-            if controls::holds("rules_survive_the_daemon") {
+            if security_controls::holds("rules_survive_the_daemon") {
                 self.restored.sandbox_rules.bind(open.start.ask, &open.start.rules, cell);
             }
         }
@@ -372,15 +372,15 @@ impl Fold {
     }
 
     /// The worker is fresh; `kept` are the cells to run in it, if any.
-    fn afresh(&mut self, kept: Vec<CellNumber>, replaying: bool) {
+    fn afresh(&mut self, kept_cells: Vec<CellNumber>, replaying: bool) {
         for open in self.open.values_mut() {
             open.to_end.get_or_insert(EndedBy::Cancel);
         }
         let restored = &mut self.restored;
-        let still: BTreeSet<CellNumber> = kept.iter().chain(self.open.keys()).copied().collect();
+        let still: BTreeSet<CellNumber> = kept_cells.iter().chain(self.open.keys()).copied().collect();
         restored.spans.retain(|cell, _| still.contains(cell));
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
-            (kept, replaying, false, None);
+            (kept_cells, replaying, false, None);
         restored.interrupted.clear();
         self.open_resets = self.open_resets.saturating_add(1);
         self.fresh_since = restored.cells;
@@ -413,7 +413,7 @@ impl Fold {
         let restored = &mut self.restored;
         self.open_resets = self.open_resets.saturating_sub(1);
         restored.reset &= self.open_resets > 0;
-        restored.sandbox_rules.free(cells);
+        restored.sandbox_rules.release_up_to(cells);
         restored.tool_responses = Responses::default();
     }
 
@@ -424,7 +424,7 @@ impl Fold {
         self.restored.frozen_since = None;
         self.calls.clear();
         // Cells that ran in the sandbox were reported as ended; all others never reached it.
-        self.open.values_mut().for_each(Open::put_back);
+        self.open.values_mut().for_each(OpenCell::put_back);
     }
 
     fn answered(&mut self, call: u64, outcome: &ToolOutcome, seq: Seq) {

@@ -50,7 +50,7 @@ fn answered(call: u64) -> EventBody {
     EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(call.into()) }
 }
 
-fn kept(cell: CellNumber) -> EventBody {
+fn done(cell: CellNumber) -> EventBody {
     finished(cell, Status::Success, StateKind::Kept)
 }
 
@@ -150,8 +150,8 @@ fn undo_and_reset_take_cells_back() {
 #[test]
 fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
     for fresh in [lost(), finished(3, Status::Crashed, StateKind::Lost)] {
-        let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), kept(2)];
-        bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), kept(4)]);
+        let mut bodies = vec![queued(1, Mode::Main), done(1), queued(2, Mode::Main), done(2)];
+        bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), done(4)]);
         assert_eq!(past(&bodies).replayable, [1, 2, 4]);
         bodies.push(EventBody::Undone { state_of: 0 });
         assert_eq!(past(&bodies).replayable, [1, 2]);
@@ -182,23 +182,24 @@ fn a_cell_that_never_ran_is_not_kept() {
 fn a_replay_that_is_broken_off_can_be_made_again() {
     let mut bodies = vec![];
     for cell in 1..=3 {
-        bodies.extend([queued(cell, Mode::Main), kept(cell)]);
+        bodies.extend([queued(cell, Mode::Main), done(cell)]);
     }
-    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
+    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), done(4)]);
     bodies.extend([replayed(5, 2), finished(5, Status::Crashed, StateKind::Lost)]);
     assert_eq!(past(&bodies).replayable, [4, 2, 3]);
-    bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), kept(6)]);
-    bodies.extend([replayed(7, 2), kept(7), replayed(8, 3), kept(8), EventBody::ReplayFinished]);
-    bodies.extend([queued(9, Mode::Main), kept(9)]);
+    bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), done(6)]);
+    bodies.extend([replayed(7, 2), done(7), replayed(8, 3), done(8), EventBody::ReplayFinished]);
+    bodies.extend([queued(9, Mode::Main), done(9)]);
     assert_eq!(past(&bodies).replayable, [6, 7, 8, 9]);
 }
 
 #[test]
 fn what_tools_said_is_known_for_markers_to_come() {
-    let said = |call: u64| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value("noted".into()) };
-    let mut bodies = vec![queued(1, Mode::Main), started(1), called(1, 1), said(1)];
+    let answered_call =
+        |call: u64| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value("noted".into()) };
+    let mut bodies = vec![queued(1, Mode::Main), started(1), called(1, 1), answered_call(1)];
     assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
-    bodies.push(kept(1));
+    bodies.push(done(1));
     assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
     bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
     assert_eq!(past(&bodies).tool_responses.text(1), None);
@@ -207,22 +208,23 @@ fn what_tools_said_is_known_for_markers_to_come() {
 /// A repeated reset would end cells that came after it.
 #[test]
 fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
-    let (reset, done) = (|| EventBody::Reset, || EventBody::ResetDone { cells: 1 });
+    let (reset, reset_done) = (|| EventBody::Reset, || EventBody::ResetDone { cells: 1 });
     let is_repeated =
-        |more: &[EventBody]| past(&[&[queued(1, Mode::Main), started(1), kept(1)], more].concat()).reset;
+        |more: &[EventBody]| past(&[&[queued(1, Mode::Main), started(1), done(1)], more].concat()).reset;
     assert!(is_repeated(&[reset()]));
-    assert!(!is_repeated(&[reset(), done()]));
-    assert!(!is_repeated(&[reset(), done(), queued(2, Mode::Fork), started(2)]));
+    assert!(!is_repeated(&[reset(), reset_done()]));
+    assert!(!is_repeated(&[reset(), reset_done(), queued(2, Mode::Fork), started(2)]));
     assert!(is_repeated(&[reset(), queued(2, Mode::Fork), started(2)]));
-    assert!(is_repeated(&[reset(), reset(), done()]));
-    assert!(!is_repeated(&[reset(), reset(), done(), done()]));
-    assert!(is_repeated(&[reset(), queued(2, Mode::Main), started(2), reset(), done()]));
+    assert!(is_repeated(&[reset(), reset(), reset_done()]));
+    assert!(!is_repeated(&[reset(), reset(), reset_done(), reset_done()]));
+    assert!(is_repeated(&[reset(), queued(2, Mode::Main), started(2), reset(), reset_done()]));
     // A daemon that ended in between did not learn whether the reset was done, and the next one sent it
     // again.
     let again = [reset(), EventBody::SandboxAttached];
     assert!(is_repeated(&again));
-    assert!(!is_repeated(&[&again[..], &[done()]].concat()));
-    let forgotten = [reset(), queued(2, Mode::Main), started(2), EventBody::SandboxAttached, reset(), done()];
+    assert!(!is_repeated(&[&again[..], &[reset_done()]].concat()));
+    let forgotten =
+        [reset(), queued(2, Mode::Main), started(2), EventBody::SandboxAttached, reset(), reset_done()];
     assert!(!is_repeated(&forgotten));
 }
 
@@ -230,7 +232,7 @@ fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
 #[test]
 fn answers_to_cells_that_run_are_known_by_their_events() {
     let bodies =
-        [queued(1, Mode::Main), started(1), called(1, 1), answered(1), kept(1), queued(2, Mode::Main)];
+        [queued(1, Mode::Main), started(1), called(1, 1), answered(1), done(1), queued(2, Mode::Main)];
     let bodies = [&bodies[..], &[started(2), called(2, 2), called(3, 2), answered(3)]].concat();
     let past = past(&bodies);
     assert_eq!(past.answered_calls, [(3, 10)]);
@@ -243,7 +245,7 @@ fn a_replay_that_goes_on_does_not_call_tools() {
     for call in 1..=3 {
         bodies.extend([called(call, 1), answered(call)]);
     }
-    bodies.extend([kept(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
+    bodies.extend([done(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
     bodies.extend([called(4, 2), answered(4), called(5, 2)]);
     let past = past(&bodies);
     assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
@@ -296,10 +298,10 @@ fn pauses_of_a_cell_that_overlap_count_once() {
 fn an_undo_in_a_replay_that_was_broken_off_leaves_the_rest_to_the_next_one() {
     let mut bodies = vec![];
     for cell in 1..=3 {
-        bodies.extend([queued(cell, Mode::Main), kept(cell)]);
+        bodies.extend([queued(cell, Mode::Main), done(cell)]);
     }
-    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), kept(4)]);
-    bodies.extend([replayed(5, 2), kept(5), queued(6, Mode::Main), kept(6)]);
+    bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), done(4)]);
+    bodies.extend([replayed(5, 2), done(5), queued(6, Mode::Main), done(6)]);
     assert_eq!(past(&bodies).replayable, [4, 5, 3, 6]);
     bodies.push(EventBody::Undone { state_of: 4 });
     assert_eq!(past(&bodies).replayable, [4, 2, 3]);
@@ -309,8 +311,8 @@ fn an_undo_in_a_replay_that_was_broken_off_leaves_the_rest_to_the_next_one() {
 
 #[test]
 fn what_was_replayed_to_the_end_is_undone_for_good() {
-    let mut bodies = vec![queued(1, Mode::Main), kept(1), EventBody::ReplayStarted { cells: vec![1] }];
-    bodies.extend([replayed(2, 1), kept(2), EventBody::ReplayFinished]);
+    let mut bodies = vec![queued(1, Mode::Main), done(1), EventBody::ReplayStarted { cells: vec![1] }];
+    bodies.extend([replayed(2, 1), done(2), EventBody::ReplayFinished]);
     assert!(!past(&bodies).replaying);
     bodies.push(EventBody::Undone { state_of: 0 });
     assert!(past(&bodies).replayable.is_empty());
@@ -322,7 +324,7 @@ fn what_was_interrupted_is_not_kept() {
         unreachable!()
     };
     result.reason = Reason::ByUser;
-    let mut bodies = vec![queued(1, Mode::Main), kept(1), queued(2, Mode::Main), started(2)];
+    let mut bodies = vec![queued(1, Mode::Main), done(1), queued(2, Mode::Main), started(2)];
     bodies.push(EventBody::CellFinished { result });
     assert_eq!(past(&bodies).replayable, [1]);
 }
@@ -330,20 +332,20 @@ fn what_was_interrupted_is_not_kept() {
 #[test]
 fn what_went_with_the_variables_is_told_also_after_a_restart() {
     let gone = Some("2 threads are gone.".to_owned());
-    let news =
+    let note =
         past(&[EventBody::StateLost { reason: "it died".into(), restored_to: Some(1), gone }]).pending_note;
-    assert!(news.expect("it was not told").ends_with("it died. 2 threads are gone."));
+    assert!(note.expect("it was not told").ends_with("it died. 2 threads are gone."));
 }
 
 #[test]
 fn news_wait_for_a_cell_of_the_main_line() {
     let mut bodies = vec![lost(), queued(1, Mode::Fork)];
-    let EventBody::CellFinished { mut result } = kept(1) else { unreachable!() };
+    let EventBody::CellFinished { mut result } = done(1) else { unreachable!() };
     result.mode = Mode::Fork;
     bodies.push(EventBody::CellFinished { result });
-    let news = past(&bodies).pending_note.expect("they were not told");
-    assert!(news.starts_with("Before this cell all variables were lost"), "{news}");
-    bodies.extend([queued(2, Mode::Main), started(2), kept(2)]);
+    let note = past(&bodies).pending_note.expect("they were not told");
+    assert!(note.starts_with("Before this cell all variables were lost"), "{note}");
+    bodies.extend([queued(2, Mode::Main), started(2), done(2)]);
     assert_eq!(past(&bodies).pending_note, None);
 }
 
@@ -401,7 +403,7 @@ fn no_person_is_asked_about_a_call_that_was_refused_before() {
 #[test]
 fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     let (mut bodies, rules) = cell_of_ask();
-    bodies.push(kept(1));
+    bodies.push(done(1));
     let bound = |bodies: &[EventBody]| past(bodies).sandbox_rules.combined(None);
     assert_eq!(bound(&bodies), rules);
     // Neither the request for a reset, nor later cells, nor an undo proves that the reset is done.
@@ -424,7 +426,7 @@ fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
         let past = past(&[&began[..], more].concat());
         past.running.into_iter().map(|begun| (begun.to_end, begun.died)).next().expect("it runs")
     };
-    let end = |killed| Some(Died { exit_code: -9, after: StateAfter::Restored(0), killed });
+    let end = |killed| Some(ProcessDeath { exit_code: -9, after: StateAfter::Restored(0), killed });
     assert_eq!(only(&[]), (None, None));
     assert_eq!(only(&[died(false)]), (None, end(false)));
     assert_eq!(only(&[died(true)]), (None, end(true)));
@@ -449,7 +451,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
             unreachable!()
         };
         arguments.insert("large".into(), large());
-        let EventBody::CellFinished { mut result } = kept(cell) else { unreachable!() };
+        let EventBody::CellFinished { mut result } = done(cell) else { unreachable!() };
         result.stdout = "x".repeat(LARGE);
         result.displays = vec![crate::protocol::result::Display {
             mime: [("text/plain".to_owned(), large())].into_iter().collect(),
@@ -468,7 +470,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
 #[test]
 fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
     let mut bodies =
-        vec![queued(1, Mode::Main), started(1), called(1, 1), kept(1), queued(2, Mode::Main), kept(2)];
+        vec![queued(1, Mode::Main), started(1), called(1, 1), done(1), queued(2, Mode::Main), done(2)];
     bodies.extend([answered(1), EventBody::ReplayStarted { cells: vec![1, 2] }, replayed(3, 1), started(3)]);
     let past = past(&bodies);
     let calls: Vec<_> = past.running[0]

@@ -97,11 +97,11 @@ proptest! {
             sandbox.bind(*source, rules, cell);
             fresh.bind(*source, rules, cell);
         }
-        sandbox.free(reset);
+        sandbox.release_up_to(reset);
         // An ask with cells before and after the reset keeps its earlier rules: never wider.
         for (source, bound) in &fresh.by_source {
-            let kept = &sandbox.by_source[source].rules;
-            prop_assert_eq!(&kept.tightened(&bound.rules), kept);
+            let rules = &sandbox.by_source[source].rules;
+            prop_assert_eq!(&rules.tightened(&bound.rules), rules);
         }
         prop_assert_eq!(sandbox.by_source.keys().collect::<Vec<_>>(), fresh.by_source.keys().collect::<Vec<_>>());
     }
@@ -162,7 +162,7 @@ fn asks_within_are_begun_by_cells_of_their_own_ask_or_by_the_owner() {
     assert_eq!(sandbox.judge(nested, CallOrigin::Cell(None)), CallDecision::Person { bound_by: Some(1) });
     assert_eq!(sandbox.judge(nested, CallOrigin::Cell(Some(1))), CallDecision::Free);
     assert_eq!(sandbox.judge(nested, CallOrigin::Cell(Some(2))), CallDecision::Free);
-    sandbox.free(1);
+    sandbox.release_up_to(1);
     assert_eq!(sandbox.judge(nested, CallOrigin::Leftover), CallDecision::Free);
 }
 

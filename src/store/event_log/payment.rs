@@ -1,21 +1,21 @@
 //! Charges a session's owner for disk and memory before the session writes anything.
 
 use super::{Bill, EventLog, HEAD_BYTES, LogState};
-use crate::controls;
 use crate::memory::Pool;
 use crate::protocol::event::EventBody;
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 use crate::store::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The payment for an event that is charged and not yet appended. Dropping it refunds the charge.
-pub struct Paid {
+pub struct Payment {
     state: Arc<LogState>,
     bytes: u64,
 }
 
-impl Paid {
+impl Payment {
     /// The charged bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -27,7 +27,7 @@ impl Paid {
     }
 }
 
-impl Drop for Paid {
+impl Drop for Payment {
     fn drop(&mut self) {
         self.state.bill.lock().refund(self.bytes);
     }
@@ -52,11 +52,11 @@ impl EventLog {
     pub fn is_crowded(&self) -> bool {
         self.state.lane.get().is_some_and(|lane| lane.is_full())
             && !self.state.inner.lock().abandoned
-            && controls::holds("writer_lane")
+            && security_controls::holds("writer_lane")
     }
 
     /// Waits until the owner's backlog has room again, or the log is abandoned.
-    pub async fn room(&self) {
+    pub async fn wait_for_room(&self) {
         let Some(lane) = self.state.lane.get() else { return };
         let (mut waiting, mut newest) = (lane.watch(), self.watch());
         while self.is_crowded() {
@@ -72,7 +72,7 @@ impl EventLog {
 
     /// Charges bytes that are about to be written outside the log, such as output. An error if that exceeds the quota.
     pub fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
-        if controls::holds("journal_charge") {
+        if security_controls::holds("journal_charge") {
             self.state.bill.lock().charge(bytes)
         } else {
             self.state.bill.lock().charge_anyway(bytes);
@@ -100,10 +100,10 @@ impl EventLog {
     }
 
     /// Charges an event before any work is done for it. The charge is refunded if the event is not appended.
-    pub fn pay_for(&self, body: &EventBody) -> Result<Paid, Exceeded> {
+    pub fn pay_for(&self, body: &EventBody) -> Result<Payment, Exceeded> {
         let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
         self.charge(bytes)?;
-        Ok(Paid { state: Arc::clone(&self.state), bytes })
+        Ok(Payment { state: Arc::clone(&self.state), bytes })
     }
 
     /// Notifies the executor that something the sandbox sent exceeded the quota.

@@ -1,12 +1,12 @@
 //! Reading the events of a session: the newest from memory, older ones from the journal.
 
-use super::{EventLog, Gone, READ_BYTES};
+use super::{EventLog, EventsGone, READ_BYTES};
 use crate::memory::MemoryPurpose;
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, SandboxId, Seq};
 use crate::store::account::Overdraft;
 use crate::store::error::JournalError;
-use crate::store::rows::{self, Entry, Rendered, StoredEvent};
+use crate::store::rows::{self, Entry, RenderedEvent, StoredEvent};
 use std::sync::Arc;
 
 /// Rows that one read examines while a session is restored.
@@ -22,12 +22,17 @@ impl EventLog {
     }
 
     /// At most `limit` events after `after`. Getting fewer does not mean that there are no more.
-    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<Rendered>, Gone> {
+    pub fn read(&self, after: Seq, limit: usize) -> Result<Vec<RenderedEvent>, EventsGone> {
         self.read_within(after, limit, READ_BYTES)
     }
 
     /// Like [`Self::read`], with at most `most_bytes` of events; the first event is returned even if it is larger.
-    pub fn read_within(&self, after: Seq, limit: usize, most_bytes: u64) -> Result<Vec<Rendered>, Gone> {
+    pub fn read_within(
+        &self,
+        after: Seq,
+        limit: usize,
+        most_bytes: u64,
+    ) -> Result<Vec<RenderedEvent>, EventsGone> {
         let (first, committed, entries) = {
             let inner = self.state.inner.lock();
             if after >= inner.committed || limit == 0 {
@@ -65,8 +70,8 @@ impl EventLog {
         };
         match stored.first() {
             Some((seq, _)) if *seq == after + 1 => {}
-            Some((seq, _)) => return Err(Gone { first: *seq }),
-            None => return Err(Gone { first }),
+            Some((seq, _)) => return Err(EventsGone { first: *seq }),
+            None => return Err(EventsGone { first }),
         }
         Ok(stored.iter().map(|(seq, entry)| entry.render(*seq, &self.spill)).collect())
     }
@@ -79,9 +84,9 @@ impl EventLog {
             if after >= inner.committed {
                 return None;
             }
-            if let Some(place) = (after + 1).checked_sub(inner.first) {
-                let place = usize::try_from(place).ok()?;
-                return inner.tail.get(place).map(|entry| entry.size());
+            if let Some(index) = (after + 1).checked_sub(inner.first) {
+                let index = usize::try_from(index).ok()?;
+                return inner.tail.get(index).map(|entry| entry.size());
             }
         }
         let session = self.state.session;
@@ -106,7 +111,7 @@ impl EventLog {
             if let Some(charge) = &mut charge {
                 charge.shrink_to(0);
             }
-            let room = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
+            let reserve = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
                 (Some(charge), bytes) if overdraft == Overdraft::Refused => charge.try_grow(bytes),
                 (Some(charge), bytes) => {
                     charge.grow_anyway(bytes);
@@ -116,7 +121,14 @@ impl EventLog {
             };
             // The read lock is released before the events are parsed.
             let batch = self.core.read(|file, blobs| {
-                Ok(rows::read_batch(file, blobs, session, (after, until), (BATCH_EVENTS, READ_BYTES), room))
+                Ok(rows::read_batch(
+                    file,
+                    blobs,
+                    session,
+                    (after, until),
+                    (BATCH_EVENTS, READ_BYTES),
+                    reserve,
+                ))
             })??;
             after = batch.last;
             for (seq, json) in batch.events {
@@ -129,13 +141,13 @@ impl EventLog {
     }
 
     /// The event that ended the cell, if it is still kept.
-    pub fn finished(&self, cell: CellNumber) -> Option<Rendered> {
+    pub fn finished(&self, cell: CellNumber) -> Option<RenderedEvent> {
         let ends = |entry: &Entry| entry.cell == Some(cell) && entry.name == "cell_finished";
         let (found, in_file) = {
             let inner = self.state.inner.lock();
             let numbered = inner.tail.iter().enumerate().rev();
             let mut visible = numbered
-                .map(|(place, entry)| (inner.first + place as u64, entry))
+                .map(|(index, entry)| (inner.first + index as u64, entry))
                 .skip_while(|(seq, _)| *seq > inner.committed);
             let found = visible.find(|(_, entry)| ends(entry));
             (found.map(|(seq, entry)| (seq, Arc::clone(entry))), inner.first > 1)

@@ -27,7 +27,11 @@ fn what_there_is_no_memory_for_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (log, recorder) = recorder(folder.path(), 1000);
     let memory = crate::memory::Memory::new(Some(300_000), None);
-    log.charge_to(Principal::ANN, Arc::new(crate::store::account::Free), memory.pool(Principal::ANN));
+    log.charge_to(
+        Principal::ANN,
+        Arc::new(crate::store::account::UnlimitedAccount),
+        memory.pool(Principal::ANN),
+    );
     recorder.begin(1);
     for _ in 0..2 {
         let html = Value::String("z".repeat(200_000));

@@ -87,15 +87,15 @@ fn run(folder: &Path, crash_at: Option<String>) -> (bool, String) {
 }
 
 /// Checks what must be true no matter when the process died.
-fn check(folder: &Path, said: &str) {
+fn check(folder: &Path, output: &str) {
     let file = rusqlite::Connection::open(folder.join("journal.db")).unwrap();
     let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok");
     drop(file);
     let journal = Journal::open(folder).unwrap();
-    assert!(!said.contains("created") || journal.sessions().unwrap().len() == 1);
+    assert!(!output.contains("created") || journal.sessions().unwrap().len() == 1);
     let log = journal.log(SESSION).unwrap();
-    let visible = said.lines().filter_map(|line| line.strip_prefix("visible ")?.parse().ok());
+    let visible = output.lines().filter_map(|line| line.strip_prefix("visible ")?.parse().ok());
     let visible: u64 = visible.max().unwrap_or(0);
     assert!(log.newest() >= visible, "event {visible} was told and is lost");
     // `bodies` also checks that there are no gaps; a range of output that cannot be read would change the text.
@@ -119,12 +119,12 @@ fn whenever_the_process_dies_nothing_that_was_told_is_lost_and_nothing_is_twice(
             number += 1;
             assert!(number < 100, "the scenario never ends");
             let folder = tempfile::tempdir().unwrap();
-            let said;
-            (ended, said) = run(folder.path(), Some(format!("{number}:{side}")));
-            check(folder.path(), &said);
-            let (ended, said) = run(folder.path(), None);
-            assert!(ended, "after {number}:{side} it does not go on: {said}");
-            check(folder.path(), &said);
+            let output;
+            (ended, output) = run(folder.path(), Some(format!("{number}:{side}")));
+            check(folder.path(), &output);
+            let (ended, output) = run(folder.path(), None);
+            assert!(ended, "after {number}:{side} it does not go on: {output}");
+            check(folder.path(), &output);
             let log = Journal::open(folder.path()).unwrap().log(SESSION).unwrap();
             assert_eq!(
                 (log.finished(1).map(|event| event.seq), log.received(&sandbox())),

@@ -2,7 +2,7 @@ use serde_json::json;
 use std::time::SystemTime;
 
 use super::*;
-use crate::store::{Answered, Claim, JournalError, KEEP_REMOVED, KEY_LIFE, Tidied};
+use crate::store::{Answered, Claim, CleanupCounts, JournalError, KEEP_REMOVED, KEY_LIFE};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -49,14 +49,15 @@ async fn what_is_left_of_removed_sessions_goes_after_its_time() {
     let tidied = journal.tidy(now, KEEP_REMOVED).await.unwrap();
     // The session's large value was deleted together with the session; the one blob that is found in addition is the
     // draft.
-    assert_eq!(tidied, Tidied { sessions: 1, blobs: 1, keys: 0 });
-    assert_eq!(journal.tidy(now, KEEP_REMOVED).await.unwrap(), Tidied::default());
+    assert_eq!(tidied, CleanupCounts { sessions: 1, blobs: 1, keys: 0 });
+    assert_eq!(journal.tidy(now, KEEP_REMOVED).await.unwrap(), CleanupCounts::default());
     assert_eq!(blobs(), 2);
     assert!(!journal.spill_folder(old.id).exists() && journal.spill_folder(recent.id).exists());
     journal.close();
     let journal = Journal::open(folder.path()).unwrap();
-    let kept = [&old, &recent, &living].map(|session| bodies(&journal.log(session.id).unwrap()).len());
-    assert_eq!(kept, [0, 12_001, 12_001]);
+    let event_counts =
+        [&old, &recent, &living].map(|session| bodies(&journal.log(session.id).unwrap()).len());
+    assert_eq!(event_counts, [0, 12_001, 12_001]);
 }
 
 #[tokio::test]

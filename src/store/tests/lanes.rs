@@ -36,11 +36,13 @@ async fn a_user_who_has_too_much_in_the_queue_is_not_read_from() {
         flood.append(large());
     }
     assert!(flood.is_crowded() && same_user.is_crowded() && !other_user.is_crowded());
-    other_user.room().await;
-    let waits = tokio::time::timeout(Duration::from_millis(50), same_user.room()).await;
+    other_user.wait_for_room().await;
+    let waits = tokio::time::timeout(Duration::from_millis(50), same_user.wait_for_room()).await;
     assert!(waits.is_err(), "it waits");
     go.send(()).unwrap();
-    tokio::time::timeout(Duration::from_secs(20), same_user.room()).await.expect("there is room again");
+    tokio::time::timeout(Duration::from_secs(20), same_user.wait_for_room())
+        .await
+        .expect("there is room again");
     flood.flushed().await;
     assert!(!flood.is_crowded());
 }
@@ -74,12 +76,12 @@ async fn what_is_small_goes_before_what_is_large_of_others_and_each_log_keeps_it
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let order = order.lock().clone();
-    let place = |name: &str| order.iter().position(|found| *found == name).unwrap();
+    let position = |name: &str| order.iter().position(|found| *found == name).unwrap();
     assert_eq!(order.len(), 6, "{order:?}");
-    assert_eq!(place("somebody else's"), 0, "{order:?}");
+    assert_eq!(position("somebody else's"), 0, "{order:?}");
     assert!(
-        place("large 1") < place("large 2") && place("large 2") < place("small behind them"),
+        position("large 1") < position("large 2") && position("large 2") < position("small behind them"),
         "{order:?}"
     );
-    assert!(place("somebody else's large") < place("and after it"), "{order:?}");
+    assert!(position("somebody else's large") < position("and after it"), "{order:?}");
 }

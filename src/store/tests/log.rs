@@ -7,8 +7,8 @@ use super::*;
 use crate::memory::Memory;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::ids::SandboxId;
-use crate::store::account::Free;
-use crate::store::{AppliedFrame, Gone, JournalError, Overdraft};
+use crate::store::account::UnlimitedAccount;
+use crate::store::{AppliedFrame, EventsGone, JournalError, Overdraft};
 
 #[tokio::test]
 async fn numbers_have_no_gaps_however_many_append_at_once() {
@@ -36,22 +36,22 @@ async fn an_event_is_visible_only_when_it_is_committed() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(SessionId::fresh()).unwrap();
-    let held = journal.hold_writer();
-    let (told, tell) = mpsc::channel();
+    let writer_hold = journal.hold_writer();
+    let (sender, receiver) = mpsc::channel();
     let later = Arc::clone(&log);
     let seq = log.append_then(created("a"), None, move || {
-        let _ = told.send((later.newest(), seqs(&later, 0, 9)));
+        let _ = sender.send((later.newest(), seqs(&later, 0, 9)));
     });
     log.append(EventBody::Reset);
     log.close();
     let watch = log.watch();
     assert_eq!((seq, log.lag(), log.newest(), log.is_closed()), (1, 2, 0, false));
     assert_eq!(log.read(0, 10), Ok(Vec::new()));
-    assert!(tell.try_recv().is_err() && !watch.has_changed().unwrap());
-    drop(held);
+    assert!(receiver.try_recv().is_err() && !watch.has_changed().unwrap());
+    drop(writer_hold);
     log.settled(1).await;
     log.flushed().await;
-    assert_eq!(tell.recv().unwrap(), (1, vec![1]), "told after it is visible, before the next is");
+    assert_eq!(receiver.recv().unwrap(), (1, vec![1]), "told after it is visible, before the next is");
     assert_eq!(
         (log.newest(), log.is_closed(), bodies(&log)),
         (2, true, vec![created("a"), EventBody::Reset])
@@ -116,18 +116,18 @@ async fn a_journal_opened_again_has_everything_and_numbers_on() {
 async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
     let folder = tempfile::tempdir().unwrap();
     let session = SessionId::fresh();
-    let shown = |cell| EventBody::Display { cell, mime: serde_json::Map::new() };
+    let display = |cell| EventBody::Display { cell, mime: serde_json::Map::new() };
     {
         let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
         log.append(EventBody::Reset);
         for cell in 0..5 {
-            log.append(shown(cell));
+            log.append(display(cell));
         }
         log.append(EventBody::Frozen);
     }
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let told = |after, until| {
+    let told_seqs = |after, until| {
         let mut seqs = Vec::new();
         let take = |event: Event| {
             seqs.push(event.seq);
@@ -136,11 +136,11 @@ async fn what_was_printed_is_left_out_of_what_a_restart_reads() {
         log.each_event((after, until), Overdraft::Refused, take).unwrap();
         seqs
     };
-    assert_eq!((told(0, Seq::MAX), told(1, 6), told(0, 1)), (vec![1, 7], vec![], vec![1]));
-    log.append(shown(9));
+    assert_eq!((told_seqs(0, Seq::MAX), told_seqs(1, 6), told_seqs(0, 1)), (vec![1, 7], vec![], vec![1]));
+    log.append(display(9));
     log.append(EventBody::Thawed);
     log.flushed().await;
-    assert_eq!(told(7, Seq::MAX), [9]);
+    assert_eq!(told_seqs(7, Seq::MAX), [9]);
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn what_is_read_again_is_in_memory_one_batch_at_a_time_and_charged() {
     }
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = Memory::default();
-    log.charge_to(USER, Arc::new(Free), memory.pool(USER));
+    log.charge_to(USER, Arc::new(UnlimitedAccount), memory.pool(USER));
     let (mut most, mut events) = (0, 0);
     let take = |_: Event| {
         most = memory.taken(USER).0.max(most);
@@ -282,10 +282,10 @@ async fn the_end_of_a_cell_is_found_in_memory_and_in_the_file() {
     let session = SessionId::fresh();
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let held = journal.hold_writer();
+    let writer_hold = journal.hold_writer();
     log.append(finished(1));
     assert_eq!(log.finished(1), None);
-    drop(held);
+    drop(writer_hold);
     log.append(started(2));
     log.flushed().await;
     assert_eq!((log.finished(1).map(|event| event.seq), log.finished(2)), (Some(1), None));
@@ -302,12 +302,12 @@ async fn frames_are_received_when_their_effect_is_committed() {
     let applied = |sandbox: &SandboxId, received| AppliedFrame { sandbox: sandbox.clone(), received };
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
-    let held = journal.hold_writer();
+    let writer_hold = journal.hold_writer();
     log.append_applied(EventBody::Reset, applied(&one, 7));
     log.append_then(EventBody::Reset, Some(applied(&one, 5)), || {});
     log.append_intent_then(Full, EventBody::Reset, None, Some(applied(&two, 2)), || {});
     assert_eq!(log.received(&one), 0);
-    drop(held);
+    drop(writer_hold);
     log.flushed().await;
     assert_eq!([&one, &two, &three].map(|sandbox| log.received(sandbox)), [7, 2, 0]);
     journal.close();
@@ -322,11 +322,11 @@ async fn a_batch_with_an_intent_is_committed_fully_and_others_are_not() {
     let log = journal.log(SessionId::fresh()).unwrap();
     log.append(EventBody::Reset);
     log.flushed().await;
-    let held = journal.hold_writer();
+    let writer_hold = journal.hold_writer();
     log.append(EventBody::Reset);
     log.append_intent_then(Full, EventBody::Reset, None, None, || {});
     log.append(EventBody::Reset);
-    drop(held);
+    drop(writer_hold);
     log.flushed().await;
     log.append(EventBody::Reset);
     log.flushed().await;
@@ -357,10 +357,10 @@ async fn what_is_appended_together_is_committed_together_and_in_its_order() {
     let batches = journal.core.queue.batches.lock().clone();
     assert_eq!(batches, [(Full, 1), (Normal, 3), (Normal, 1)]);
     // A journal that is closed meanwhile tells those who wait.
-    let held = log.together();
+    let together = log.together();
     log.append(started(5));
     journal.close();
-    drop(held);
+    drop(together);
     log.flushed().await;
     assert!(log.is_closed());
 }
@@ -370,7 +370,7 @@ async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let session = SessionId::fresh();
-    let held = journal.hold_writer();
+    let writer_hold = journal.hold_writer();
     let log = journal.log(session).unwrap();
     assert_eq!(
         (log.append(EventBody::Reset), journal.log(session).unwrap().append(EventBody::Reset)),
@@ -380,7 +380,7 @@ async fn two_handles_of_a_session_are_one_log_also_over_a_drop() {
     // The two events are not in the file yet; only the queue holds them.
     let log = journal.log(session).unwrap();
     assert_eq!(log.append(EventBody::Reset), 3);
-    drop(held);
+    drop(writer_hold);
     log.flushed().await;
     assert_eq!(bodies(&log).len(), 3);
 }
@@ -393,7 +393,7 @@ async fn events_that_were_deleted_are_said_to_be_gone() {
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(session).unwrap();
     journal.forget(session).await.unwrap();
-    assert_eq!(log.read(0, 1), Err(Gone { first: 6 }));
+    assert_eq!(log.read(0, 1), Err(EventsGone { first: 6 }));
     assert_eq!(log.read(5, 1), Ok(Vec::new()));
 }
 
@@ -422,14 +422,14 @@ async fn the_last_handle_may_be_dropped_by_a_callback() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(SessionId::fresh()).unwrap();
-    let (told, tell) = mpsc::channel();
-    let held = journal.hold_writer();
+    let (sender, receiver) = mpsc::channel();
+    let writer_hold = journal.hold_writer();
     let last = Arc::clone(&log);
     log.append_then(EventBody::Reset, None, move || {
         drop(last);
-        let _ = told.send(());
+        let _ = sender.send(());
     });
     drop((log, journal));
-    drop(held);
-    tell.recv_timeout(PATIENCE).unwrap();
+    drop(writer_hold);
+    receiver.recv_timeout(PATIENCE).unwrap();
 }

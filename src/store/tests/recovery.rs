@@ -138,8 +138,8 @@ async fn what_was_cut_is_still_counted_after_a_restart() {
     let record = recorder.finish(1);
     log.flushed().await;
     assert_eq!(record.dropped_bytes, 500 + 5 + 6 + 7);
-    let shown = "begin ".len() + "the end".len();
-    assert_eq!(record.captured.stdout_cut, (6 + 500 + 990 + 10 + 7 - shown) as u64);
+    let visible = "begin ".len() + "the end".len();
+    assert_eq!(record.captured.stdout_cut, (6 + 500 + 990 + 10 + 7 - visible) as u64);
     assert_eq!(record.captured.stderr_cut, 5);
     assert!(record.captured.stdout.starts_with("begin ") && record.captured.stdout.ends_with("the end"));
     let cuts = bodies(&log).iter().filter(|body| matches!(body, EventBody::OutputCut { cell: 1 })).count();
@@ -176,12 +176,12 @@ async fn a_frame_in_several_events_is_committed_whole() {
     recorder.begin(1);
     out(&recorder, b"a", 1);
     log.flushed().await;
-    let held = journal.hold_writer();
+    let writer_hold = journal.hold_writer();
     // The first output waits for the second; together they are more than one event holds.
     recorder.hold_back();
     out(&recorder, &vec![b'y'; 65_000], 2);
     out(&recorder, "ä".repeat(32_000).as_bytes(), 3);
-    drop(held);
+    drop(writer_hold);
     log.flushed().await;
     let batches = journal.core.queue.batches.lock().clone();
     assert_eq!(batches.last().map(|(_, commands)| *commands), Some(1), "{batches:?}");
@@ -196,14 +196,18 @@ async fn what_a_cell_had_shown_before_is_charged_until_it_ends() {
     let old = first(folder.path(), session);
     old.1.append(started(1));
     old.2.begin(1);
-    let shown = Map::from_iter([("text/plain".to_owned(), json!("x".repeat(1_000)))]);
-    old.2.display(1, shown, 1);
+    let mime = Map::from_iter([("text/plain".to_owned(), json!("x".repeat(1_000)))]);
+    old.2.display(1, mime, 1);
     old.1.flushed().await;
     old.0.close();
     drop(old);
     let log = Journal::open(folder.path()).unwrap().log(session).unwrap();
     let memory = crate::memory::Memory::default();
-    log.charge_to(Principal::ANN, Arc::new(crate::store::account::Free), memory.pool(Principal::ANN));
+    log.charge_to(
+        Principal::ANN,
+        Arc::new(crate::store::account::UnlimitedAccount),
+        memory.pool(Principal::ANN),
+    );
     let spill = Spill::open(log.spill_folder(), SPILL).unwrap();
     let recorder = Recorder::recover(Arc::clone(&log), spill, CAPS, Some(sandbox()), &[1]).unwrap();
     assert!(memory.taken(Principal::ANN).0 >= 1_000, "{:?}", memory.taken(Principal::ANN));

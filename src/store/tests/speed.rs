@@ -27,13 +27,13 @@ async fn appending_is_quick() {
     for durability in [Durability::Normal, Durability::Full] {
         let mut times: Vec<Duration> = (0..FEW)
             .map(|_| {
-                let (told, tell) = mpsc::channel();
+                let (latency_sender, latencies) = mpsc::channel();
                 let since = Instant::now();
                 let on_commit = move || {
-                    let _ = told.send(since.elapsed());
+                    let _ = latency_sender.send(since.elapsed());
                 };
                 log.append_intent_then(durability, EventBody::Reset, None, None, on_commit);
-                let time = tell.recv_timeout(PATIENCE).unwrap();
+                let time = latencies.recv_timeout(PATIENCE).unwrap();
                 // Commits are spread out, as those of cells are: the writer sleeps in between.
                 std::thread::sleep(Duration::from_millis(1));
                 time

@@ -61,11 +61,14 @@ impl Tool for FileReader {
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         Box::pin(async move {
             let Arguments { file_path, encoding, max_size_mb } = read(arguments)?;
-            let shown = file_path.escape_debug().to_string();
+            let printable_path = file_path.escape_debug().to_string();
             let most = max_size_mb.min(MAX_SIZE_MB) * MIB;
             let found = context.port()?.read_file(file_path, most).await.map_err(|problem| {
                 if problem.code == Code::NoSuchFile {
-                    return failure("failed", format!("the file `{shown}` does not exist in the workspace"));
+                    return failure(
+                        "failed",
+                        format!("the file `{printable_path}` does not exist in the workspace"),
+                    );
                 }
                 as_failure(problem)
             })?;
@@ -75,7 +78,7 @@ impl Tool for FileReader {
                     Ok(ToolOutput::Text(format!("File contents ({} chars):\n{text}", text.chars().count())))
                 }
                 FileRead::TooLarge { bytes, lines } => Ok(ToolOutput::Text(format!(
-                    "The file `{shown}` is larger than {max_size_mb} MB. It has {lines} lines and {bytes} bytes."
+                    "The file `{printable_path}` is larger than {max_size_mb} MB. It has {lines} lines and {bytes} bytes."
                 ))),
             }
         })

@@ -6,14 +6,14 @@ use super::model::{PlanNode, PlanTree};
 use super::words::Words;
 use crate::protocol::ask::Language;
 
-type Placed<'a> = BTreeMap<&'a str, (&'a PlanNode, Option<&'a PlanNode>)>;
+type NodesByName<'a> = BTreeMap<&'a str, (&'a PlanNode, Option<&'a PlanNode>)>;
 
 /// One line for added tasks, one for removed tasks, and one for each task that changed its status or parent. Never
 /// empty.
 pub fn changes(old: &PlanTree, new: &PlanTree, language: Language) -> Vec<String> {
     let (before, after, words) = (placed(old), placed(new), Words(language));
     let mut lines = Vec::new();
-    let missing_in = |there: &Placed, tree: &PlanTree| {
+    let missing_in = |there: &NodesByName, tree: &PlanTree| {
         let missing = |(node, _): &(&PlanNode, _)| !there.contains_key(node.id());
         let names: Vec<String> =
             tree.walk().into_iter().filter(missing).map(|(node, _)| node.task_name.clone()).collect();
@@ -47,7 +47,7 @@ pub fn changes(old: &PlanTree, new: &PlanTree, language: Language) -> Vec<String
     lines
 }
 
-fn placed(tree: &PlanTree) -> Placed<'_> {
+fn placed(tree: &PlanTree) -> NodesByName<'_> {
     tree.walk().into_iter().map(|(node, parent)| (node.id(), (node, parent))).collect()
 }
 

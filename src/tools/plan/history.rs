@@ -72,10 +72,10 @@ impl PlanHistory {
 /// The report to the model about the version that it submitted.
 pub fn plan_report(plan: &PlanVersion, language: Language) -> String {
     let words = Words(language);
-    let (changed, shown) = (words.changes_heading(), words.plan_heading());
+    let (changes_heading, plan_heading) = (words.changes_heading(), words.plan_heading());
     let statistics = Value::Object(plan.statistics.clone());
     format!(
-        "{changed}\n{}\n\n{shown}\n{}\n\nstatus_statistics: {statistics}",
+        "{changes_heading}\n{}\n\n{plan_heading}\n{}\n\nstatus_statistics: {statistics}",
         plan.changes.join("\n"),
         plan.markdown
     )

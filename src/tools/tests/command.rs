@@ -54,12 +54,12 @@ async fn nothing_goes_through_a_shell() {
 #[tokio::test]
 async fn with_an_output_schema_json_comes_out_as_a_value() {
     let output = Some(json!({"type": "object", "required": ["x"]}));
-    let typed = CommandTool { output, ..tool(&["cat"]) };
-    let value = run(typed.clone(), json!({"x": [1]}), MemoryPort::default()).await;
+    let json_tool = CommandTool { output, ..tool(&["cat"]) };
+    let value = run(json_tool.clone(), json!({"x": [1]}), MemoryPort::default()).await;
     assert_eq!(value, Ok(ToolOutput::Value(json!({"x": [1]}))));
-    let wrong = run(typed.clone(), json!({}), MemoryPort::default()).await.unwrap_err();
+    let wrong = run(json_tool.clone(), json!({}), MemoryPort::default()).await.unwrap_err();
     assert!(wrong.message.contains("not as promised:\n- `/x`: "), "{wrong:?}");
-    let no_json = CommandTool { argv: vec!["echo".into(), "hello".into()], ..typed };
+    let no_json = CommandTool { argv: vec!["echo".into(), "hello".into()], ..json_tool };
     assert!(run_here(no_json).await.unwrap_err().message.contains("did not print JSON"));
 }
 

@@ -44,14 +44,14 @@ fn ready<T: Send + 'static>(value: Result<T, Problem>) -> PortFuture<T> {
 }
 
 pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
-    let shown = value.ok().map(|repr| json!({"repr": repr, "type": "str"}));
+    let result_json = value.ok().map(|repr| json!({"repr": repr, "type": "str"}));
     let exception = value.err().map(
         |text| json!({"type": "NameError", "value": text, "repr": "NameError()", "traceback": "Traceback …"}),
     );
     let status = if value.is_ok() { ("success", "ok") } else { ("failure", "exception") };
     serde_json::from_value(json!({
         "cell": 1, "mode": "main", "status": status.0, "reason": status.1, "exit_code": 0, "code": code,
-        "timeout_s": 1.0, "stdout": "", "stderr": "", "output": [], "result": shown, "displays": [],
+        "timeout_s": 1.0, "stdout": "", "stderr": "", "output": [], "result": result_json, "displays": [],
         "artifacts": [], "exception": exception, "duration_ms": 1.0,
         "truncated": {"stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false},
         "state": {"kind": "kept"},

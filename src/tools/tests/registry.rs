@@ -55,8 +55,8 @@ fn exec_code_is_off_by_default_and_there_when_it_is_asked_for() {
     assert!(!registry.narrowed(&Allowed::All).unwrap().names().contains(&"exec_code".to_owned()));
     let narrowed = registry.narrowed(&Allowed::only(["exec_code"])).unwrap();
     assert_eq!(narrowed.names(), ["exec_code"]);
-    let told = narrowed.model_tools(Language::English);
-    assert!(told[0].parameters["properties"]["code"].is_object(), "{told:?}");
+    let tools = narrowed.model_tools(Language::English);
+    assert!(tools[0].parameters["properties"]["code"].is_object(), "{tools:?}");
 }
 
 #[test]
@@ -100,12 +100,12 @@ fn a_tool_that_is_not_as_it_says_is_found_when_it_is_added() {
 #[test]
 fn every_tool_that_is_told_of_can_be_called_and_the_other_way_round() {
     let registry = Registry::built_in().unwrap();
-    let told: Vec<String> =
+    let names: Vec<String> =
         registry.model_tools(Language::English).into_iter().map(|tool| tool.name).collect();
     let specs: Vec<String> = registry.specs().into_iter().map(|spec| spec.name).collect();
-    assert_eq!((&told, &specs), (&registry.names(), &registry.names()));
+    assert_eq!((&names, &specs), (&registry.names(), &registry.names()));
     let port = Arc::new(MemoryPort::default());
-    for name in told {
+    for name in names {
         let refused = registry.call(&name, Map::new(), Caller::Model, context(&port)).err().unwrap();
         assert_eq!(refused.code, "bad_arguments", "{name}");
     }
@@ -152,9 +152,9 @@ fn a_tool_without_a_description_says_so() {
 
 #[test]
 fn an_unknown_tool_is_answered_with_the_known_ones() {
-    let said = failure_of("weather\u{1b}", json!({}));
-    assert!(said.starts_with("unknown_tool: there is no tool `weather\\u{1b}`"), "{said}");
-    assert!(said.contains("execute_python_code, file_reader"), "{said}");
+    let failure = failure_of("weather\u{1b}", json!({}));
+    assert!(failure.starts_with("unknown_tool: there is no tool `weather\\u{1b}`"), "{failure}");
+    assert!(failure.contains("execute_python_code, file_reader"), "{failure}");
     let registry = Registry::built_in().unwrap();
     let error = registry.narrowed(&Allowed::only(["weather"])).err().unwrap().to_string();
     assert!(error.contains("`weather`") && error.contains("ask, compute_with_python"), "{error}");
@@ -164,22 +164,22 @@ fn an_unknown_tool_is_answered_with_the_known_ones() {
 
 #[test]
 fn wrong_arguments_are_told_with_their_path_what_is_there_and_what_should_be() {
-    let said = failure_of("execute_python_code", json!({"timeout": "soon", "extra": 1}));
+    let failure = failure_of("execute_python_code", json!({"timeout": "soon", "extra": 1}));
     for part in [
         "`/tool_call_purpose`: is required, but missing",
         "`/python_code_snippet`: is required, but missing",
         "`/timeout`: expected integer, got \"soon\"",
         "`/extra`: there is no such field",
     ] {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(failure.contains(part), "{part} in {failure}");
     }
     let plan = json!({PURPOSE: "p", "recursive_plan_tree": {"core_goal": "g", "tree_nodes": [
         {"task_name": "a", "children": [{"task_name": "b", "status": "done"}]}]}});
-    let said = failure_of("recursive_plan_tree_todo", plan);
-    assert!(said.contains("/recursive_plan_tree/tree_nodes/0/children"), "{said}");
+    let failure = failure_of("recursive_plan_tree_todo", plan);
+    assert!(failure.contains("/recursive_plan_tree/tree_nodes/0/children"), "{failure}");
     let many = json!({PURPOSE: 5, "timeout": "x".repeat(100_000)});
-    let said = failure_of("execute_python_code", many);
-    assert!(said.len() < 2_000 && said.contains("expected string"), "{said}");
+    let failure = failure_of("execute_python_code", many);
+    assert!(failure.len() < 2_000 && failure.contains("expected string"), "{failure}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use crate::cli::failure::Failure;
 use crate::cli::render::block::{Block, Section};
-use crate::cli::scratch::scratch_folder;
+use crate::cli::temporary_folder::scratch_folder;
 use crate::protocol::ask::{Approval, Decision, DefaultDecision, Subject};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases;
@@ -148,8 +148,8 @@ pub(in crate::cli) mod tests {
             Some(Choice::Decided(Decision::Reject { reason }))
         );
         assert_eq!(choice(&code, "t"), Some(Choice::Tell));
-        let told = Decision::Respond { text: "use pandas".into() };
-        assert_eq!(choice(&code, "tell use pandas"), Some(Choice::Decided(told)));
+        let response = Decision::Respond { text: "use pandas".into() };
+        assert_eq!(choice(&code, "tell use pandas"), Some(Choice::Decided(response)));
         for unclear in ["", "\n", "y", "accept it all", "x"] {
             assert_eq!(choice(&code, unclear), None, "{unclear:?}");
         }

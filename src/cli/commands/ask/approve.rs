@@ -137,10 +137,10 @@ fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Fai
 
 /// Asks until there is a decision; none at the end of input.
 async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decision>, Failure> {
-    let mut typed = LineReader::default();
-    typed.forget_stale();
+    let mut input = LineReader::default();
+    input.forget_stale();
     loop {
-        let Some(line) = answer(context, &mut typed, question(&approval.subject)).await? else {
+        let Some(line) = answer(context, &mut input, question(&approval.subject)).await? else {
             return Ok(None);
         };
         match (choice(&approval.subject, &line), &approval.subject) {
@@ -150,7 +150,7 @@ async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decisi
                 None => context.screen.note("nothing was changed")?,
             },
             (Some(Choice::Tell), _) => {
-                let Some(text) = answer(context, &mut typed, "what to tell the model > ").await? else {
+                let Some(text) = answer(context, &mut input, "what to tell the model > ").await? else {
                     return Ok(None);
                 };
                 if !text.trim().is_empty() {
@@ -164,11 +164,11 @@ async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decisi
 
 async fn answer(
     context: &mut Context,
-    typed: &mut LineReader,
+    input: &mut LineReader,
     question: &str,
 ) -> Result<Option<String>, Failure> {
     context.screen.prompt(question)?;
-    let line = typed.line().await?;
+    let line = input.line().await?;
     if line.is_some() {
         context.screen.was_answered();
     }

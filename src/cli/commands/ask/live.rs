@@ -56,8 +56,8 @@ impl LiveView {
     }
 
     /// Whether the model's last text is the answer, so that the person has seen it already.
-    pub fn has_told(&self, answer: &str) -> bool {
-        !answer.trim().is_empty() && self.speech.told().trim() == answer.trim()
+    pub fn has_shown(&self, answer: &str) -> bool {
+        !answer.trim().is_empty() && self.speech.shown_text().trim() == answer.trim()
     }
 
     /// `thinking · 1234 tokens`, for the spinner.
@@ -175,7 +175,7 @@ impl LiveView {
             blocks.extend(self.flow(section, &words));
         }
         // The text of a reply ends with a line break, so that the spinner has a line of its own.
-        if !self.speech.told().is_empty() && !self.speech.told().ends_with('\n') {
+        if !self.speech.shown_text().is_empty() && !self.speech.shown_text().ends_with('\n') {
             blocks.push(Block::Flow("\n".to_owned()));
         }
         if let Some(refusal) = &reply.refusal {
@@ -256,9 +256,9 @@ fn tell(event: &EventBody) -> Vec<Block> {
     event
         .sentence()
         .into_iter()
-        .filter_map(|told| match told.severity {
-            Severity::Warning => Some(Block::Warning(told.text)),
-            Severity::Notice => Some(Block::Note(told.text)),
+        .filter_map(|sentence| match sentence.severity {
+            Severity::Warning => Some(Block::Warning(sentence.text)),
+            Severity::Notice => Some(Block::Note(sentence.text)),
             Severity::Progress => None,
         })
         .collect()

@@ -15,7 +15,7 @@ const TAGS: [&str; 2] = ["pip-dependencies-to-install", "execution-code"];
 pub(in crate::cli) struct Speech {
     state: State,
     /// The text that was shown so far.
-    told: String,
+    shown_text: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,25 +46,28 @@ impl Speech {
             }
             _ => text,
         };
-        self.told.push_str(words);
+        self.shown_text.push_str(words);
         (!words.is_empty()).then(|| words.to_owned())
     }
 
-    pub fn told(&self) -> &str {
-        &self.told
+    pub fn shown_text(&self) -> &str {
+        &self.shown_text
     }
 
     /// The part that is still to be shown when the whole reply is there.
     pub fn rest(&mut self, dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
         let (section, words) = spoken(dialect, reply)?;
         let words = words.trim();
-        let rest =
-            words.strip_prefix(self.told.trim_end()).unwrap_or(if self.told.is_empty() { words } else { "" });
+        let rest = words.strip_prefix(self.shown_text.trim_end()).unwrap_or(if self.shown_text.is_empty() {
+            words
+        } else {
+            ""
+        });
         if rest.trim().is_empty() {
             return None;
         }
         let rest = rest.to_owned();
-        self.told.push_str(&rest);
+        self.shown_text.push_str(&rest);
         Some((section, rest))
     }
 }
@@ -126,7 +129,7 @@ mod tests {
     use crate::protocol::chat::{Role, ToolCall};
 
     /// The text that was shown while the pieces came, and the text shown at the end.
-    fn heard(dialect: Dialect, pieces: &[&str]) -> (String, String) {
+    fn streamed(dialect: Dialect, pieces: &[&str]) -> (String, String) {
         let mut speech = Speech::default();
         let live: String = pieces.iter().filter_map(|piece| speech.hear(dialect, piece)).collect();
         let reply = Message::new(Role::Assistant, pieces.concat());
@@ -137,7 +140,7 @@ mod tests {
     #[test]
     fn plain_words_are_shown_as_they_come() {
         assert_eq!(
-            heard(Dialect::ToolCalls, &[" \n", "It is", " 4 < 5."]),
+            streamed(Dialect::ToolCalls, &[" \n", "It is", " 4 < 5."]),
             ("It is 4 < 5.".into(), String::new())
         );
     }
@@ -145,19 +148,19 @@ mod tests {
     #[test]
     fn json_is_held_until_its_thought_is_known() {
         let pieces = ["{\"thought\": \"I add", ".\", \"action\": \"execute_code\", \"code\": \"1+1\"}"];
-        assert_eq!(heard(Dialect::JsonAction, &pieces), (String::new(), "Thought: I add.".into()));
+        assert_eq!(streamed(Dialect::JsonAction, &pieces), (String::new(), "Thought: I add.".into()));
         let fenced = ["```json\n{\"current_state\": \"so far\", \"function\": {}}\n```"];
-        assert_eq!(heard(Dialect::NextStep, &fenced), (String::new(), "Thought: so far".into()));
-        assert_eq!(heard(Dialect::NextStep, &["no idea"]), (String::new(), "Model: no idea".into()));
-        assert_eq!(heard(Dialect::ToolCalls, &["{\"answer\"", ": 1}"]), (String::new(), String::new()));
+        assert_eq!(streamed(Dialect::NextStep, &fenced), (String::new(), "Thought: so far".into()));
+        assert_eq!(streamed(Dialect::NextStep, &["no idea"]), (String::new(), "Model: no idea".into()));
+        assert_eq!(streamed(Dialect::ToolCalls, &["{\"answer\"", ": 1}"]), (String::new(), String::new()));
     }
 
     #[test]
     fn words_around_tags_are_shown_without_them() {
         let pieces = ["I will", " add.\n<exec", "ution-code>1 < 2</execution-code>\nDone."];
-        assert_eq!(heard(Dialect::XmlTags, &pieces).0, "I will add.\n");
-        assert_eq!(heard(Dialect::XmlTags, &pieces).1.trim_end(), "Model: \n\nDone.");
-        assert_eq!(heard(Dialect::XmlTags, &["<execution-code>1+1"]), (String::new(), String::new()));
+        assert_eq!(streamed(Dialect::XmlTags, &pieces).0, "I will add.\n");
+        assert_eq!(streamed(Dialect::XmlTags, &pieces).1.trim_end(), "Model: \n\nDone.");
+        assert_eq!(streamed(Dialect::XmlTags, &["<execution-code>1+1"]), (String::new(), String::new()));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Map, Value};
 
-use super::watch::{Watched, watch};
+use super::watch::{WatchEnd, watch};
 use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
@@ -164,10 +164,10 @@ async fn ask_in(
         context.screen.note(&model_line(model))?;
     }
     match watch(context, client, session, &view, stops).await? {
-        Watched::Left(code) => Ok(code),
-        Watched::Ended { end, told } => {
+        WatchEnd::Left(code) => Ok(code),
+        WatchEnd::Ended { end, is_shown } => {
             if !context.json {
-                show_end(&mut context.screen, &end, told)?;
+                show_end(&mut context.screen, &end, is_shown)?;
             }
             Ok(ask_exit_code(end.outcome))
         }
@@ -176,13 +176,13 @@ async fn ask_in(
 
 /// Writes the answer to stdout and everything else about the end to stderr. An answer that was already shown on
 /// the same terminal is not repeated.
-pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, told: bool) -> Result<(), Failure> {
+pub(in crate::cli) fn show_end(screen: &mut Screen, end: &AskEnd, is_shown: bool) -> Result<(), Failure> {
     let tally = format!("{}, {} tokens", phrases::steps(end.steps), end.usage.total());
     if let Some(why) = phrases::why_unanswered(end) {
         screen.error(&why)?;
         return screen.note(&tally);
     }
-    if told && end.value.is_none() && screen.is_one_terminal() {
+    if is_shown && end.value.is_none() && screen.is_one_terminal() {
         return screen.show(&Block::Head(Section::Answer, format!("· above · {tally}")));
     }
     screen.show(&Block::Head(Section::Answer, format!("· {tally}")))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::live::LiveView;
-use crate::cli::client::follow::Trail;
+use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::ask::approval::{self, Choice, choice, edited, question};
@@ -24,10 +24,10 @@ const SPINNER: [char; 8] = ['⣷', '⣯', '⣟', '⡿', '⢿', '⣻', '⣽', '�
 const TICK: Duration = Duration::from_millis(120);
 
 /// Why this command stopped watching.
-pub(in crate::cli) enum Watched {
+pub(in crate::cli) enum WatchEnd {
     Ended {
         end: Box<AskEnd>,
-        told: bool,
+        is_shown: bool,
     },
     /// A signal ended the watching; the ask may continue. The exit code says which signal.
     Left(u8),
@@ -40,19 +40,19 @@ pub(in crate::cli) async fn watch(
     session: &SessionKey,
     view: &AskView,
     stops: &mut Stops,
-) -> Result<Watched, Failure> {
+) -> Result<WatchEnd, Failure> {
     let hint = format!(
         "as long as its session is there, `belljar wait -s {session} --ask {}` shows its end",
         view.ask
     );
     let mut watcher = Watcher::new(context, client, view);
-    let mut trail = Trail::after(view.events_after);
+    let mut trail = StreamPosition::after(view.events_after);
     let mut cancelled = false;
     let mut events = None;
     loop {
         let Some(stream) = &mut events else {
             events = tokio::select! {
-                code = stops.next() => return Ok(Watched::Left(code)),
+                code = stops.next() => return Ok(WatchEnd::Left(code)),
                 resumed = trail.resume(client, session, &hint) => Some(resumed?),
             };
             continue;
@@ -60,7 +60,7 @@ pub(in crate::cli) async fn watch(
         let event = tokio::select! {
             code = stops.next() => {
                 if cancelled || code == exit::TERMINATED {
-                    return Ok(Watched::Left(code));
+                    return Ok(WatchEnd::Left(code));
                 }
                 cancelled = true;
                 watcher.cancel(&format!("/v1/sessions/{session}/asks/{}/cancel", view.ask)).await?;
@@ -91,8 +91,8 @@ pub(in crate::cli) async fn watch(
         }
         match event.body {
             EventBody::AskFinished { end, .. } => {
-                let told = end.answer.as_deref().is_some_and(|answer| watcher.live.has_told(answer));
-                return Ok(Watched::Ended { end, told });
+                let is_shown = end.answer.as_deref().is_some_and(|answer| watcher.live.has_shown(answer));
+                return Ok(WatchEnd::Ended { end, is_shown });
             }
             EventBody::SessionRemoved => {
                 return Err(Failure::new("the ask ended with its session").hint(format!(
@@ -106,7 +106,7 @@ pub(in crate::cli) async fn watch(
 }
 
 /// Approvals that are not decided yet; this terminal asks about the first one.
-struct Desk {
+struct ApprovalDesk {
     staffed: bool,
     waiting: VecDeque<Approval>,
     /// Ids of the approvals that nested asks waited for at the latest event; some may be decided since.
@@ -115,7 +115,7 @@ struct Desk {
     wants_words: bool,
 }
 
-impl Desk {
+impl ApprovalDesk {
     fn is_asking(&self) -> bool {
         self.staffed && !self.waiting.is_empty()
     }
@@ -139,7 +139,7 @@ struct Watcher<'a> {
     context: &'a mut Context,
     client: &'a Client,
     live: LiveView,
-    desk: Desk,
+    desk: ApprovalDesk,
     lines: LineReader,
     began: Instant,
     ticks: Interval,
@@ -151,7 +151,8 @@ impl<'a> Watcher<'a> {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let staffed = !context.json && context.screen.is_watched() && std::io::stdin().is_terminal();
-        let desk = Desk { staffed, waiting: VecDeque::new(), within: BTreeSet::new(), wants_words: false };
+        let desk =
+            ApprovalDesk { staffed, waiting: VecDeque::new(), within: BTreeSet::new(), wants_words: false };
         Self {
             context,
             client,

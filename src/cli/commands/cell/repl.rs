@@ -19,7 +19,7 @@ use crate::protocol::problem::Code;
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
 
 use self::command::Command;
-use self::editor::{LineEditor, Typed};
+use self::editor::{LineEditor, ReplInput};
 use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
@@ -68,7 +68,7 @@ impl Repl {
         if terminal {
             context.screen.note(&format!("session `{key}`; `:help` for help, Ctrl-D to leave"))?;
         }
-        let talk = Talk {
+        let talk = ReplDialog {
             client,
             session: key,
             timeout_s: None,
@@ -100,7 +100,7 @@ impl Repl {
 }
 
 /// The dialog between a person and a session.
-struct Talk {
+struct ReplDialog {
     client: Client,
     session: SessionKey,
     /// The time limit of each cell; none for the session's own.
@@ -110,17 +110,17 @@ struct Talk {
     stops: Stops,
 }
 
-impl Talk {
+impl ReplDialog {
     async fn run(mut self, context: &mut Context, mut editor: LineEditor) -> Result<u8, Failure> {
         loop {
             editor.set_names(self.names().await);
             context.screen.end_line(Stream::Stdout)?;
             context.screen.end_line(Stream::Stderr)?;
             let text = match editor.read(&mut self.stops).await? {
-                Typed::Cell(text) => text,
-                Typed::Nothing => continue,
-                Typed::Terminated(code) => return Ok(code),
-                Typed::End => break,
+                ReplInput::Cell(text) => text,
+                ReplInput::Nothing => continue,
+                ReplInput::Terminated(code) => return Ok(code),
+                ReplInput::End => break,
             };
             // The words that leave Python's own prompt leave this one, too.
             if matches!(text.trim(), "exit" | "exit()" | "quit" | "quit()") {

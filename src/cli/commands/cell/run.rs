@@ -113,7 +113,7 @@ fn name_file(result: &mut ExecutionResult, file: &str) {
 pub(in crate::cli) struct ThrowAway {
     pub name: SessionKey,
     /// If this process is killed, the connection closes, and the daemon removes the session.
-    _held: Events,
+    _hold_stream: Events,
 }
 
 impl ThrowAway {
@@ -121,12 +121,12 @@ impl ThrowAway {
         let new = NewSession { ephemeral: true, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
-            Ok(held) => {
+            Ok(hold_stream) => {
                 // Weaker isolation than usual is never used silently.
                 if session.backend != Backend::Docker && !context.json {
                     context.screen.note(&made_of(&session))?;
                 }
-                Ok(Self { name: session.name.into(), _held: held })
+                Ok(Self { name: session.name.into(), _hold_stream: hold_stream })
             }
             Err(failure) => {
                 let _ = client.delete(&format!("/v1/sessions/{}?wait=true", session.id)).await;

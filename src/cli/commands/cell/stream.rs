@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cli::client::follow::Trail;
+use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::context::Context;
@@ -58,7 +58,7 @@ pub(in crate::cli) async fn stream(
         events = client.events(&path, Some(cell)) => events?,
     };
     let mut interrupted = false;
-    let mut seen: Option<Seen> = None;
+    let mut seen: Option<CellProgress> = None;
     loop {
         let event = tokio::select! {
             code = stops.next() => {
@@ -91,7 +91,7 @@ pub(in crate::cli) async fn stream(
             }
         };
         let Some(cell) = event.body.cell().or(seen.as_ref().map(|seen| seen.cell)) else { continue };
-        let seen = seen.get_or_insert(Seen { cell, trail: Trail::after(event.seq) });
+        let seen = seen.get_or_insert(CellProgress { cell, trail: StreamPosition::after(event.seq) });
         seen.trail.saw(event.seq);
         // A resumed stream has the events of the whole session.
         if event.body.cell() != Some(seen.cell) && !event.body.befalls_session() {
@@ -106,7 +106,7 @@ pub(in crate::cli) async fn stream(
 }
 
 /// The cell that the stream is about, and how far the stream has been read.
-struct Seen {
+struct CellProgress {
     cell: CellNumber,
-    trail: Trail,
+    trail: StreamPosition,
 }

@@ -11,13 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Decides whether the next job may be sent.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Admission {
-    full: Option<Full>,
+    full: Option<FullSince>,
     /// The command waited in vain: a job that the daemon does not take now is refused for good.
     given_up: bool,
 }
 
 #[derive(Debug)]
-struct Full {
+struct FullSince {
     again: Instant,
     pause: Duration,
     /// Since when only jobs of other commands take the room.
@@ -60,7 +60,7 @@ impl Admission {
             self.give_up();
             return false;
         }
-        self.full = Some(Full { again: now + pause, pause, taken_since });
+        self.full = Some(FullSince { again: now + pause, pause, taken_since });
         true
     }
 }
@@ -71,32 +71,32 @@ mod tests {
 
     #[test]
     fn room_is_waited_for_longer_and_longer_but_not_for_ever() {
-        let (mut room, start) = (Admission::default(), Instant::now());
+        let (mut admission, start) = (Admission::default(), Instant::now());
         let mut now = start;
-        assert!(room.may_try(now) && room.again().is_none());
+        assert!(admission.may_try(now) && admission.again().is_none());
         let mut tries = 0;
-        while room.refused(now, 0) {
-            let again = room.again().unwrap();
-            assert!(!room.may_try(now) && room.may_try(again));
+        while admission.refused(now, 0) {
+            let again = admission.again().unwrap();
+            assert!(!admission.may_try(now) && admission.may_try(again));
             assert!(again - now <= LONGEST_PAUSE);
             (now, tries) = (again, tries + 1);
         }
         assert!(now - start >= PATIENCE && now - start <= PATIENCE + LONGEST_PAUSE);
         assert!((100..1000).contains(&tries), "{tries}");
         // The remaining jobs do not wait as long again, unless one is taken after all.
-        assert!(room.may_try(now) && !room.refused(now, 0));
-        room.granted();
-        assert!(room.refused(now, 0));
+        assert!(admission.may_try(now) && !admission.refused(now, 0));
+        admission.granted();
+        assert!(admission.refused(now, 0));
     }
 
     #[test]
     fn as_long_as_own_jobs_are_there_their_ends_are_waited_for() {
-        let (mut room, start) = (Admission::default(), Instant::now());
-        assert!(room.refused(start, 1) && room.refused(start + 2 * PATIENCE, 1));
-        room.freed();
-        assert!(room.may_try(start + 2 * PATIENCE));
+        let (mut admission, start) = (Admission::default(), Instant::now());
+        assert!(admission.refused(start, 1) && admission.refused(start + 2 * PATIENCE, 1));
+        admission.freed();
+        assert!(admission.may_try(start + 2 * PATIENCE));
         // From now on only jobs of other commands take the room.
-        assert!(room.refused(start + 2 * PATIENCE, 0));
-        assert!(!room.refused(start + 3 * PATIENCE, 0));
+        assert!(admission.refused(start + 2 * PATIENCE, 0));
+        assert!(!admission.refused(start + 3 * PATIENCE, 0));
     }
 }

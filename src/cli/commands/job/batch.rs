@@ -7,9 +7,9 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use super::admission::Admission;
-use super::plan::{Plan, Planned};
-use super::progress::Show;
-use super::report::{Fate, Outcome};
+use super::plan::{Plan, PlannedJob};
+use super::progress::ProgressView;
+use super::report::{JobConclusion, Outcome};
 use super::watch::{self, JobProgress};
 use crate::cli::client::http::Client;
 use crate::cli::commands::cell::stream::Stops;
@@ -27,7 +27,7 @@ const PROGRESS_WAITING: usize = 256;
 
 pub(in crate::cli) struct Batch<'a> {
     context: &'a mut Context,
-    show: Show,
+    show: ProgressView,
     client: Arc<Client>,
     plan: Plan,
     /// The inputs that were sent, by the index of their source.
@@ -51,7 +51,7 @@ pub(in crate::cli) struct Batch<'a> {
 impl<'a> Batch<'a> {
     pub fn new(
         context: &'a mut Context,
-        show: Show,
+        show: ProgressView,
         plan: Plan,
         ahead: usize,
         fail_fast: bool,
@@ -81,22 +81,22 @@ impl<'a> Batch<'a> {
         let (sender, mut receiver) = mpsc::channel(PROGRESS_WAITING);
         let alone = self.plan.jobs.len() == 1;
         loop {
-            if let Some(place) = self.next_to_begin() {
+            if let Some(index) = self.next_to_begin() {
                 // Signals are handled only after this: a job whose id is not known yet could not be cancelled.
-                match self.begin(place).await {
+                match self.begin(index).await {
                     Ok(id) => {
                         self.admission.granted();
-                        self.running.insert(place, id);
+                        self.running.insert(index, id);
                         let (client, live) = (Arc::clone(&self.client), self.show.is_live(self.context));
-                        tokio::spawn(watch::follow(client, id, place, live, sender.clone()));
+                        tokio::spawn(watch::follow(client, id, index, live, sender.clone()));
                     }
                     Err(failure) if self.shall_wait(&failure).await? => {
-                        self.waiting.push_front(place);
+                        self.waiting.push_front(index);
                     }
                     // This is the only job, so its failure is the failure of the command.
                     Err(failure) if alone => return Err(failure),
                     Err(failure) => {
-                        self.ended(place, Fate::Refused(failure))?;
+                        self.ended(index, JobConclusion::Refused(failure))?;
                     }
                 }
                 while let Ok(progress) = receiver.try_recv() {
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
         }
         let jobs = self.plan.jobs.iter().zip(self.outcomes);
         let outcomes =
-            jobs.map(|(planned, outcome)| outcome.unwrap_or_else(|| ended(planned, Fate::Skipped)));
+            jobs.map(|(planned, outcome)| outcome.unwrap_or_else(|| ended(planned, JobConclusion::Skipped)));
         Ok((outcomes.collect(), self.stopped))
     }
 
@@ -169,8 +169,8 @@ impl<'a> Batch<'a> {
         view.is_ok_and(none)
     }
 
-    async fn begin(&mut self, place: usize) -> Result<JobId, Failure> {
-        let Some(planned) = self.plan.jobs.get(place).cloned() else {
+    async fn begin(&mut self, index: usize) -> Result<JobId, Failure> {
+        let Some(planned) = self.plan.jobs.get(index).cloned() else {
             return Err(Failure::new("a job that was not planned"));
         };
         loop {
@@ -191,8 +191,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    async fn send(&mut self, place: usize) -> Result<InputId, Failure> {
-        let Some(source) = self.plan.sources.get(place) else {
+    async fn send(&mut self, index: usize) -> Result<InputId, Failure> {
+        let Some(source) = self.plan.sources.get(index) else {
             return Err(Failure::new("a source that was not planned"));
         };
         let (input, skipped) = watch::send(&self.client, source).await?;
@@ -203,42 +203,43 @@ impl<'a> Batch<'a> {
                 skipped.example.display()
             ))?;
         }
-        self.inputs.insert(place, input);
+        self.inputs.insert(index, input);
         Ok(input)
     }
 
     async fn take(&mut self, progress: JobProgress) -> Result<(), Failure> {
         match progress {
-            JobProgress::Output { place, stream, text } => {
-                let name = self.plan.jobs.get(place).map_or("", |planned| planned.name.as_str()).to_owned();
-                self.show.output(self.context, place, &name, stream, &text)
+            JobProgress::Output { index, stream, text } => {
+                let name = self.plan.jobs.get(index).map_or("", |planned| planned.name.as_str()).to_owned();
+                self.show.output(self.context, index, &name, stream, &text)
             }
-            JobProgress::Ended { place, seen } => {
-                self.running.remove(&place);
+            JobProgress::Ended { index, seen } => {
+                self.running.remove(&index);
                 self.admission.freed();
                 let seen = match *seen {
-                    Err(failure) => return self.ended(place, Fate::Refused(failure)),
+                    Err(failure) => return self.ended(index, JobConclusion::Refused(failure)),
                     Ok(seen) => seen,
                 };
-                let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
-                let fate = Fate::Ended(Box::new(seen.view));
-                let outcome = Outcome { stdout: seen.stdout, stderr: seen.stderr, ..ended(planned, fate) };
+                let Some(planned) = self.plan.jobs.get(index) else { return Ok(()) };
+                let conclusion = JobConclusion::Ended(Box::new(seen.view));
+                let outcome =
+                    Outcome { stdout: seen.stdout, stderr: seen.stderr, ..ended(planned, conclusion) };
                 self.fetch(&outcome).await?;
-                self.conclude(place, outcome)
+                self.conclude(index, outcome)
             }
         }
     }
 
-    fn ended(&mut self, place: usize, fate: Fate) -> Result<(), Failure> {
-        let Some(planned) = self.plan.jobs.get(place) else { return Ok(()) };
-        let outcome = ended(planned, fate);
-        self.conclude(place, outcome)
+    fn ended(&mut self, index: usize, conclusion: JobConclusion) -> Result<(), Failure> {
+        let Some(planned) = self.plan.jobs.get(index) else { return Ok(()) };
+        let outcome = ended(planned, conclusion);
+        self.conclude(index, outcome)
     }
 
-    fn conclude(&mut self, place: usize, outcome: Outcome) -> Result<(), Failure> {
-        self.show.ended(self.context, place, &outcome, self.plan.jobs.len() == 1)?;
+    fn conclude(&mut self, index: usize, outcome: Outcome) -> Result<(), Failure> {
+        self.show.ended(self.context, index, &outcome, self.plan.jobs.len() == 1)?;
         let failed = !outcome.passed();
-        if let Some(slot) = self.outcomes.get_mut(place) {
+        if let Some(slot) = self.outcomes.get_mut(index) {
             *slot = Some(outcome);
         }
         if failed && self.fail_fast {
@@ -248,7 +249,9 @@ impl<'a> Batch<'a> {
     }
 
     async fn fetch(&mut self, outcome: &Outcome) -> Result<(), Failure> {
-        let (Some(to), Fate::Ended(view)) = (&self.artifacts_to, &outcome.fate) else { return Ok(()) };
+        let (Some(to), JobConclusion::Ended(view)) = (&self.artifacts_to, &outcome.conclusion) else {
+            return Ok(());
+        };
         let Some(end) = &view.end else { return Ok(()) };
         if end.artifacts_cut {
             let name = &outcome.name;
@@ -296,11 +299,11 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-fn ended(planned: &Planned, fate: Fate) -> Outcome {
+fn ended(planned: &PlannedJob, conclusion: JobConclusion) -> Outcome {
     Outcome {
         name: planned.name.clone(),
         path: planned.path.display().to_string(),
-        fate,
+        conclusion,
         stdout: String::new(),
         stderr: String::new(),
     }

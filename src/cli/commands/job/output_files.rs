@@ -37,14 +37,14 @@ impl Report {
     }
 
     pub fn write(&self, text: &str) -> Result<(), Failure> {
-        let written = match &self.beside {
+        let outcome = match &self.beside {
             None => std::fs::write(&self.path, text),
             Some(beside) => File::create(beside)
                 .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
                 .and_then(|()| std::fs::rename(beside, &self.path))
                 .inspect_err(|_| drop(std::fs::remove_file(beside))),
         };
-        written.map_err(|e| Failure::io(format_args!("failed to write `{}`", self.path.display()), &e))
+        outcome.map_err(|e| Failure::io(format_args!("failed to write `{}`", self.path.display()), &e))
     }
 }
 

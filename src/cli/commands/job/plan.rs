@@ -12,7 +12,7 @@ use crate::protocol::limits::{ARTIFACT_SCAN_DEPTH, ARTIFACT_SCAN_ENTRIES};
 const JOBS: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::cli) struct Planned {
+pub(in crate::cli) struct PlannedJob {
     pub name: String,
     /// The script's path, as it is shown to people.
     pub path: PathBuf,
@@ -25,7 +25,7 @@ pub(in crate::cli) struct Planned {
 pub(in crate::cli) struct Plan {
     /// What is sent: folders with their content, and single files.
     pub sources: Vec<PathBuf>,
-    pub jobs: Vec<Planned>,
+    pub jobs: Vec<PlannedJob>,
 }
 
 /// Names and values of the matrix, in the order in which they were given.
@@ -97,7 +97,7 @@ impl Plan {
             job.args = common.args.iter().map(|arg| filled(arg, &values)).collect();
             job.env.extend(values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
             let source = self.sources.len().saturating_sub(1);
-            self.jobs.push(Planned { name, path: path.clone(), source, job });
+            self.jobs.push(PlannedJob { name, path: path.clone(), source, job });
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is shown of a run while it is under way.
+//! Shows the progress of a run of jobs.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::protocol::result::Stream;
 use crate::protocol::text::one_line;
 
 /// How the progress of a run is shown.
-pub(in crate::cli) struct Show {
+pub(in crate::cli) struct ProgressView {
     quiet: bool,
     github: bool,
     /// Each line begins with the name of its job.
@@ -22,7 +22,7 @@ pub(in crate::cli) struct Show {
 /// Longest line that is held back until it ends.
 const LINE_BYTES: usize = 16 * 1024;
 
-impl Show {
+impl ProgressView {
     /// With `several` jobs, each line begins with the name of its job.
     pub fn new(quiet: bool, github: bool, several: bool) -> Self {
         Self { quiet, github, prefix: several, open: BTreeMap::new() }
@@ -36,7 +36,7 @@ impl Show {
     pub fn output(
         &mut self,
         context: &mut Context,
-        place: usize,
+        index: usize,
         name: &str,
         stream: Stream,
         text: &str,
@@ -44,7 +44,7 @@ impl Show {
         if !self.prefix {
             return context.screen.guest(stream, text);
         }
-        let mut open = self.open.remove(&(place, stream == Stream::Stderr)).unwrap_or_default();
+        let mut open = self.open.remove(&(index, stream == Stream::Stderr)).unwrap_or_default();
         open.push_str(text);
         while let Some(end) =
             open.find('\n').map(|end| end + 1).or((open.len() > LINE_BYTES).then_some(open.len()))
@@ -56,7 +56,7 @@ impl Show {
             open = rest;
         }
         if !open.is_empty() {
-            self.open.insert((place, stream == Stream::Stderr), open);
+            self.open.insert((index, stream == Stream::Stderr), open);
         }
         Ok(())
     }
@@ -64,13 +64,13 @@ impl Show {
     pub fn ended(
         &mut self,
         context: &mut Context,
-        place: usize,
+        index: usize,
         outcome: &Outcome,
         alone: bool,
     ) -> Result<(), Failure> {
         for (err, stream) in [(false, Stream::Stdout), (true, Stream::Stderr)] {
-            if let Some(open) = self.open.remove(&(place, err)) {
-                self.output(context, place, &outcome.name, stream, &format!("{open}\n"))?;
+            if let Some(open) = self.open.remove(&(index, err)) {
+                self.output(context, index, &outcome.name, stream, &format!("{open}\n"))?;
             }
         }
         if context.json {

@@ -13,13 +13,13 @@ pub(in crate::cli) struct Outcome {
     pub name: String,
     /// The script's path, as the caller named it.
     pub path: String,
-    pub fate: Fate,
+    pub conclusion: JobConclusion,
     pub stdout: String,
     pub stderr: String,
 }
 
 #[derive(Debug)]
-pub(in crate::cli) enum Fate {
+pub(in crate::cli) enum JobConclusion {
     Ended(Box<JobView>),
     /// The daemon did not take the job, or could not be reached any more.
     Refused(Failure),
@@ -29,10 +29,10 @@ pub(in crate::cli) enum Fate {
 
 impl Outcome {
     pub fn verdict(&self) -> Option<Verdict> {
-        match &self.fate {
-            Fate::Ended(view) => Some(view.end.as_ref().map_or(Verdict::Error, |end| end.verdict)),
-            Fate::Refused(_) => Some(Verdict::Error),
-            Fate::Skipped => None,
+        match &self.conclusion {
+            JobConclusion::Ended(view) => Some(view.end.as_ref().map_or(Verdict::Error, |end| end.verdict)),
+            JobConclusion::Refused(_) => Some(Verdict::Error),
+            JobConclusion::Skipped => None,
         }
     }
 
@@ -41,26 +41,26 @@ impl Outcome {
     }
 
     pub fn reason(&self) -> String {
-        match &self.fate {
-            Fate::Ended(view) => view.end.as_ref().map(|end| end.reason.clone()).unwrap_or_default(),
-            Fate::Refused(failure) => match &failure.hint {
+        match &self.conclusion {
+            JobConclusion::Ended(view) => view.end.as_ref().map(|end| end.reason.clone()).unwrap_or_default(),
+            JobConclusion::Refused(failure) => match &failure.hint {
                 Some(hint) => format!("{} ({hint})", failure.message),
                 None => failure.message.clone(),
             },
-            Fate::Skipped => "another job had failed".to_owned(),
+            JobConclusion::Skipped => "another job had failed".to_owned(),
         }
     }
 
     pub fn exit_code(&self) -> u8 {
-        match &self.fate {
-            Fate::Ended(view) => view.end.as_ref().map_or(exit::OWN, |end| end.exit_code),
-            Fate::Refused(failure) => failure.exit,
-            Fate::Skipped => exit::FAILURE,
+        match &self.conclusion {
+            JobConclusion::Ended(view) => view.end.as_ref().map_or(exit::OWN, |end| end.exit_code),
+            JobConclusion::Refused(failure) => failure.exit,
+            JobConclusion::Skipped => exit::FAILURE,
         }
     }
 
     pub fn seconds(&self) -> f64 {
-        let Fate::Ended(view) = &self.fate else { return 0.0 };
+        let JobConclusion::Ended(view) = &self.conclusion else { return 0.0 };
         view.end.as_ref().map_or(0.0, |end| end.duration_ms / 1000.0)
     }
 
@@ -77,9 +77,9 @@ impl Outcome {
     }
 
     pub fn json(&self) -> Value {
-        let mut value = match &self.fate {
-            Fate::Ended(view) => json!(view),
-            Fate::Refused(_) | Fate::Skipped => json!({"name": self.name}),
+        let mut value = match &self.conclusion {
+            JobConclusion::Ended(view) => json!(view),
+            JobConclusion::Refused(_) | JobConclusion::Skipped => json!({"name": self.name}),
         };
         value["type"] = json!("job");
         value["path"] = json!(self.path);
@@ -160,7 +160,7 @@ pub(in crate::cli) mod tests {
         Outcome {
             name: name.into(),
             path: format!("ci/{name}"),
-            fate: Fate::Ended(Box::new(view)),
+            conclusion: JobConclusion::Ended(Box::new(view)),
             stdout: stdout.into(),
             stderr: String::new(),
         }
@@ -174,7 +174,7 @@ pub(in crate::cli) mod tests {
         assert_eq!(exit_code(&[outcome("a.py", Verdict::TimedOut, 124, "")]), 124);
         assert_eq!(exit_code(&[passed(), passed()]), 0);
         assert_eq!(exit_code(&[passed(), outcome("a.py", Verdict::TimedOut, 124, "")]), 1);
-        let skipped = Outcome { fate: Fate::Skipped, ..passed() };
+        let skipped = Outcome { conclusion: JobConclusion::Skipped, ..passed() };
         assert_eq!(exit_code(&[passed(), skipped]), 1);
         assert_eq!(
             summary_line(&[passed(), outcome("b", Verdict::TimedOut, 124, "")]),

@@ -7,7 +7,7 @@ use super::batch::Batch;
 use super::junit;
 use super::output_files::{self, Report};
 use super::plan::{Matrix, Plan, check_matrix, matrix, variables};
-use super::progress::Show;
+use super::progress::ProgressView;
 use super::report;
 use super::spec::Spec;
 use crate::cli::args::{cpus, seconds, word};
@@ -104,9 +104,9 @@ impl Run {
         if let Some(folder) = &self.artifacts_to {
             output_files::check_folder(folder)?;
         }
-        let show = Show::new(self.quiet, self.github, plan.jobs.len() > 1);
-        let round = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
-        let (outcomes, stopped) = round.go(&mut stops).await?;
+        let show = ProgressView::new(self.quiet, self.github, plan.jobs.len() > 1);
+        let batch = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
+        let (outcomes, stopped) = batch.go(&mut stops).await?;
         if let Some(report) = report {
             report.write(&junit::report(&outcomes))?;
         }

@@ -117,7 +117,7 @@ mod tests {
         assert_eq!((spec.timeout_s(), spec.memory_bytes()), (Ok(Some(120.0)), Ok(Some(512 << 20))));
         let words: Vec<_> = spec.matrix["n"].iter().map(Word::text).collect();
         assert_eq!(words, ["1", "two", "2.5", "true"]);
-        for (wrong, told) in [
+        for (wrong, expected) in [
             ("tiemout = 3", "tiemout"),
             ("timeout = \"3 parsecs\"", "parsecs"),
             ("memory = \"1 x\"", "unit"),
@@ -126,7 +126,7 @@ mod tests {
             ("[matrix]\nn = 3", "n"),
         ] {
             let message = Spec::parse(wrong).unwrap_err();
-            assert!(message.contains(told), "{wrong}: {message}");
+            assert!(message.contains(expected), "{wrong}: {message}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use crate::cli::client::http::{Client, next_chunk};
-use crate::cli::client::tar_stream::{Skipped, TAR, receive_unpacked, send_packed};
+use crate::cli::client::tar_stream::{SkippedEntries, TAR, receive_unpacked, send_packed};
 use crate::cli::failure::Failure;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{InputId, JobId, Seq};
@@ -20,19 +20,22 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Messages of the task that follows a job.
 pub(in crate::cli) enum JobProgress {
-    Output { place: usize, stream: Stream, text: String },
-    Ended { place: usize, seen: Box<Result<Seen, Failure>> },
+    Output { index: usize, stream: Stream, text: String },
+    Ended { index: usize, seen: Box<Result<EndedJob, Failure>> },
 }
 
 #[derive(Debug)]
-pub(in crate::cli) struct Seen {
+pub(in crate::cli) struct EndedJob {
     pub view: JobView,
     pub stdout: String,
     pub stderr: String,
 }
 
 /// Sends the files of a source; also returns what was left out.
-pub(in crate::cli) async fn send(client: &Client, source: &Path) -> Result<(InputId, Skipped), Failure> {
+pub(in crate::cli) async fn send(
+    client: &Client,
+    source: &Path,
+) -> Result<(InputId, SkippedEntries), Failure> {
     let upload = async |content| client.upload("/v1/job-inputs", TAR, content).await;
     let (answer, skipped) =
         send_packed(source.to_owned(), "failed to read the files of the job", upload).await?;
@@ -47,20 +50,20 @@ pub(in crate::cli) async fn submit(client: &Client, job: &NewJob) -> Result<JobV
 pub(in crate::cli) async fn follow(
     client: Arc<Client>,
     id: JobId,
-    place: usize,
+    index: usize,
     live: bool,
     progress: mpsc::Sender<JobProgress>,
 ) {
-    let mut follower = Follower { client, id, place, live, progress, last: 0, output: None };
+    let mut follower = Follower { client, id, index, live, progress, last: 0, output: None };
     let seen = follower.until_it_ends().await;
     // The receiver may be gone already.
-    let _ = follower.progress.send(JobProgress::Ended { place, seen: Box::new(seen) }).await;
+    let _ = follower.progress.send(JobProgress::Ended { index, seen: Box::new(seen) }).await;
 }
 
 struct Follower {
     client: Arc<Client>,
     id: JobId,
-    place: usize,
+    index: usize,
     live: bool,
     progress: mpsc::Sender<JobProgress>,
     /// Sequence number of the last event that was seen.
@@ -70,7 +73,7 @@ struct Follower {
 }
 
 impl Follower {
-    async fn until_it_ends(&mut self) -> Result<Seen, Failure> {
+    async fn until_it_ends(&mut self) -> Result<EndedJob, Failure> {
         let mut tries = 0;
         loop {
             let before = self.last;
@@ -97,12 +100,12 @@ impl Follower {
         self.client.get(&format!("/v1/jobs/{}?wait=true", self.id)).await?.parse()
     }
 
-    async fn seen(&mut self, view: JobView) -> Seen {
+    async fn seen(&mut self, view: JobView) -> EndedJob {
         if self.output.is_none() && view.started_at.is_some() {
             let _ = self.events(false).await;
         }
         let (stdout, stderr) = self.output.take().unwrap_or_default();
-        Seen { view, stdout, stderr }
+        EndedJob { view, stdout, stderr }
     }
 
     async fn events(&mut self, follow: bool) -> Result<(), Failure> {
@@ -112,7 +115,7 @@ impl Follower {
             self.last = event.seq;
             match event.body {
                 EventBody::Output { stream, text, cell: Some(_) } if self.live => {
-                    let _ = self.progress.send(JobProgress::Output { place: self.place, stream, text }).await;
+                    let _ = self.progress.send(JobProgress::Output { index: self.index, stream, text }).await;
                 }
                 EventBody::CellFinished { result } => self.output = Some((result.stdout, result.stderr)),
                 _ => {}

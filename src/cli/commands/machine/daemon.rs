@@ -129,9 +129,9 @@ async fn status(context: &mut Context) -> Result<u8, Failure> {
     let client = context.client_of_running_daemon();
     let version: Version = client.get("/v1/version").await?.parse()?;
     let health: Health = client.get("/v1/health").await?.parse()?;
-    let told = json!({ "running": true, "version": version, "health": health });
+    let status_json = json!({ "running": true, "version": version, "health": health });
     let socket = context.paths.socket().display().to_string();
-    context.show_value(&told, |screen, _| {
+    context.show_value(&status_json, |screen, _| {
         let status = match health.status {
             HealthStatus::Ok => "runs",
             HealthStatus::Degraded => "runs, but cannot make new sandboxes",

@@ -16,7 +16,7 @@ use crate::cli::client::http::next_chunk;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, bar, or_dash, size};
-use crate::cli::scratch::scratch_folder;
+use crate::cli::temporary_folder::scratch_folder;
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, ImageView, PullImage};
 use crate::protocol::exit_codes as exit;

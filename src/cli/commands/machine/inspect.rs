@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, or_dash, size};
-use crate::config::{Loaded, Written, load};
+use crate::config::{Loaded, SourcedValue, load};
 use crate::protocol::api;
 use crate::protocol::api::QuotaView;
 use crate::protocol::quota::{QuotaUsage, Unit};
@@ -59,20 +59,21 @@ fn show(context: &mut Context) -> Result<u8, Failure> {
 
 /// Values that are not set anywhere have a null value and a null source.
 fn as_json(loaded: &Loaded) -> Value {
-    let entry = |written: &Written| json!({ "value": written.value, "from": written.source.to_string() });
+    let entry =
+        |sourced: &SourcedValue| json!({ "value": sourced.value, "from": sourced.source.to_string() });
     let nothing = || json!({ "value": null, "from": null });
     let entries: Map<String, Value> = loaded
         .values
         .iter()
-        .map(|(key, written)| (key.clone(), written.as_ref().map_or_else(nothing, entry)))
+        .map(|(key, sourced)| (key.clone(), sourced.as_ref().map_or_else(nothing, entry)))
         .collect();
     Value::Object(entries)
 }
 
 fn settings_table(loaded: &Loaded) -> Table {
-    let rows = loaded.values.iter().map(|(key, written)| match written {
-        Some(written) => {
-            [key.clone(), clipped(&written.value.to_string(), VALUE_CHARS), written.source.to_string()]
+    let rows = loaded.values.iter().map(|(key, sourced)| match sourced {
+        Some(sourced) => {
+            [key.clone(), clipped(&sourced.value.to_string(), VALUE_CHARS), sourced.source.to_string()]
         }
         None => [key.clone(), "-".to_owned(), "not set".to_owned()],
     });

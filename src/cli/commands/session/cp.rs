@@ -19,7 +19,7 @@ use tokio_util::io::ReaderStream;
 
 use crate::cli::client::http::{escaped_path, next_frame};
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::client::tar_stream::{Skipped, TAR, receive_unpacked, send_packed};
+use crate::cli::client::tar_stream::{SkippedEntries, TAR, receive_unpacked, send_packed};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::size;
@@ -44,14 +44,14 @@ pub(in crate::cli) struct Cp {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Side {
+enum CopyEnd {
     /// A local path; none for stdin or stdout.
     Local(Option<PathBuf>),
     /// A path relative to the workspace; empty for the workspace itself.
     Session { session: SessionKey, path: String },
 }
 
-impl Side {
+impl CopyEnd {
     /// To name a local file with a colon, write `./a:b`.
     fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
@@ -83,17 +83,17 @@ fn workspace_path(path: &str) -> Result<String, Failure> {
 
 impl Cp {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        match (Side::parse(&self.source)?, Side::parse(&self.target)?) {
-            (Side::Local(source), Side::Session { session, path }) => {
+        match (CopyEnd::parse(&self.source)?, CopyEnd::parse(&self.target)?) {
+            (CopyEnd::Local(source), CopyEnd::Session { session, path }) => {
                 upload(context, &session, &path, source).await?;
             }
-            (Side::Session { session, path }, Side::Local(target)) => {
+            (CopyEnd::Session { session, path }, CopyEnd::Local(target)) => {
                 download(context, &session, &path, target).await?;
             }
-            (Side::Session { .. }, Side::Session { .. }) => {
+            (CopyEnd::Session { .. }, CopyEnd::Session { .. }) => {
                 return Err(Failure::usage("only one side can be a session"));
             }
-            (Side::Local(_), Side::Local(_)) => {
+            (CopyEnd::Local(_), CopyEnd::Local(_)) => {
                 return Err(Failure::usage("one side has to be a session, as in `NAME:PATH`")
                     .hint("a session's name has letters, digits, `-`, `_` and `.` only"));
             }
@@ -196,8 +196,8 @@ async fn download(
         response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
     let name =
         Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(session.as_str()).to_owned();
-    let shown = tokio::time::Instant::now();
-    let mut received = Received { body: response, bytes: 0, left_out: 0, shown };
+    let last_shown = tokio::time::Instant::now();
+    let mut received = CountedBody { body: response, bytes: 0, left_out: 0, last_shown };
     match target {
         None => {
             while let Some(chunk) = received.next(context).await? {
@@ -207,24 +207,28 @@ async fn download(
         Some(target) => {
             let inside = target.is_dir() || target.as_os_str().as_encoded_bytes().ends_with(b"/");
             let target = if inside { target.join(name) } else { target };
-            let mut told = json!({ "path": target });
-            told["kind"] = if is_folder {
-                told["left_out"] = json!(download_folder(context, &mut received, target).await?);
+            let mut download_json = json!({ "path": target });
+            download_json["kind"] = if is_folder {
+                download_json["left_out"] = json!(download_folder(context, &mut received, target).await?);
                 json!(FileKind::Folder)
             } else {
                 download_file(context, &mut received, &target).await?;
                 json!(FileKind::File)
             };
-            told["bytes"] = json!(received.bytes);
+            download_json["bytes"] = json!(received.bytes);
             if context.json {
-                context.screen.json(&told)?;
+                context.screen.json(&download_json)?;
             }
         }
     }
     context.screen.progress("")
 }
 
-async fn download_file(context: &mut Context, received: &mut Received, target: &Path) -> Result<(), Failure> {
+async fn download_file(
+    context: &mut Context,
+    received: &mut CountedBody,
+    target: &Path,
+) -> Result<(), Failure> {
     let failed = |e| Failure::io(format_args!("failed to write `{}`", target.display()), &e);
     let mut file = tokio::fs::File::create(target).await.map_err(failed)?;
     while let Some(chunk) = received.next(context).await? {
@@ -236,7 +240,7 @@ async fn download_file(context: &mut Context, received: &mut Received, target: &
 /// Returns the number of entries that were left out.
 async fn download_folder(
     context: &mut Context,
-    received: &mut Received,
+    received: &mut CountedBody,
     target: PathBuf,
 ) -> Result<usize, Failure> {
     let unpacked = receive_unpacked(target, async || received.next(context).await).await;
@@ -250,7 +254,7 @@ async fn download_folder(
     Ok(skipped.count)
 }
 
-fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure> {
+fn tell_skipped(context: &mut Context, skipped: &SkippedEntries) -> Result<(), Failure> {
     if skipped.count == 0 {
         return Ok(());
     }
@@ -266,15 +270,15 @@ fn tell_skipped(context: &mut Context, skipped: &Skipped) -> Result<(), Failure>
 }
 
 /// The body of an answer, with a count of its bytes.
-struct Received {
+struct CountedBody {
     body: Response<Incoming>,
     bytes: u64,
     /// How many entries the daemon did not send, according to the trailer at the end.
     left_out: usize,
-    shown: tokio::time::Instant,
+    last_shown: tokio::time::Instant,
 }
 
-impl Received {
+impl CountedBody {
     async fn next(&mut self, context: &mut Context) -> Result<Option<Bytes>, Failure> {
         let chunk = loop {
             match next_frame(self.body.body_mut()).await?.map(Frame::into_data) {
@@ -286,8 +290,8 @@ impl Received {
             }
         };
         self.bytes += chunk.as_ref().map_or(0, Bytes::len) as u64;
-        if self.shown.elapsed() > PROGRESS {
-            self.shown = tokio::time::Instant::now();
+        if self.last_shown.elapsed() > PROGRESS {
+            self.last_shown = tokio::time::Instant::now();
             context.screen.progress(&format!("received {}", size(self.bytes)))?;
         }
         Ok(chunk)
@@ -302,17 +306,17 @@ fn left_out(trailers: &HeaderMap) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn session(name: &str, path: &str) -> Side {
-        Side::Session { session: SessionKey::parse(name).unwrap(), path: path.into() }
+    fn session(name: &str, path: &str) -> CopyEnd {
+        CopyEnd::Session { session: SessionKey::parse(name).unwrap(), path: path.into() }
     }
 
     #[test]
     fn a_side_is_a_session_if_a_name_and_a_colon_come_first() {
         for (text, side) in [
-            ("-", Side::Local(None)),
-            ("a.txt", Side::Local(Some("a.txt".into()))),
-            ("./a:b", Side::Local(Some("./a:b".into()))),
-            ("/x/a:b", Side::Local(Some("/x/a:b".into()))),
+            ("-", CopyEnd::Local(None)),
+            ("a.txt", CopyEnd::Local(Some("a.txt".into()))),
+            ("./a:b", CopyEnd::Local(Some("./a:b".into()))),
+            ("/x/a:b", CopyEnd::Local(Some("/x/a:b".into()))),
             ("s:", session("s", "")),
             ("s:a/b.txt", session("s", "a/b.txt")),
             ("s:./a", session("s", "a")),
@@ -320,10 +324,10 @@ mod tests {
             ("s:/workspace", session("s", "")),
             ("s:/workspace/a/", session("s", "a/")),
         ] {
-            assert_eq!(Side::parse(text).unwrap(), side, "{text}");
+            assert_eq!(CopyEnd::parse(text).unwrap(), side, "{text}");
         }
         for wrong in ["s:/etc/passwd", "s:../x", "s:a/../../x", "s:/workspace2"] {
-            assert_eq!(Side::parse(wrong).unwrap_err().exit, exit::USAGE, "{wrong}");
+            assert_eq!(CopyEnd::parse(wrong).unwrap_err().exit, exit::USAGE, "{wrong}");
         }
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::cli::args::SessionArg;
-use crate::cli::client::follow::Trail;
+use crate::cli::client::follow::StreamPosition;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_event;
@@ -34,7 +34,7 @@ impl Logs {
             path = format!("{path}&after={after}");
         }
         let mut events = context.client().events::<()>(&path, None).await?;
-        let mut trail = Trail::after(self.after.unwrap_or(0));
+        let mut trail = StreamPosition::after(self.after.unwrap_or(0));
         let mut removed = false;
         loop {
             let event = match events.next().await {
@@ -59,8 +59,10 @@ impl Logs {
                 context.screen.end_line(Stream::Stdout)?;
             }
             match event.body.sentence() {
-                Some(told) if told.severity == Severity::Warning => context.screen.warn(&told.to_string())?,
-                Some(told) => context.screen.note(&format!("-- {told}"))?,
+                Some(sentence) if sentence.severity == Severity::Warning => {
+                    context.screen.warn(&sentence.to_string())?;
+                }
+                Some(sentence) => context.screen.note(&format!("-- {sentence}"))?,
                 None => show_event(&mut context.screen, &event.body)?,
             }
         }

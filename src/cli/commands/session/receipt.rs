@@ -65,9 +65,9 @@ fn facts(receipt: &receipt::Receipt) -> [(&'static str, Vec<(&'static str, Strin
         version => format!("version {version}"),
     };
     let limits = vec![
-        ("memory", held(size(limits.memory_bytes), limits.held_by.memory)),
-        ("cpus", held(limits.cpus.to_string(), limits.held_by.cpus)),
-        ("processes", held(limits.pids.to_string(), limits.held_by.pids)),
+        ("memory", with_holder(size(limits.memory_bytes), limits.held_by.memory)),
+        ("cpus", with_holder(limits.cpus.to_string(), limits.held_by.cpus)),
+        ("processes", with_holder(limits.pids.to_string(), limits.held_by.pids)),
         ("open files", limits.open_files.to_string()),
         ("largest file", size(limits.file_bytes)),
         ("core dumps", size(limits.core_bytes)),
@@ -86,7 +86,7 @@ fn backend(receipt: &receipt::Receipt) -> String {
 }
 
 /// Most limits are enforced by the control group; for others, what enforces them is shown.
-fn held(value: String, holder: Holder) -> String {
+fn with_holder(value: String, holder: Holder) -> String {
     match holder {
         Holder::Cgroup => value,
         Holder::Rlimit | Holder::Guardian | Holder::Nothing => {

@@ -10,7 +10,6 @@ use super::container::Container;
 use super::engine::{Engine, EngineError, user_mapping};
 use super::{config, images};
 use crate::config::{Pull, Settings};
-use crate::controls;
 use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
@@ -18,6 +17,7 @@ use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
+use crate::security_controls;
 
 /// Time to compile the kernel's bytecode for a new image.
 const COMPILE: Duration = Duration::from_secs(60);
@@ -176,7 +176,9 @@ impl SandboxBackend for Docker {
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
         async move {
             match &wanted.first_image {
-                Some(first) if controls::holds("image_is_pinned") => images::again(&self.engine, first).await,
+                Some(first) if security_controls::holds("image_is_pinned") => {
+                    images::again(&self.engine, first).await
+                }
                 _ => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
             }
         }

@@ -8,7 +8,6 @@ use bollard::models::{
 use std::collections::HashMap;
 use std::path::Path;
 
-use crate::controls;
 use crate::protocol::ids::SandboxId;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
@@ -16,6 +15,7 @@ use crate::sandbox::spec::{
     MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE, compile_command, environment,
     kernel_command, strings,
 };
+use crate::security_controls;
 
 pub const LABEL_APPLICATION: &str = "belljar";
 pub const LABEL_INSTANCE: &str = "belljar.instance";
@@ -35,8 +35,8 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     let command = kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE);
     let mounts = vec![
         bind(&spec.workspace, WORKSPACE, Access::Write),
-        bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(controls::holds("bridge_is_read_only"))),
-        bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(controls::holds("kernel_is_read_only"))),
+        bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(security_controls::holds("bridge_is_read_only"))),
+        bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(security_controls::holds("kernel_is_read_only"))),
     ];
     hardened(spec, &command, mounts, WORKSPACE)
 }
@@ -59,26 +59,29 @@ fn hardened(
     let limits = &spec.limits;
     let (entrypoint, arguments) = command.split_at(1.min(command.len()));
     let host_config = HostConfig {
-        network_mode: controls::setting("no_network", "none".into()),
-        cap_drop: controls::setting("no_capabilities", vec!["ALL".into()]),
+        network_mode: security_controls::setting("no_network", "none".into()),
+        cap_drop: security_controls::setting("no_capabilities", vec!["ALL".into()]),
         privileged: Some(false),
         security_opt: Some(security_options()),
-        readonly_rootfs: controls::setting("read_only_root", true),
+        readonly_rootfs: security_controls::setting("read_only_root", true),
         masked_paths: Some(masked_paths(spec)),
         readonly_paths: Some(
-            controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
+            security_controls::setting("readonly_paths", strings(&READONLY_PATHS)).unwrap_or_default(),
         ),
-        cgroupns_mode: controls::setting("own_cgroup_namespace", HostConfigCgroupnsModeEnum::PRIVATE),
-        ipc_mode: controls::setting("own_ipc_namespace", "private".into()),
+        cgroupns_mode: security_controls::setting(
+            "own_cgroup_namespace",
+            HostConfigCgroupnsModeEnum::PRIVATE,
+        ),
+        ipc_mode: security_controls::setting("own_ipc_namespace", "private".into()),
         runtime: spec.runtime.clone(),
-        memory: controls::setting("memory_limit", signed(limits.memory_bytes)),
+        memory: security_controls::setting("memory_limit", signed(limits.memory_bytes)),
         // The limit is the same as for memory, so there is no swap.
-        memory_swap: controls::setting("no_swap", signed(limits.memory_bytes)),
-        nano_cpus: controls::setting("cpu_limit", nano_cpus(limits.cpus)),
-        cpu_shares: controls::setting("cpu_shares", CPU_SHARES),
-        pids_limit: controls::setting("process_limit", signed(limits.pids)),
-        oom_score_adj: controls::setting("dies_before_the_daemon", OOM_SCORE),
-        shm_size: controls::setting("shared_memory_limit", signed(limits.shm_bytes)),
+        memory_swap: security_controls::setting("no_swap", signed(limits.memory_bytes)),
+        nano_cpus: security_controls::setting("cpu_limit", nano_cpus(limits.cpus)),
+        cpu_shares: security_controls::setting("cpu_shares", CPU_SHARES),
+        pids_limit: security_controls::setting("process_limit", signed(limits.pids)),
+        oom_score_adj: security_controls::setting("dies_before_the_daemon", OOM_SCORE),
+        shm_size: security_controls::setting("shared_memory_limit", signed(limits.shm_bytes)),
         ulimits: Some(ulimits(limits)),
         tmpfs: Some(HashMap::from([
             ("/tmp".into(), tmp_options(limits)),
@@ -86,7 +89,7 @@ fn hardened(
             ("/run".into(), RUN_OPTIONS.into()),
         ])),
         // Output goes over the bridge; the engine's own log would fill the host's disk.
-        log_config: controls::setting(
+        log_config: security_controls::setting(
             "no_engine_log",
             HostConfigLogConfig { typ: Some(NO_LOG.into()), config: None },
         ),
@@ -99,13 +102,13 @@ fn hardened(
     };
     ContainerCreateBody {
         image: Some(spec.image.id.clone()),
-        user: controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
-        hostname: controls::setting("own_host_name", HOSTNAME.into()),
+        user: security_controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
+        hostname: security_controls::setting("own_host_name", HOSTNAME.into()),
         env: Some(environment(limits.cpus, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
         entrypoint: Some(entrypoint.to_vec()),
         cmd: Some(arguments.to_vec()),
-        network_disabled: controls::setting("no_network", true),
+        network_disabled: security_controls::setting("no_network", true),
         tty: Some(false),
         open_stdin: Some(false),
         labels: Some(HashMap::from([
@@ -119,33 +122,34 @@ fn hardened(
 }
 
 fn security_options() -> Vec<String> {
-    let privileges = controls::setting("no_new_privileges", "no-new-privileges".into());
-    let filter = controls::setting("seccomp", format!("seccomp={}", seccomp_profile()));
+    let privileges = security_controls::setting("no_new_privileges", "no-new-privileges".into());
+    let filter = security_controls::setting("seccomp", format!("seccomp={}", seccomp_profile()));
     privileges.into_iter().chain(filter).collect()
 }
 
 fn ulimits(limits: &Limits) -> Vec<ResourcesUlimits> {
-    let held = [
-        controls::setting("open_files_limit", ulimit("nofile", signed(limits.open_files))),
-        controls::setting("file_size_limit", ulimit("fsize", signed(limits.file_bytes))),
-        Some(ulimit("core", i64::from(!controls::holds("no_core_dumps")))),
-        controls::setting("locked_memory_limit", ulimit("memlock", LOCKED_MEMORY_BYTES)),
-        controls::setting("no_message_queues", ulimit("msgqueue", 0)),
+    let options = [
+        security_controls::setting("open_files_limit", ulimit("nofile", signed(limits.open_files))),
+        security_controls::setting("file_size_limit", ulimit("fsize", signed(limits.file_bytes))),
+        Some(ulimit("core", i64::from(!security_controls::holds("no_core_dumps")))),
+        security_controls::setting("locked_memory_limit", ulimit("memlock", LOCKED_MEMORY_BYTES)),
+        security_controls::setting("no_message_queues", ulimit("msgqueue", 0)),
     ];
-    held.into_iter().flatten().collect()
+    options.into_iter().flatten().collect()
 }
 
 fn tmp_options(limits: &Limits) -> String {
-    let execution = if controls::holds("tmp_without_execution") { "noexec" } else { "exec" };
-    let size = controls::setting("tmp_size_limit", format!(",size={}", limits.tmp_bytes));
-    let inodes = controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
+    let execution = if security_controls::holds("tmp_without_execution") { "noexec" } else { "exec" };
+    let size = security_controls::setting("tmp_size_limit", format!(",size={}", limits.tmp_bytes));
+    let inodes = security_controls::setting("tmp_inode_limit", format!(",nr_inodes={}", limits.tmp_inodes));
     let (size, inodes) = (size.unwrap_or_default(), inodes.unwrap_or_default());
-    let rights = if controls::holds("tmp_without_devices_and_set_id") { "nosuid,nodev" } else { "suid,dev" };
+    let rights =
+        if security_controls::holds("tmp_without_devices_and_set_id") { "nosuid,nodev" } else { "suid,dev" };
     format!("rw,{rights},{execution}{size}{inodes},mode=1777")
 }
 
 fn masked_paths(spec: &SandboxSpec) -> Vec<String> {
-    let mut paths = controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default();
+    let mut paths = security_controls::setting("masked_paths", strings(&MASKED_PATHS)).unwrap_or_default();
     paths.extend(spec.hidden.iter().cloned());
     paths
 }
@@ -197,7 +201,7 @@ mod tests {
     use crate::sandbox::spec::tests::spec;
 
     /// The seccomp profile is a file of its own, so the snapshot shows only its place.
-    fn shown(container: &ContainerCreateBody) -> String {
+    fn container_json(container: &ContainerCreateBody) -> String {
         let mut value = serde_json::to_value(container).unwrap();
         let options = value["HostConfig"]["SecurityOpt"].as_array_mut().unwrap();
         let profile =
@@ -209,12 +213,15 @@ mod tests {
 
     #[test]
     fn every_setting_of_a_session_is_meant() {
-        insta::assert_snapshot!(shown(&session_container(&spec())));
+        insta::assert_snapshot!(container_json(&session_container(&spec())));
     }
 
     #[test]
     fn compiling_is_confined_as_a_session_is() {
-        insta::assert_snapshot!(shown(&compile_container(&spec(), Path::new("/home/kernel/.draft/output"))));
+        insta::assert_snapshot!(container_json(&compile_container(
+            &spec(),
+            Path::new("/home/kernel/.draft/output")
+        )));
     }
 
     #[test]

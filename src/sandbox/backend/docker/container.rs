@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::engine::{Engine, EngineError};
 use super::{attest, config};
-use crate::controls;
 use crate::protocol::frames::Probe;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
@@ -17,6 +16,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec, bridge_dir};
+use crate::security_controls;
 
 /// How often, and after which pause, the engine is asked again while it has not heard of the change before.
 const PAUSE_TRIES: u32 = 40;
@@ -42,7 +42,7 @@ impl Container {
         let inspected = engine.inspect(&name).await?;
         let started = Self::seen(engine, name, inspected, socket);
         if let Some(pid) = attest::container_pid(&started.inspected)
-            && controls::holds("container_guardian_goes_first")
+            && security_controls::holds("container_guardian_goes_first")
         {
             let _ =
                 rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
@@ -151,7 +151,7 @@ impl RunningSandbox for Container {
             .hint("the daemon has to run on the host of the engine and see its `/proc`")
         })?;
         let differences = attest::differences(spec, &self.inspected, &evidence, &probe);
-        if !differences.is_empty() && controls::holds("attestation") {
+        if !differences.is_empty() && security_controls::holds("attestation") {
             return Err(Problem::new(
                 Code::PolicyViolation,
                 format!("the sandbox is not as isolated as it has to be: {}", differences.join("; ")),

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-use crate::controls;
 use crate::protocol::limits::{ENGINE_CALL, ENGINE_START};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::backend::docker::config::{LABEL_INSTANCE, LABEL_SANDBOX};
 use crate::sandbox::spec::UserMapping;
+use crate::security_controls;
 
 /// How often a container is looked for that another call removes.
 const REMOVAL_POLL: Duration = Duration::from_millis(100);
@@ -97,7 +97,7 @@ impl Engine {
     /// Refuses an engine that every user of the machine can command. Its socket may be opened to others at any time, so
     /// this is asked again for every container; containers that run can still be ended.
     fn check_socket(&self) -> Result<(), EngineError> {
-        match exposed_socket(&self.host).filter(|_| controls::holds("engine_socket_is_closed")) {
+        match exposed_socket(&self.host).filter(|_| security_controls::holds("engine_socket_is_closed")) {
             Some(path) => Err(EngineError::Exposed(path.display().to_string())),
             None => Ok(()),
         }

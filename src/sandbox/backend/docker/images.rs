@@ -6,7 +6,6 @@ use futures_util::StreamExt;
 use std::time::Duration;
 
 use crate::config::Pull;
-use crate::controls;
 use crate::protocol::api::ImageView;
 use crate::protocol::limits::ENGINE_CALL;
 use crate::protocol::problem::{Code, Problem};
@@ -15,6 +14,7 @@ use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::backend::docker::engine::{Engine, EngineError, classify, within};
 use crate::sandbox::images::{candidates, is_gone, tagged};
+use crate::security_controls;
 
 /// Maximum time between two signs of progress of a pull.
 const PULL_IDLE: Duration = Duration::from_secs(120);
@@ -55,7 +55,7 @@ pub async fn resolve(
 /// Images named `belljar/…` are built on this machine, so an image of that name on a registry is not Belljar's.
 fn may_be_pulled(reference: &str) -> bool {
     let mut parts = reference.rsplit('/').skip(1);
-    !controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
+    !security_controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
 }
 
 /// The image that a session began with, by its id, because its name may refer to another image by now.

@@ -73,8 +73,8 @@ impl FakeBackend {
     }
 
     /// A sandbox by its place in the order of starts.
-    pub fn kernel_at(&self, place: usize) -> FakeKernel {
-        self.0.sandboxes.lock()[place].1.clone()
+    pub fn kernel_at(&self, index: usize) -> FakeKernel {
+        self.0.sandboxes.lock()[index].1.clone()
     }
 
     /// The number of sandboxes that have not ended.

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::script::{Script, Step};
 use crate::protocol::frames::{
-    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, Probe, RefusedCode, SAID_KIND, StateAfter,
+    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, Probe, RUNNER_FRAME_KIND, RefusedCode,
+    StateAfter,
 };
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::BRIDGE_VERSION;
@@ -50,7 +51,7 @@ struct State {
     /// The number of frames so far.
     frames: u64,
     connection: Option<mpsc::UnboundedSender<Message>>,
-    heard: Vec<HostFrame>,
+    received_frames: Vec<HostFrame>,
     running: BTreeMap<CellNumber, (Mode, AbortHandle)>,
     /// The cells that the test lets go on.
     released: BTreeSet<CellNumber>,
@@ -88,8 +89,8 @@ impl FakeKernel {
             frozen: watch::Sender::default(),
             ended: CancellationToken::new(),
         }));
-        let (life, end) = (kernel.clone(), kernel.0.ended.clone());
-        runtime.spawn(async move { end.run_until_cancelled(life.connect_again_and_again()).await });
+        let (connecting, end) = (kernel.clone(), kernel.0.ended.clone());
+        runtime.spawn(async move { end.run_until_cancelled(connecting.connect_again_and_again()).await });
         kernel
     }
 
@@ -115,13 +116,13 @@ impl FakeKernel {
     }
 
     /// All frames of daemons that the kernel has acted on so far, but for acknowledgements.
-    pub fn heard(&self) -> Vec<HostFrame> {
-        self.0.state.lock().heard.clone()
+    pub fn received_frames(&self) -> Vec<HostFrame> {
+        self.0.state.lock().received_frames.clone()
     }
 
     /// Waits until the kernel has acted on such a frame.
     pub async fn hears(&self, is_it: impl Fn(&HostFrame) -> bool) {
-        self.until("the kernel hears a frame", |state| state.heard.iter().any(&is_it)).await;
+        self.until("the kernel hears a frame", |state| state.received_frames.iter().any(&is_it)).await;
     }
 
     /// Waits until the daemon has dealt with all that the kernel told it.
@@ -181,7 +182,7 @@ impl FakeKernel {
             }
         };
         let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        assert!(waited.is_ok(), "in vain the test waited until {what}; heard: {:?}", self.heard());
+        assert!(waited.is_ok(), "in vain the test waited until {what}; heard: {:?}", self.received_frames());
     }
 
     async fn thawed(&self) {
@@ -281,7 +282,7 @@ impl FakeKernel {
             HostFrame::Bye {} => self.end(),
             _ => {}
         }
-        self.change(|state| state.heard.push(frame));
+        self.change(|state| state.received_frames.push(frame));
     }
 
     fn begin(&self, cell: CellNumber, code: &str, mode: Mode) {
@@ -402,7 +403,7 @@ fn encoded(frame: &KernelFrame) -> Message {
     let text = serde_json::to_string(frame).expect("JSON");
     if matches!(frame, KernelFrame::CellDone { .. } | KernelFrame::ToolCall { .. }) {
         let length = u32::try_from(text.len()).expect("a short frame").to_be_bytes();
-        return Message::binary([&[SAID_KIND][..], &length, text.as_bytes(), b"{}"].concat());
+        return Message::binary([&[RUNNER_FRAME_KIND][..], &length, text.as_bytes(), b"{}"].concat());
     }
     Message::text(text)
 }

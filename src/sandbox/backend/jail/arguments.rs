@@ -8,13 +8,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::controls;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::jail::root::Root;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
     WORKSPACE, compile_command, environment, kernel_command,
 };
+use crate::security_controls;
 
 /// Numbers of the descriptors that bubblewrap inherits.
 pub const STATUS_FD: i32 = 10;
@@ -64,9 +64,9 @@ impl Line {
 pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     let mut line = walls(spec, host);
     line.mount("--bind", &spec.workspace, WORKSPACE);
-    line.mount(read_only(controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
-    line.mount(read_only(controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
-    line.wall(controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
+    line.mount(read_only(security_controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
+    line.mount(read_only(security_controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
+    line.wall(security_controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
     // The kernel enters the workspace itself, as the guest, because bubblewrap's root may not be allowed to enter it.
     line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
@@ -87,7 +87,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     let mut line = Line::default();
     if host.system {
         // `setpriv` needs these capabilities to become the guest, and keeps none of them.
-        line.wall(controls::holds("jail_no_capabilities"), &["--cap-drop", "ALL"]);
+        line.wall(security_controls::holds("jail_no_capabilities"), &["--cap-drop", "ALL"]);
         for capability in ["CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID"] {
             line.add(&["--cap-add", capability]);
         }
@@ -95,13 +95,13 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
         line.add(&["--unshare-user", "--cap-drop", "ALL"]);
     }
     // Without a namespace of its own, bubblewrap refuses to make anything the first process.
-    line.wall(controls::holds("jail_own_process_namespace"), &["--unshare-pid", "--as-pid-1"]);
-    line.wall(controls::holds("jail_new_terminal_session"), &["--new-session"]);
-    line.wall(controls::holds("jail_environment_is_cleared"), &["--clearenv"]);
-    line.wall(controls::holds("jail_no_network"), &["--unshare-net"]);
-    line.wall(controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
-    line.wall(controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
-    line.wall(controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
+    line.wall(security_controls::holds("jail_own_process_namespace"), &["--unshare-pid", "--as-pid-1"]);
+    line.wall(security_controls::holds("jail_new_terminal_session"), &["--new-session"]);
+    line.wall(security_controls::holds("jail_environment_is_cleared"), &["--clearenv"]);
+    line.wall(security_controls::holds("jail_no_network"), &["--unshare-net"]);
+    line.wall(security_controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
+    line.wall(security_controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
+    line.wall(security_controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
     for variable in environment(limits.cpus, KERNEL_DIR) {
         let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
         line.add(&["--setenv", name, value]);
@@ -117,11 +117,11 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.mount("--ro-bind", host.groups, "/etc/group");
     line.add(&["--proc", "/proc"]);
     // Some kernel settings are writable for a process that is alone in a namespace.
-    let read_only = controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
+    let read_only = security_controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
     for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
         line.mount("--ro-bind", Path::new(path), path);
     }
-    let masked = controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
+    let masked = security_controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
     let masked = masked.chain(spec.hidden.iter().map(String::as_str));
     for path in masked.filter(|path| path.starts_with("/proc/")) {
         match (host.is_folder)(path) {
@@ -131,11 +131,14 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
         }
     }
     line.add(&["--dev", "/dev", "--perms", "1777"]);
-    line.wall(controls::holds("jail_shared_memory_limit"), &["--size", &limits.shm_bytes.to_string()]);
+    line.wall(
+        security_controls::holds("jail_shared_memory_limit"),
+        &["--size", &limits.shm_bytes.to_string()],
+    );
     line.add(&["--tmpfs", "/dev/shm"]);
-    line.wall(controls::holds("jail_read_only_devices"), &["--remount-ro", "/dev"]);
+    line.wall(security_controls::holds("jail_read_only_devices"), &["--remount-ro", "/dev"]);
     line.add(&["--perms", "1777"]);
-    line.wall(controls::holds("jail_tmp_size_limit"), &["--size", &limits.tmp_bytes.to_string()]);
+    line.wall(security_controls::holds("jail_tmp_size_limit"), &["--size", &limits.tmp_bytes.to_string()]);
     line.add(&["--tmpfs", "/tmp"]);
     match host.group {
         // The guardian watches how much memory is left, and makes workers yield where CPU time is short.
@@ -148,7 +151,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     }
     for filter in 0..host.filters {
         let descriptor = FIRST_SECCOMP_FD + i32::try_from(filter).unwrap_or_default();
-        line.wall(controls::holds("jail_seccomp"), &["--add-seccomp-fd", &descriptor.to_string()]);
+        line.wall(security_controls::holds("jail_seccomp"), &["--add-seccomp-fd", &descriptor.to_string()]);
     }
     line
 }
@@ -157,12 +160,16 @@ fn command(mut line: Line, spec: &SandboxSpec, host: &Host<'_>, command: &[Strin
     line.add(&["--"]);
     if host.system {
         let (uid, gid) = (spec.user.host_uid, spec.user.host_gid);
-        let groups = if controls::holds("jail_no_groups") { "--clear-groups" } else { "--keep-groups" };
+        let groups =
+            if security_controls::holds("jail_no_groups") { "--clear-groups" } else { "--keep-groups" };
         line.add(&["setpriv"]);
-        line.wall(controls::holds("jail_guest_has_a_group"), &[&format!("--regid={gid}")]);
+        line.wall(security_controls::holds("jail_guest_has_a_group"), &[&format!("--regid={gid}")]);
         line.add(&[groups]);
-        line.wall(controls::holds("jail_guest_is_a_user"), &[&format!("--reuid={uid}")]);
-        line.wall(controls::holds("jail_no_capabilities"), &["--bounding-set=-all", "--inh-caps=-all"]);
+        line.wall(security_controls::holds("jail_guest_is_a_user"), &[&format!("--reuid={uid}")]);
+        line.wall(
+            security_controls::holds("jail_no_capabilities"),
+            &["--bounding-set=-all", "--inh-caps=-all"],
+        );
         line.add(&["--"]);
     }
     line.0.extend_from_slice(command);
@@ -194,7 +201,7 @@ mod tests {
     use crate::sandbox::backend::jail::root::Entry;
     use crate::sandbox::spec::tests::spec;
 
-    fn shown(system: bool, group: Option<&Cgroup>) -> String {
+    fn arguments_text(system: bool, group: Option<&Cgroup>) -> String {
         let root = Root {
             entries: vec![
                 Entry::Bind { source: "/usr".into(), target: "/usr".into() },
@@ -221,13 +228,13 @@ mod tests {
 
     #[test]
     fn every_wall_of_a_jail_is_meant() {
-        insta::assert_snapshot!(shown(false, None));
+        insta::assert_snapshot!(arguments_text(false, None));
     }
 
     #[test]
     fn a_daemon_of_root_drops_the_user_inside() {
         let group = Cgroup::V2 { folder: "/sys/fs/cgroup/belljar/0123456789abcdef".into() };
-        insta::assert_snapshot!(shown(true, Some(&group)));
+        insta::assert_snapshot!(arguments_text(true, Some(&group)));
     }
 
     #[test]

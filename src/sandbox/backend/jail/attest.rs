@@ -192,7 +192,7 @@ fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
 /// The receipt of a sandbox that passed the checks.
 pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
     let bubblewrap = jail.walls == Walls::Bubblewrap;
-    let told = |mount: &SeenMount| MountFact {
+    let mount_fact = |mount: &SeenMount| MountFact {
         target: mount.target.display().to_string(),
         kind: if mount.kind == "tmpfs" { "tmpfs".into() } else { "bind".into() },
         writable: mount.writable,
@@ -202,7 +202,7 @@ pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: Stri
         !BROUGHT.iter().any(|folder| mount.target.starts_with(folder)) || mount.target.ends_with("shm")
     };
     let mut mounts: Vec<MountFact> = match jail.walls {
-        Walls::Bubblewrap => evidence.mounts.iter().filter(plain).map(told).collect(),
+        Walls::Bubblewrap => evidence.mounts.iter().filter(plain).map(mount_fact).collect(),
         Walls::None => Vec::new(),
     };
     mounts.sort_by(|a, b| a.target.cmp(&b.target));

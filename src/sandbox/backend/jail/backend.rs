@@ -9,7 +9,6 @@ use super::process::{self, Jail};
 use super::start::{self, Tools};
 use super::{Walls, root};
 use crate::config::{Paths, Settings};
-use crate::controls;
 use crate::protocol::api::ImageView;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
@@ -20,6 +19,7 @@ use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
 use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
+use crate::security_controls;
 
 pub struct Jails {
     walls: Walls,
@@ -164,7 +164,9 @@ impl SandboxBackend for Jails {
         _progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
         let image = match &wanted.first_image {
-            Some(first) if controls::holds("image_is_pinned") => root::again(&self.paths.roots_dir(), first),
+            Some(first) if security_controls::holds("image_is_pinned") => {
+                root::again(&self.paths.roots_dir(), first)
+            }
             _ => self.image(wanted.image.as_deref()),
         };
         std::future::ready(image).boxed()

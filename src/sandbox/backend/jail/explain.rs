@@ -6,7 +6,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::facts::read_small;
 
 /// Characters of bubblewrap's own message that are passed on.
-const SAID_CHARS: usize = 400;
+const STDERR_CHARS: usize = 400;
 
 /// The host's settings for user namespaces.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,11 +31,11 @@ impl Machine {
 }
 
 /// The problem behind a message that bubblewrap wrote to its stderr.
-pub fn failure(said: &str, machine: Machine) -> Problem {
-    let said: String = said.trim().chars().take(SAID_CHARS).collect();
+pub fn failure(stderr: &str, machine: Machine) -> Problem {
+    let stderr: String = stderr.trim().chars().take(STDERR_CHARS).collect();
     let about_namespaces =
-        ["uid map", "namespace", "No permissions to creat"].iter().any(|it| said.contains(it));
-    let about_proc = said.contains("mount proc") || said.contains("/proc: Operation not permitted");
+        ["uid map", "namespace", "No permissions to creat"].iter().any(|it| stderr.contains(it));
+    let about_proc = stderr.contains("mount proc") || stderr.contains("/proc: Operation not permitted");
     let (why, hint) = if about_namespaces && machine.apparmor_restricts {
         (
             "AppArmor keeps ordinary users of this machine from making user namespaces",
@@ -64,7 +64,7 @@ pub fn failure(said: &str, machine: Machine) -> Problem {
             "try `bwrap --ro-bind / / --unshare-all true`; it has to work for the daemon's user",
         )
     };
-    Problem::new(Code::SandboxFailed, format!("no jail can be built: {why} ({})", said.escape_default()))
+    Problem::new(Code::SandboxFailed, format!("no jail can be built: {why} ({})", stderr.escape_default()))
         .hint(hint)
 }
 
@@ -101,9 +101,9 @@ mod tests {
             ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", nothing, "systempaths"),
             ("bwrap: Unknown option --size", nothing, "bwrap --ro-bind"),
         ];
-        for (said, machine, remedy) in cases {
-            let problem = failure(said, machine);
-            assert!(problem.hint.as_ref().is_some_and(|hint| hint.contains(remedy)), "{said}: {problem:?}");
+        for (stderr, machine, remedy) in cases {
+            let problem = failure(stderr, machine);
+            assert!(problem.hint.as_ref().is_some_and(|hint| hint.contains(remedy)), "{stderr}: {problem:?}");
         }
         // A restriction that has nothing to do with the failure is not blamed.
         let other =

@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::controls;
 use crate::sandbox::attest::cgroup::{Cgroup, write};
 use crate::sandbox::spec::{CPU_SHARES, Limits};
+use crate::security_controls;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// The parent of all groups of jails.
@@ -90,10 +90,10 @@ impl Group {
         }
         let (memory, pids) = (limits.memory_bytes.to_string(), limits.pids.to_string());
         let write = |holds: bool, path: &Path, value: &str| if holds { write(path, value) } else { Ok(()) };
-        let memory_holds = controls::holds("jail_memory_limit");
-        let pids_hold = controls::holds("jail_process_limit");
-        let shares_hold = controls::holds("jail_cpu_shares");
-        if controls::holds("jail_cpu_limit") {
+        let memory_holds = security_controls::holds("jail_memory_limit");
+        let pids_hold = security_controls::holds("jail_process_limit");
+        let shares_hold = security_controls::holds("jail_cpu_shares");
+        if security_controls::holds("jail_cpu_limit") {
             self.cgroup.limit_cpus(Some(limits.cpus))?;
         }
         match &self.cgroup {

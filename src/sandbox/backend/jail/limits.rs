@@ -4,9 +4,9 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use rustix::thread::CapabilitySet;
 use std::path::Path;
 
-use crate::controls;
 use crate::sandbox::attest::facts::read_small;
 use crate::sandbox::spec::{LOCKED_MEMORY_BYTES, Limits, OOM_SCORE};
+use crate::security_controls;
 
 /// Since this kernel version, processes are counted for each user namespace, and not for the whole user.
 const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
@@ -15,9 +15,9 @@ const COUNTED_BY_NAMESPACE: (u32, u32) = (5, 14);
 /// which spares itself is killed before the guardian.
 const LOW_OOM_SCORE: i64 = 20;
 
-/// What else enforces the limits.
+/// The mechanism that enforces the limits beside the limits of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum OtherEnforcement {
     Group,
     /// Nothing else; the guest has a user namespace, or a user id, of its own.
     Nothing,
@@ -26,37 +26,38 @@ pub enum Beside {
 }
 
 /// Each limit with its value. `machine` is the machine's memory in bytes.
-fn table(limits: &Limits, beside: Beside, machine: u64) -> Vec<(Resource, u64)> {
+fn table(limits: &Limits, other_enforcement: OtherEnforcement, machine: u64) -> Vec<(Resource, u64)> {
     let locked = u64::try_from(LOCKED_MEMORY_BYTES).unwrap_or(0);
     let always = [
-        controls::setting("jail_open_files_limit", (Resource::Nofile, limits.open_files)),
-        controls::setting("jail_file_size_limit", (Resource::Fsize, limits.file_bytes)),
-        Some((Resource::Core, u64::from(!controls::holds("jail_no_core_dumps")))),
-        controls::setting("jail_locked_memory_limit", (Resource::Memlock, locked)),
-        controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
+        security_controls::setting("jail_open_files_limit", (Resource::Nofile, limits.open_files)),
+        security_controls::setting("jail_file_size_limit", (Resource::Fsize, limits.file_bytes)),
+        Some((Resource::Core, u64::from(!security_controls::holds("jail_no_core_dumps")))),
+        security_controls::setting("jail_locked_memory_limit", (Resource::Memlock, locked)),
+        security_controls::setting("jail_no_message_queues", (Resource::Msgqueue, 0)),
     ];
     let mut table: Vec<(Resource, u64)> = always.into_iter().flatten().collect();
-    if beside != Beside::Group && controls::holds("jail_reserved_memory_limit") {
+    if other_enforcement != OtherEnforcement::Group && security_controls::holds("jail_reserved_memory_limit")
+    {
         // The guardian ends processes that use more memory than the session has. Memory that is only reserved must be
         // granted up to the machine's size, as in a container: else the same code would fail in another way.
         table.push((Resource::Data, machine));
     }
-    if beside == Beside::Nothing && controls::holds("jail_process_rlimit") {
+    if other_enforcement == OtherEnforcement::Nothing && security_controls::holds("jail_process_rlimit") {
         table.push((Resource::Nproc, limits.pids));
     }
     table
 }
 
-pub fn apply(pid: i32, limits: &Limits, beside: Beside) -> std::io::Result<()> {
+pub fn apply(pid: i32, limits: &Limits, other_enforcement: OtherEnforcement) -> std::io::Result<()> {
     let process = Pid::from_raw(pid);
     let machine = machine_bytes().unwrap_or(limits.memory_bytes);
-    for (resource, value) in table(limits, beside, machine) {
+    for (resource, value) in table(limits, other_enforcement, machine) {
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         prlimit(process, resource, limit).map_err(|error| {
             std::io::Error::other(format!("{resource:?} cannot be limited to {value}: {error}"))
         })?;
     }
-    if controls::holds("jail_dies_before_the_daemon") {
+    if security_controls::holds("jail_dies_before_the_daemon") {
         // This only helps the out-of-memory killer, so a failure is ignored.
         let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), oom_score().to_string());
     }
@@ -98,12 +99,13 @@ mod tests {
 
     #[test]
     fn only_what_nobody_else_holds_is_held_twice() {
-        let with =
-            |beside| table(&spec().limits, beside, 1).into_iter().map(|(what, _)| what).collect::<Vec<_>>();
-        assert!(!with(Beside::Group).contains(&Resource::Data));
-        assert!(with(Beside::Nothing).contains(&Resource::Nproc));
-        assert!(!with(Beside::Shared).contains(&Resource::Nproc));
-        assert!(with(Beside::Shared).contains(&Resource::Data));
+        let with = |other_enforcement| {
+            table(&spec().limits, other_enforcement, 1).into_iter().map(|(what, _)| what).collect::<Vec<_>>()
+        };
+        assert!(!with(OtherEnforcement::Group).contains(&Resource::Data));
+        assert!(with(OtherEnforcement::Nothing).contains(&Resource::Nproc));
+        assert!(!with(OtherEnforcement::Shared).contains(&Resource::Nproc));
+        assert!(with(OtherEnforcement::Shared).contains(&Resource::Data));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use super::group::Group;
 use super::{Walls, attest, scope, start, status};
-use crate::controls;
 use crate::processes::Identity;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
@@ -21,6 +20,7 @@ use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::{SandboxSpec, bridge_dir};
+use crate::security_controls;
 
 /// Time for a killed process to disappear.
 const KILLED: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub struct Jail {
     pub(super) runtime: String,
     /// Fingerprint of the seccomp profile that the jail was built with.
     pub(super) seccomp: String,
-    pub(super) said: StderrHead,
+    pub(super) stderr_head: StderrHead,
     pub(super) socket: BridgeSocket,
 }
 
@@ -71,7 +71,7 @@ impl Jail {
             targets: Vec::new(),
             runtime: receipt.runtime.clone(),
             seccomp: receipt.seccomp_profile.clone(),
-            said: StderrHead::default(),
+            stderr_head: StderrHead::default(),
             socket: BridgeSocket::unbound(bridge_dir(folder)),
         })
     }
@@ -137,7 +137,7 @@ impl RunningSandbox for Jail {
         })?;
         let differences =
             attest::differences(spec, self.walls, self.system, &self.targets, &evidence, &probe);
-        if !differences.is_empty() && controls::holds("attestation") {
+        if !differences.is_empty() && security_controls::holds("attestation") {
             return Err(Problem::new(
                 Code::PolicyViolation,
                 format!("the jail is not as isolated as it has to be: {}", differences.join("; ")),
@@ -189,7 +189,7 @@ impl RunningSandbox for Jail {
 
     /// The jail's messages on its stderr before it was ready.
     fn last_words(&self) -> String {
-        self.said.lock().clone()
+        self.stderr_head.lock().clone()
     }
 
     fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {

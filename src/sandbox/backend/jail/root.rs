@@ -170,10 +170,10 @@ mod tests {
             Entry::Link { .. } => None,
         });
         for source in sources {
-            let shown =
+            let mounted_names =
                 ["/usr", "/bin", "/sbin", "/lib", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
             assert!(
-                shown.iter().any(|name| source.starts_with(name) || source.starts_with("/lib32")),
+                mounted_names.iter().any(|name| source.starts_with(name) || source.starts_with("/lib32")),
                 "{source:?}"
             );
         }

@@ -10,7 +10,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::controls;
 use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
@@ -18,7 +17,7 @@ use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
 use crate::sandbox::backend::jail::explain::{self, Machine};
 use crate::sandbox::backend::jail::group::Group;
-use crate::sandbox::backend::jail::limits::{self, Beside};
+use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
@@ -28,6 +27,7 @@ use crate::sandbox::spec::{
     BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, GuestUser, SandboxSpec, compile_command, environment,
     kernel_command,
 };
+use crate::security_controls;
 
 const BWRAP: &str = "bwrap";
 /// Time for bubblewrap to build a jail.
@@ -36,7 +36,7 @@ const BUILD_POLL: Duration = Duration::from_millis(2);
 /// Time to compile the kernel's bytecode.
 const COMPILE: Duration = Duration::from_secs(60);
 /// Bytes of bubblewrap's stderr that are read.
-const SAID_BYTES: u64 = 4096;
+const STDERR_BYTES: u64 = 4096;
 /// The file in the sandbox's folder that identifies a plain process.
 const PROCESS_NOTE: &str = "process";
 /// Longest path of a unix socket.
@@ -56,8 +56,9 @@ pub struct Tools {
 
 impl Tools {
     pub fn find(built: PathBuf, system: bool) -> Result<Self, Problem> {
-        let said = Command::new(BWRAP).arg("--version").output().map_err(|error| explain::missing(&error))?;
-        let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+        let output =
+            Command::new(BWRAP).arg("--version").output().map_err(|error| explain::missing(&error))?;
+        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let failed = |error: seccomp::ProfileError| Problem::new(Code::Internal, error.to_string());
         let filters = seccomp::compile(seccomp_profile()).map_err(failed)?;
         let last_filter = seccomp::without_nameless_files().map_err(failed)?;
@@ -98,7 +99,7 @@ async fn run(
     folder: &Path,
     line: impl Fn(&Host<'_>) -> Vec<String>,
 ) -> Result<(), Problem> {
-    let built = Built::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec, folder)?;
     let mut command = Command::new(BWRAP);
     command.args(line(&built.host(tools, None))).env_clear().env("PATH", search_path());
     command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
@@ -120,13 +121,13 @@ async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> 
 }
 
 /// The files that must exist before a jail is built.
-struct Built {
+struct JailFiles {
     root: Root,
     passwd: PathBuf,
     groups: PathBuf,
 }
 
-impl Built {
+impl JailFiles {
     fn prepare(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Self, Problem> {
         let root = Root::of(&root::folder(&tools.built, &spec.image.reference));
         let (passwd, groups) = (folder.join("passwd"), folder.join("group"));
@@ -166,7 +167,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let socket = BridgeSocket::bind(&spec.bridge_dir)?;
     let group = Group::make(&spec.sandbox.0, &spec.limits);
     let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
-    let built = Built::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec, folder)?;
     let line = arguments::session(spec, &built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
     let status_fd =
@@ -185,12 +186,12 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     command.fd_mappings(descriptors).map_err(|_| internal("descriptors collide"))?;
     let child = tokio::process::Command::from(command).spawn().map_err(|error| explain::missing(&error))?;
     let child = started.bubblewrap.insert(child);
-    let said = child.stderr.take();
+    let stderr = child.stderr.take();
     let Ok(pid) = tokio::time::timeout(BUILD, child_pid(child, folder)).await else {
         return Err(took_too_long(BUILD));
     };
     let Some(pid) = pid else {
-        return Err(explain::failure(&words(said).await, Machine::read()));
+        return Err(explain::failure(&read_stderr(stderr).await, Machine::read()));
     };
     let identity = Identity::of(pid);
     let group = match group {
@@ -199,30 +200,31 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     };
     let limited = group.as_ref().map_or(Ok(()), |group| group.take_in(pid)).and_then(|()| {
         let own = tools.system || limits::counts_by_namespace();
-        let beside = match (&group, own) {
-            (Some(_), _) => Beside::Group,
-            (None, true) => Beside::Nothing,
-            (None, false) => Beside::Shared,
+        let other_enforcement = match (&group, own) {
+            (Some(_), _) => OtherEnforcement::Group,
+            (None, true) => OtherEnforcement::Nothing,
+            (None, false) => OtherEnforcement::Shared,
         };
-        limits::apply(pid, &spec.limits, beside)
+        limits::apply(pid, &spec.limits, other_enforcement)
     });
     let (Some(identity), Ok(())) = (identity, &limited) else {
         // Bubblewrap may have failed before it began to wait for the daemon.
-        let said = tokio::time::timeout(BUILD_POLL, child.wait()).await.is_ok().then(|| words(said));
-        return Err(match (said, limited) {
-            (Some(said), _) => explain::failure(&said.await, Machine::read()),
+        let stderr =
+            tokio::time::timeout(BUILD_POLL, child.wait()).await.is_ok().then(|| read_stderr(stderr));
+        return Err(match (stderr, limited) {
+            (Some(stderr), _) => explain::failure(&stderr.await, Machine::read()),
             (None, Err(error)) => internal(&format!("the limits of a jail cannot be set: {error}")),
             (None, Ok(())) => internal("a jail is gone"),
         });
     };
-    if tools.system && group.is_some() && controls::holds("jail_guardian_goes_first") {
+    if tools.system && group.is_some() && security_controls::holds("jail_guardian_goes_first") {
         let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
     }
     // Until here bubblewrap has only built the jail and waits; the byte lets it start Python.
     goes.write_all(b"1").map_err(|error| internal(&error.to_string()))?;
-    let words = StderrHead::default();
+    let stderr_head = StderrHead::default();
     if let Some(child) = started.done() {
-        tokio::spawn(watch(child, said, Arc::clone(&words)));
+        tokio::spawn(watch(child, stderr, Arc::clone(&stderr_head)));
     }
     Ok(Jail {
         walls: Walls::Bubblewrap,
@@ -233,7 +235,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         targets: arguments::targets(&line),
         runtime: tools.version.clone(),
         seccomp: fingerprint(seccomp_profile()),
-        said: words,
+        stderr_head,
         socket,
     })
 }
@@ -251,12 +253,12 @@ async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i
     }
 }
 
-/// What a bubblewrap that has ended wrote to its stderr.
-async fn words(said: Option<tokio::process::ChildStderr>) -> String {
+/// Reads the text that a bubblewrap which has ended wrote to its stderr.
+async fn read_stderr(stderr: Option<tokio::process::ChildStderr>) -> String {
     use tokio::io::AsyncReadExt;
     let mut bytes = Vec::new();
-    if let Some(said) = said {
-        let _ = tokio::time::timeout(BUILD, said.take(SAID_BYTES).read_to_end(&mut bytes)).await;
+    if let Some(stderr) = stderr {
+        let _ = tokio::time::timeout(BUILD, stderr.take(STDERR_BYTES).read_to_end(&mut bytes)).await;
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -264,19 +266,19 @@ async fn words(said: Option<tokio::process::ChildStderr>) -> String {
 /// Reads the jail's stderr as long as it runs, so that no writer blocks, and keeps the beginning.
 async fn watch(
     mut child: tokio::process::Child,
-    said: Option<tokio::process::ChildStderr>,
-    words: StderrHead,
+    stderr: Option<tokio::process::ChildStderr>,
+    stderr_head: StderrHead,
 ) {
     use tokio::io::AsyncReadExt;
     let mut head = Vec::new();
-    if let Some(mut said) = said {
-        let _ = (&mut said).take(SAID_BYTES).read_to_end(&mut head).await;
+    if let Some(mut stderr) = stderr {
+        let _ = (&mut stderr).take(STDERR_BYTES).read_to_end(&mut head).await;
         let text = String::from_utf8_lossy(&head).trim().escape_default().to_string();
         if !text.is_empty() {
             tracing::warn!(said = text, "a jail complains");
         }
-        *words.lock() = text;
-        let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
+        *stderr_head.lock() = text;
+        let _ = tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await;
     }
     let _ = child.wait().await;
 }
@@ -287,7 +289,7 @@ struct Unfinished<'a> {
     group: Option<Group>,
     /// Bubblewrap, which leads a process group of its own.
     bubblewrap: Option<tokio::process::Child>,
-    /// What bubblewrap waits for is open for as long as this is, so it cannot go on before it is killed.
+    /// The pipe from which bubblewrap reads before it goes on. While this end is open, bubblewrap waits and can be killed.
     goes: Option<std::io::PipeWriter>,
 }
 
@@ -337,7 +339,7 @@ impl Drop for Unfinished<'_> {
 pub fn noted(folder: &Path) -> Option<(Walls, Identity)> {
     let process = std::fs::File::open(folder.join(PROCESS_NOTE)).ok().and_then(|file| {
         let mut text = String::new();
-        file.take(SAID_BYTES).read_to_string(&mut text).ok()?;
+        file.take(STDERR_BYTES).read_to_string(&mut text).ok()?;
         Identity::parse(text.trim())
     });
     if let Some(identity) = process {
@@ -377,7 +379,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     });
     let note = folder.join(PROCESS_NOTE);
     let limited = std::fs::write(&note, identity.to_string())
-        .and_then(|()| limits::apply(identity.pid, &spec.limits, Beside::Shared));
+        .and_then(|()| limits::apply(identity.pid, &spec.limits, OtherEnforcement::Shared));
     if let Err(error) = limited {
         let _ = identity.signal(rustix::process::Signal::KILL);
         return Err(internal(&format!("the limits of a process cannot be set: {error}")));
@@ -391,7 +393,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         targets: Vec::new(),
         runtime: "none".into(),
         seccomp: String::new(),
-        said: StderrHead::default(),
+        stderr_head: StderrHead::default(),
         socket: bridge,
     })
 }
@@ -450,9 +452,9 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo $! >&2; wait"]).stderr(Stdio::piped()).process_group(0);
         let mut child = tokio::process::Command::from(command).spawn().unwrap();
-        let mut said = child.stderr.take().unwrap();
+        let mut stderr = child.stderr.take().unwrap();
         let mut bytes = [0; 16];
-        let read = tokio::io::AsyncReadExt::read(&mut said, &mut bytes).await.unwrap();
+        let read = tokio::io::AsyncReadExt::read(&mut stderr, &mut bytes).await.unwrap();
         let below: i32 = String::from_utf8_lossy(&bytes[..read]).trim().parse().unwrap();
         let (leader, below) = (i32::try_from(child.id().unwrap()).unwrap(), Identity::of(below).unwrap());
         let started = Unfinished { folder: folder.path(), group: None, bubblewrap: Some(child), goes: None };

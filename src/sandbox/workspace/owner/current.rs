@@ -4,9 +4,9 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use crate::controls;
 use crate::sandbox::user_database::{self, Users};
 use crate::sandbox::workspace::owner::Ids;
+use crate::security_controls;
 
 /// With whose ids work is done: those of a guest, which never change, or those of a user as they are now.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl CurrentIds {
     /// the database does not answer, its last answer holds.
     #[must_use]
     pub fn now(&self) -> Arc<Ids> {
-        if controls::holds("groups_are_current") {
+        if security_controls::holds("groups_are_current") {
             self.look_up();
         }
         Arc::clone(&self.last.lock())
@@ -58,16 +58,16 @@ impl CurrentIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::user_database::{Lookups, Who};
+    use crate::sandbox::user_database::{Lookups, UserInfo};
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// 0: a member of group 27; 1: no member; 2: no account; else: no answer.
     static STAGE: AtomicU32 = AtomicU32::new(0);
 
-    fn staged(uid: u32) -> nix::Result<Arc<Who>> {
+    fn staged(uid: u32) -> nix::Result<Arc<UserInfo>> {
         let ids = |groups: &[u32]| {
             let ids = Ids { uid, gid: 1000, groups: groups.to_vec() };
-            Ok(Arc::new(Who { ids: Some(Arc::new(ids)), ..Who::default() }))
+            Ok(Arc::new(UserInfo { ids: Some(Arc::new(ids)), ..UserInfo::default() }))
         };
         match STAGE.load(Ordering::Relaxed) {
             0 => ids(&[1000, 27]),

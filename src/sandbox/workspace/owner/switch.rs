@@ -11,8 +11,8 @@ use rustix::process::getgroups;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::controls;
 use crate::sandbox::workspace::owner::Ids;
+use crate::security_controls;
 
 /// An invalid id: `setfsuid` and `setfsgid` do not accept it, and only return the thread's current id.
 const NOBODY: u32 = u32::MAX;
@@ -20,8 +20,8 @@ const NOBODY: u32 = u32::MAX;
 /// Does `work` with the rights of `ids`, or with the daemon's own if `ids` is `None`. The work must not wait for other
 /// code of the daemon that opens files.
 pub fn acting_as<T>(ids: Option<&Ids>, work: impl FnOnce() -> T) -> std::io::Result<T> {
-    let Some(ids) = ids.filter(|_| controls::holds("files_as_owner")) else { return Ok(work()) };
-    let switched = Switched::to(ids)?;
+    let Some(ids) = ids.filter(|_| security_controls::holds("files_as_owner")) else { return Ok(work()) };
+    let switched = PreviousCredentials::to(ids)?;
     let outcome = catch_unwind(AssertUnwindSafe(work));
     // The rights are restored before a panic goes on, so that the code that catches it runs with the daemon's own.
     drop(switched);
@@ -32,14 +32,14 @@ pub fn acting_as<T>(ids: Option<&Ids>, work: impl FnOnce() -> T) -> std::io::Res
 }
 
 /// The thread's ids and capabilities before the switch.
-struct Switched {
+struct PreviousCredentials {
     groups: Vec<rustix::process::Gid>,
     capabilities: CapabilitySets,
     uid: Uid,
     gid: Gid,
 }
 
-impl Switched {
+impl PreviousCredentials {
     fn to(ids: &Ids) -> rustix::io::Result<Self> {
         let before = Self {
             groups: getgroups()?,
@@ -70,7 +70,7 @@ impl Switched {
     }
 }
 
-impl Drop for Switched {
+impl Drop for PreviousCredentials {
     fn drop(&mut self) {
         // A thread that keeps these ids would do the next user's work with the rights of this one.
         if !matches!(self.restore(), Ok(true)) {

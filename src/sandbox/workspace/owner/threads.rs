@@ -8,11 +8,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-use crate::controls;
 use crate::fair_queue::FairQueue;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::owner::{CurrentIds, acting_as};
+use crate::security_controls;
 
 /// Maximum number of threads of all users together. A user without a thread for a kind of work gets one nevertheless.
 const THREADS: usize = 256;
@@ -99,10 +99,10 @@ pub async fn run<T: Send + 'static>(
                 .hint("see whether the file system that it lies on works")
         })?,
     };
-    told(outcome.map_err(|_| died())?)
+    io_result_to_problem(outcome.map_err(|_| died())?)
 }
 
-fn told<T>(outcome: std::io::Result<T>) -> Result<T, Problem> {
+fn io_result_to_problem<T>(outcome: std::io::Result<T>) -> Result<T, Problem> {
     outcome.map_err(|error| {
         Problem::new(Code::Internal, format!("the rights of the folder's owner cannot be taken: {error}"))
             .hint("a daemon of root needs the capabilities CAP_SETUID and CAP_SETGID")
@@ -116,7 +116,7 @@ fn died() -> Problem {
 impl Pool {
     fn submit(self: &Arc<Self>, key: Key, work: Work) -> Result<(), Problem> {
         let mut state = self.state.lock();
-        let place = state.waiting.push(key, work).map_err(|_| {
+        let ticket = state.waiting.push(key, work).map_err(|_| {
             Problem::new(Code::TooMany, "too much of yours waits for folders already")
                 .hint("try again when some of it is done")
         })?;
@@ -131,7 +131,7 @@ impl Pool {
                 Ok(_) => state.threads += 1,
                 // Another thread does the work later, if there is one.
                 Err(error) if state.threads == 0 => {
-                    state.waiting.remove(place);
+                    state.waiting.remove(ticket);
                     return Err(Problem::new(Code::Internal, format!("no thread can be started: {error}")));
                 }
                 Err(error) => tracing::warn!(%error, "no thread can be started"),
@@ -170,20 +170,22 @@ impl Pool {
 }
 
 impl State {
-    fn free(&self, key: Key) -> usize {
-        let most = if controls::holds("folder_threads_per_user") { key.1.threads() } else { usize::MAX };
+    fn free_threads(&self, key: Key) -> usize {
+        let most =
+            if security_controls::holds("folder_threads_per_user") { key.1.threads() } else { usize::MAX };
         most.saturating_sub(self.running.get(&key).copied().unwrap_or(0))
     }
 
     /// The number of pieces of work that may begin now.
     fn runnable(&self) -> usize {
-        self.waiting.keys().map(|key| self.free(key).min(self.waiting.waiting(key))).sum()
+        self.waiting.keys().map(|key| self.free_threads(key).min(self.waiting.waiting(key))).sum()
     }
 
     /// The next piece of work whose user may have one more thread, of the key `only` if that is given.
     fn next(&mut self, only: Option<Key>) -> Option<(Key, Work)> {
-        let free: Vec<Key> = self.waiting.keys().filter(|key| self.free(*key) > 0).collect();
-        let may = |key: Key| free.contains(&key) && only.is_none_or(|only| only == key);
+        let with_free_thread: Vec<Key> =
+            self.waiting.keys().filter(|key| self.free_threads(*key) > 0).collect();
+        let may = |key: Key| with_free_thread.contains(&key) && only.is_none_or(|only| only == key);
         let (key, work) = self.waiting.pop_where(|key, _| may(key))?;
         *self.running.entry(key).or_default() += 1;
         Some((key, work))
@@ -213,17 +215,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_user_whose_folders_hang_hangs_alone() {
-        let (release, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (release, started) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut outcomes = Vec::new();
         for _ in 0..50 {
-            let (release, held) = (Arc::clone(&release), Arc::clone(&held));
+            let (release, started) = (Arc::clone(&release), Arc::clone(&started));
             outcomes.push(tokio::spawn(run(Principal::ANN, WorkKind::Look, None, move || {
-                held.fetch_add(1, Ordering::SeqCst);
+                started.fetch_add(1, Ordering::SeqCst);
                 hang(&release);
             })));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(held.load(Ordering::SeqCst), WorkKind::Look.threads());
+        assert_eq!(started.load(Ordering::SeqCst), WorkKind::Look.threads());
         // Other users, and other kinds of work of the same user, go on.
         assert_eq!(run(Principal::BOB, WorkKind::Look, None, || 7).await.unwrap(), 7);
         assert_eq!(run(Principal::ANN, WorkKind::Transfer, None, || 8).await.unwrap(), 8);
@@ -231,7 +233,7 @@ mod tests {
         for outcome in outcomes {
             outcome.await.unwrap().unwrap();
         }
-        assert_eq!(held.load(Ordering::SeqCst), 50);
+        assert_eq!(started.load(Ordering::SeqCst), 50);
     }
 
     /// Many users whose folders hang take all the threads, and have more work waiting in front.

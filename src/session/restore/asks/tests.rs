@@ -127,7 +127,7 @@ fn no_more_is_kept_of_results_than_a_model_is_told() {
     });
     let result: Box<ExecutionResult> = serde_json::from_value(result).unwrap();
     let report = |result: &ExecutionResult| crate::agent::report(result, Language::English, 1_000);
-    let told = report(&result);
+    let expected = report(&result);
     let queued = EventBody::CellQueued {
         cell: 1,
         mode: Mode::Main,
@@ -151,7 +151,7 @@ fn no_more_is_kept_of_results_than_a_model_is_told() {
     else {
         panic!("{:?}", memory.asks[&1].inputs)
     };
-    assert_eq!(report(result), told);
+    assert_eq!(report(result), expected);
     let ToolOutcome::Value(serde_json::Value::String(text)) = outcome else { panic!("{outcome:?}") };
     assert!(text.chars().count() <= TOLD_CHARS);
 }

@@ -53,7 +53,7 @@ fn asked(step: u32) -> EventBody {
     EventBody::ModelAsked { ask: 1, step }
 }
 
-fn said(text: &str) -> EventBody {
+fn delta(text: &str) -> EventBody {
     EventBody::ModelText { ask: 1, step: 1, text: text.into() }
 }
 
@@ -131,12 +131,12 @@ fn an_ask_is_told_in_sections() {
         statistics: serde_json::Map::new(),
     };
     let mut watched = live(Dialect::ToolCalls);
-    let shown = text(
+    let output = text(
         &mut watched,
         &[
             asked(1),
-            said("I comp"),
-            said("ute it."),
+            delta("I comp"),
+            delta("ute it."),
             replied("I compute it.", 1),
             queued(1, "import math\n15_000 * 1.0425\n", 1),
             EventBody::CellStarted { cell: 1, before: Counters::default() },
@@ -158,11 +158,11 @@ fn an_ask_is_told_in_sections() {
             EventBody::PlanChanged { ask: Some(1), plan: Box::new(plan) },
             EventBody::AskNoted { ask: 1, note: "the history was shortened".into() },
             asked(3),
-            said("It is $21,386.41."),
+            delta("It is $21,386.41."),
             replied("It is $21,386.41.", 0),
         ],
     );
-    insta::assert_snapshot!(shown, @r#"
+    insta::assert_snapshot!(output, @r#"
     ── model
     I compute it.
     ── code · cell 1
@@ -196,7 +196,7 @@ fn an_ask_is_told_in_sections() {
     ── model
     It is $21,386.41.
     "#);
-    assert!(watched.has_told("It is $21,386.41.\n") && !watched.has_told("It is"));
+    assert!(watched.has_shown("It is $21,386.41.\n") && !watched.has_shown("It is"));
     assert_eq!(watched.status(), "thinking · step 3 · 2468 tokens");
 }
 
@@ -204,8 +204,8 @@ fn an_ask_is_told_in_sections() {
 fn restored_variables_are_not_said_to_be_gone() {
     let lost =
         |restored_to| EventBody::StateLost { reason: "the worker died".into(), restored_to, gone: None };
-    let shown = text(&mut live(Dialect::ToolCalls), &[lost(Some(2)), lost(Some(0)), lost(None)]);
-    insta::assert_snapshot!(shown, @r"
+    let output = text(&mut live(Dialect::ToolCalls), &[lost(Some(2)), lost(Some(0)), lost(None)]);
+    insta::assert_snapshot!(output, @r"
     warning: the variables are as after cell 2: the worker died
     warning: the variables are as at the start: the worker died
     warning: all variables are gone: the worker died
@@ -215,11 +215,11 @@ fn restored_variables_are_not_said_to_be_gone() {
 #[test]
 fn json_is_shown_as_thought_and_code() {
     let reply = r#"{"thought": "I add.", "action": "execute_code", "code": "1 + 1"}"#;
-    let shown = text(
+    let output = text(
         &mut live(Dialect::JsonAction),
-        &[asked(1), said(&reply[..20]), said(&reply[20..]), replied(reply, 0), queued(1, "1 + 1", 1)],
+        &[asked(1), delta(&reply[..20]), delta(&reply[20..]), replied(reply, 0), queued(1, "1 + 1", 1)],
     );
-    insta::assert_snapshot!(shown, @r"
+    insta::assert_snapshot!(output, @r"
     ── thought
     I add.
     ── code · cell 1
@@ -235,11 +235,11 @@ fn a_reply_that_broke_off_is_told_anew() {
         attempts: 1,
     };
     let failed = EventBody::ModelFailed { ask: 1, step: 1, failure, retry_in_s: Some(0.52) };
-    let shown = text(
+    let output = text(
         &mut live(Dialect::ToolCalls),
-        &[asked(1), said("It"), failed, said("It is 4."), replied("It is 4.", 0)],
+        &[asked(1), delta("It"), failed, delta("It is 4."), replied("It is 4.", 0)],
     );
-    insta::assert_snapshot!(shown, @r"
+    insta::assert_snapshot!(output, @r"
     ── model
     It
     warning: the model failed: the stream broke off; it is asked again in 0.5 s
@@ -256,7 +256,7 @@ fn code_that_was_approved_is_not_shown_twice() {
         decision: Decision::Accept { code: code.map(Into::into) },
         by: Some(Principal::new(1000)),
     };
-    let shown = text(
+    let output = text(
         &mut live(Dialect::ToolCalls),
         &[
             wanted("1a"),
@@ -269,7 +269,7 @@ fn code_that_was_approved_is_not_shown_twice() {
             queued(3, "x = 1", 1),
         ],
     );
-    insta::assert_snapshot!(shown, @r"
+    insta::assert_snapshot!(output, @r"
     ── approval wanted · 1a · run this
     x = 1
     accepted

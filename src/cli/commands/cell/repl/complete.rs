@@ -2,7 +2,7 @@
 //! strings and blocks and no more of Python: text that makes no sense counts as whole, so that
 //! Python can report the error.
 
-use crate::cli::render::highlight::{Quoted, QuotedEnd};
+use crate::cli::render::highlight::{QuotedEnd, QuotedString};
 
 /// The indentation of one block.
 const STEP: &str = "    ";
@@ -13,9 +13,9 @@ const LAST_WORDS: [&str; 5] = ["return", "pass", "break", "continue", "raise"];
 pub fn indent_after(text: &str) -> String {
     let scan = Scan::of(text);
     let last = text.rsplit('\n').next().unwrap_or_default();
-    let (blank, said) = last.split_at(last.len() - last.trim_start().len());
-    let opens_bracket = scan.depth > 0 && said.trim_end().ends_with(['(', '[', '{']);
-    let first_word = said.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    let (blank, code) = last.split_at(last.len() - last.trim_start().len());
+    let opens_bracket = scan.depth > 0 && code.trim_end().ends_with(['(', '[', '{']);
+    let first_word = code.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     match scan.state {
         // Inside of a string the blanks would become part of it.
         State::OpenText => String::new(),
@@ -136,7 +136,7 @@ impl Scan {
 
     /// The length of the string at the start of `rest`.
     fn text(&mut self, rest: &str) -> usize {
-        let Some(Quoted { length, triple, end }) = Quoted::at(rest) else { return 1 };
+        let Some(QuotedString { length, triple, end }) = QuotedString::at(rest) else { return 1 };
         match end {
             QuotedEnd::Closed => {}
             QuotedEnd::Text { .. } if triple => self.become_state(State::OpenText),

@@ -43,7 +43,7 @@ pub struct LineEditor {
     before: Option<Termios>,
 }
 
-pub enum Typed {
+pub enum ReplInput {
     Cell(String),
     /// Ctrl-C: the line is discarded.
     Nothing,
@@ -83,7 +83,7 @@ impl LineEditor {
         }
     }
 
-    pub async fn read(&mut self, stops: &mut Stops) -> Result<Typed, Failure> {
+    pub async fn read(&mut self, stops: &mut Stops) -> Result<ReplInput, Failure> {
         let Some(mut inner) = self.inner.take() else {
             return Err(Failure::new("the line editor is gone"));
         };
@@ -98,22 +98,22 @@ impl LineEditor {
             tokio::select! {
                 read = &mut receiver => break read.map_err(|_| Failure::new("the line editor broke"))?,
                 // At the prompt Ctrl-C is read as a key, so SIGINT has nothing to interrupt.
-                code = stops.next() => if code == exit::TERMINATED { return Ok(Typed::Terminated(code)) },
+                code = stops.next() => if code == exit::TERMINATED { return Ok(ReplInput::Terminated(code)) },
             }
         };
-        let typed = match read {
+        let input = match read {
             Ok(text) => {
                 if inner.add_history_entry(text.as_str()).is_ok_and(|added| added) {
                     let _ = inner.append_history(&self.history);
                 }
-                Ok(Typed::Cell(text))
+                Ok(ReplInput::Cell(text))
             }
-            Err(ReadlineError::Interrupted) => Ok(Typed::Nothing),
-            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Err(ReadlineError::Interrupted) => Ok(ReplInput::Nothing),
+            Err(ReadlineError::Eof) => Ok(ReplInput::End),
             Err(error) => Err(wrong(&error)),
         };
         self.inner = Some(inner);
-        typed
+        input
     }
 }
 

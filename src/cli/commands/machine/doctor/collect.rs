@@ -11,7 +11,7 @@ use rustix::fs::{Access, access, statvfs};
 use tokio::time::timeout;
 
 use super::engine;
-use super::facts::{Cgroups, Config, Daemon, Facts, Found, Free, Home, Namespaces};
+use super::facts::{Cgroups, Config, Daemon, Facts, FreeSpace, Home, Namespaces, SocketFacts};
 use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
@@ -83,8 +83,8 @@ async fn crypto_sockets() -> bool {
     }
     let mut command = tokio::process::Command::new("modprobe");
     command.args(["--dry-run", "--verbose", "algif_aead"]).stdin(Stdio::null()).kill_on_drop(true);
-    let said = timeout(PROGRAM, command.output()).await;
-    said.is_ok_and(|said| said.is_ok_and(|said| said.stdout.starts_with(b"insmod")))
+    let output = timeout(PROGRAM, command.output()).await;
+    output.is_ok_and(|output| output.is_ok_and(|output| output.stdout.starts_with(b"insmod")))
 }
 
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
@@ -148,7 +148,7 @@ fn configuration(context: &Context) -> Config {
 fn home(path: &Path) -> Home {
     let mode = fs::metadata(path).ok().map(|found| found.mode() & PERMISSIONS);
     let there = nearest(path);
-    let free = statvfs(&there).ok().map(|found| Free {
+    let free_space = statvfs(&there).ok().map(|found| FreeSpace {
         bytes: found.f_bavail.saturating_mul(found.f_frsize),
         files: (found.f_files > 0).then_some(found.f_favail),
     });
@@ -156,7 +156,7 @@ fn home(path: &Path) -> Home {
     let project_quotas = config::is_system()
         && fs::File::open(&there).is_ok_and(|folder| project_quotas::are_enforced(folder.as_fd()));
     let writable = access(&there, Access::WRITE_OK).is_ok();
-    Home { path: path.to_owned(), mode, writable, free, project_quotas }
+    Home { path: path.to_owned(), mode, writable, free_space, project_quotas }
 }
 
 /// The path itself, or the nearest folder above it that exists.
@@ -165,7 +165,7 @@ fn nearest(path: &Path) -> PathBuf {
 }
 
 fn socket_file(path: &Path) -> SocketFile {
-    let found = fs::symlink_metadata(path).ok().map(|found| Found {
+    let found = fs::symlink_metadata(path).ok().map(|found| SocketFacts {
         is_socket: found.file_type().is_socket(),
         mode: found.mode() & PERMISSIONS,
         owner: found.uid(),
@@ -197,7 +197,7 @@ mod tests {
     fn a_home_that_is_yet_to_be_made_is_judged_by_the_folder_above() {
         let dir = tempfile::tempdir().unwrap();
         let found = home(&dir.path().join("a/b"));
-        assert!(found.mode.is_none() && found.writable && found.free.is_some());
+        assert!(found.mode.is_none() && found.writable && found.free_space.is_some());
     }
 
     #[test]

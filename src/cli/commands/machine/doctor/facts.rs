@@ -92,13 +92,13 @@ pub struct Home {
     /// This user may write to the folder, or to the one in which it will be created.
     pub writable: bool,
     /// Bytes and files that this user may still use; none if that cannot be determined.
-    pub free: Option<Free>,
+    pub free_space: Option<FreeSpace>,
     /// The kernel enforces the size limit of workspaces.
     pub project_quotas: bool,
 }
 
 #[derive(Clone, Copy)]
-pub struct Free {
+pub struct FreeSpace {
     pub bytes: u64,
     /// None if the file system creates as many as it needs.
     pub files: Option<u64>,
@@ -107,12 +107,12 @@ pub struct Free {
 pub struct SocketFile {
     pub path: PathBuf,
     /// None if there is no file.
-    pub found: Option<Found>,
+    pub found: Option<SocketFacts>,
     /// Other users may replace the socket by another one.
     pub open_folder: bool,
 }
 
-pub struct Found {
+pub struct SocketFacts {
     pub is_socket: bool,
     pub mode: u32,
     pub owner: u32,

@@ -178,8 +178,8 @@ pub fn apparmor(facts: &Facts) -> Finding {
 }
 
 pub fn bubblewrap(facts: &Facts) -> Finding {
-    if let Some(said) = &facts.jail_trouble {
-        let message = format!("it cannot build a jail here: {}", said.trim());
+    if let Some(trouble) = &facts.jail_trouble {
+        let message = format!("it cannot build a jail here: {}", trouble.trim());
         let fix = "see the checks above; `bwrap --ro-bind / / --unshare-all true` has to work for you";
         return Finding::warning(message, fix);
     }
@@ -206,18 +206,18 @@ pub fn config(config: &Config) -> Finding {
 
 pub fn disk(home: &Home) -> Finding {
     let path = home.path.display();
-    let Some(free) = home.free else {
+    let Some(free_space) = home.free_space else {
         let fix = format!("ls -ld {path}, and set `BELLJAR_HOME` to a folder of yours");
         return Finding::failure(format!("nobody knows how much is free at `{path}`"), fix);
     };
     let fix =
         || format!("df -h {path}; remove old sessions with `belljar rm`, or set `BELLJAR_HOME` elsewhere");
-    if free.files.is_some_and(|files| files < FULL_FILES) {
-        let files = free.files.unwrap_or_default();
+    if free_space.files.is_some_and(|files| files < FULL_FILES) {
+        let files = free_space.files.unwrap_or_default();
         return Finding::failure(format!("only {files} more files fit at `{path}`"), fix());
     }
-    let left = format!("{} free at `{path}`", size(free.bytes));
-    match free.bytes {
+    let left = format!("{} free at `{path}`", size(free_space.bytes));
+    match free_space.bytes {
         ..FULL_BYTES => Finding::failure(format!("full: {left}"), fix()),
         FULL_BYTES..LOW_BYTES => Finding::warning(format!("nearly full: {left}"), fix()),
         LOW_BYTES.. if home.project_quotas => {

@@ -22,20 +22,21 @@ const KEPT_LINES: usize = 40;
 /// Longest line of a build that is kept whole.
 const LINE_BYTES: u64 = 64 * 1024;
 
-pub struct Built {
+pub struct BuildOutcome {
     pub status: ExitStatus,
     /// The last line on stdout.
     pub last: String,
 }
 
 /// The command's stdout has to be piped already.
-pub async fn run(screen: &mut Screen, mut command: Command) -> Result<Built, Failure> {
+pub async fn run(screen: &mut Screen, mut command: Command) -> Result<BuildOutcome, Failure> {
     let watched = screen.is_watched();
     command.stderr(if watched { Stdio::piped() } else { Stdio::inherit() }).kill_on_drop(true);
     let failed = |e| Failure::io("failed to run `bash`", &e);
     let mut child = command.spawn().map_err(failed)?;
     let (mut out, mut err) = (Lines::of(child.stdout.take()), Lines::of(child.stderr.take()));
-    let mut progress = Progress { step: "starting".to_owned(), kept: VecDeque::new(), began: Instant::now() };
+    let mut progress =
+        Progress { step: "starting".to_owned(), last_lines: VecDeque::new(), began: Instant::now() };
     let mut last = String::new();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -48,10 +49,11 @@ pub async fn run(screen: &mut Screen, mut command: Command) -> Result<Built, Fai
     }
     let status = child.wait().await.map_err(failed)?;
     if watched && !status.success() {
-        screen
-            .block(&progress.kept.into_iter().map(|line| sanitized(&line)).collect::<Vec<_>>().join("\n"))?;
+        screen.block(
+            &progress.last_lines.into_iter().map(|line| sanitized(&line)).collect::<Vec<_>>().join("\n"),
+        )?;
     }
-    Ok(Built { status, last })
+    Ok(BuildOutcome { status, last })
 }
 
 /// The lines of a stream, and the beginning of the next line.
@@ -70,8 +72,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     /// nothing is lost.
     async fn next(&mut self) -> Option<String> {
         let Some(reader) = &mut self.reader else { return std::future::pending().await };
-        let room = LINE_BYTES.saturating_sub(self.begun.len() as u64);
-        if let Ok(1..) = reader.take(room).read_until(b'\n', &mut self.begun).await {
+        let bytes_left = LINE_BYTES.saturating_sub(self.begun.len() as u64);
+        if let Ok(1..) = reader.take(bytes_left).read_until(b'\n', &mut self.begun).await {
             let line = std::mem::take(&mut self.begun);
             return Some(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
@@ -86,7 +88,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
 struct Progress {
     step: String,
-    kept: VecDeque<String>,
+    last_lines: VecDeque<String>,
     began: Instant,
 }
 
@@ -95,10 +97,10 @@ impl Progress {
         if let Some(step) = line.strip_prefix("step ") {
             step.clone_into(&mut self.step);
         }
-        if self.kept.len() == KEPT_LINES {
-            self.kept.pop_front();
+        if self.last_lines.len() == KEPT_LINES {
+            self.last_lines.pop_front();
         }
-        self.kept.push_back(line);
+        self.last_lines.push_back(line);
     }
 
     /// `[#####---------------] 2/4: unpacking … · 42s`
@@ -127,10 +129,11 @@ mod tests {
 
     #[test]
     fn only_steps_change_the_line_and_only_the_last_lines_are_kept() {
-        let mut progress = Progress { step: String::new(), kept: VecDeque::new(), began: Instant::now() };
+        let mut progress =
+            Progress { step: String::new(), last_lines: VecDeque::new(), began: Instant::now() };
         progress.saw("step 2/4: gathering".to_owned());
         (0..100).for_each(|n| progress.saw(format!("line {n}")));
         assert_eq!(progress.line(), "[#####---------------] 2/4: gathering · 0s");
-        assert_eq!((progress.kept.len(), progress.kept[0].as_str()), (KEPT_LINES, "line 60"));
+        assert_eq!((progress.last_lines.len(), progress.last_lines[0].as_str()), (KEPT_LINES, "line 60"));
     }
 }

@@ -11,14 +11,14 @@ use crate::sandbox::spec::tests::spec;
 
 /// Everything that attestation looks at, without any difference.
 #[derive(Clone)]
-struct Seen {
+struct Inspection {
     spec: SandboxSpec,
     inspected: ContainerInspectResponse,
     evidence: Evidence,
     probe: Probe,
 }
 
-impl Seen {
+impl Inspection {
     fn differences(&self) -> Vec<String> {
         differences(&self.spec, &self.inspected, &self.evidence, &self.probe)
     }
@@ -37,7 +37,7 @@ impl Seen {
     }
 }
 
-fn well() -> Seen {
+fn well() -> Inspection {
     let spec = spec();
     let mount = |target: &str, rw| MountPoint {
         destination: Some(target.into()),
@@ -95,7 +95,7 @@ fn well() -> Seen {
         is_init: true,
         not_dumpable: true,
     };
-    Seen { spec, inspected, evidence, probe }
+    Inspection { spec, inspected, evidence, probe }
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_sandbox_as_asked_for_has_no_differences() {
     assert_eq!(seen.differences(), Vec::<String>::new());
 }
 
-type Change = fn(&mut Seen);
+type Change = fn(&mut Inspection);
 
 #[track_caller]
 fn each_is_found(cases: &[(&str, Change)]) {

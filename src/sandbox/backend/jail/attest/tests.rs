@@ -62,7 +62,7 @@ fn well() -> (Evidence, Probe) {
     (evidence, probe)
 }
 
-fn told(change: impl FnOnce(&mut Evidence, &mut Probe)) -> Vec<String> {
+fn differences_after(change: impl FnOnce(&mut Evidence, &mut Probe)) -> Vec<String> {
     let (mut evidence, mut probe) = well();
     change(&mut evidence, &mut probe);
     differences(&spec(), Walls::Bubblewrap, false, &targets(), &evidence, &probe)
@@ -74,7 +74,7 @@ fn mount(evidence: &mut Evidence, target: &str) -> usize {
 
 #[test]
 fn a_jail_as_it_has_to_be_has_no_differences() {
-    assert_eq!(told(|_, _| {}), Vec::<String>::new());
+    assert_eq!(differences_after(|_, _| {}), Vec::<String>::new());
 }
 
 /// The mounts that systemd makes on most machines.
@@ -84,7 +84,9 @@ fn only_the_upper_one_of_two_mounts_at_a_place_counts() {
         "35 25 0:30 / /proc/sys/fs/binfmt_misc rw,relatime master:12 - autofs systemd-1 rw,fd=37\n";
     let mounted =
         "48 35 0:38 / /proc/sys/fs/binfmt_misc ro,nosuid,nodev,noexec master:49 - binfmt_misc m rw\n";
-    let with = |rows: &str| told(|evidence, _| evidence.mounts = visible(&format!("{MOUNTINFO}{rows}")));
+    let with = |rows: &str| {
+        differences_after(|evidence, _| evidence.mounts = visible(&format!("{MOUNTINFO}{rows}")))
+    };
     assert_eq!(with(&format!("{on_demand}{mounted}")), Vec::<String>::new());
     assert_eq!(with(on_demand), ["the mount at /proc/sys/fs/binfmt_misc"]);
     let elsewhere = mounted.replace("/proc/sys/fs/binfmt_misc", "/proc/sys/fs/binfmt_misc/below");
@@ -146,7 +148,7 @@ fn every_difference_has_its_name() {
         (|_, p| p.no_new_namespaces = false, "probe: a user namespace can be made"),
     ];
     for (change, name) in cases {
-        let found = told(change);
+        let found = differences_after(change);
         assert!(found.iter().any(|difference| difference == name), "{name}: {found:?}");
     }
 }

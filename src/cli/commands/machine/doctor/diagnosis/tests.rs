@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::facts::{
-    Cgroups, Config, Daemon, Engine, EngineTrouble, Found, Free, Home, Namespaces, SocketFile,
+    Cgroups, Config, Daemon, Engine, EngineTrouble, FreeSpace, Home, Namespaces, SocketFacts, SocketFile,
 };
 use super::super::finding::Severity;
 use super::super::machine::SWITCHES;
@@ -53,12 +53,12 @@ fn healthy() -> Facts {
             path: "/home/u/b".into(),
             mode: Some(0o700),
             writable: true,
-            free: Some(Free { bytes: 20 << 30, files: Some(1 << 20) }),
+            free_space: Some(FreeSpace { bytes: 20 << 30, files: Some(1 << 20) }),
             project_quotas: false,
         },
         socket: SocketFile {
             path: "/run/user/7/b.sock".into(),
-            found: Some(Found { is_socket: true, mode: 0o600, owner: 7, ours: true }),
+            found: Some(SocketFacts { is_socket: true, mode: 0o600, owner: 7, ours: true }),
             open_folder: false,
         },
         daemon: None,
@@ -292,16 +292,22 @@ fn missing_images_are_built_or_pulled() {
 
 #[test]
 fn what_belljar_keeps_is_its_own() {
-    let free = |bytes, files| Some(Free { bytes, files });
-    complains(|facts| facts.home.free = free(1 << 20, None), "failure disk: full: 1 MiB free");
-    complains(|facts| facts.home.free = free(512 << 20, None), "warning disk: nearly full: 512 MiB");
-    complains(|facts| facts.home.free = free(9 << 30, Some(5)), "failure disk: only 5 more files");
+    let free_space = |bytes, files| Some(FreeSpace { bytes, files });
+    complains(|facts| facts.home.free_space = free_space(1 << 20, None), "failure disk: full: 1 MiB free");
+    complains(
+        |facts| facts.home.free_space = free_space(512 << 20, None),
+        "warning disk: nearly full: 512 MiB",
+    );
+    complains(
+        |facts| facts.home.free_space = free_space(9 << 30, Some(5)),
+        "failure disk: only 5 more files",
+    );
     complains(
         |facts| facts.home.mode = Some(0o777),
         "failure home: everybody may write to `/home/u/b` (mode 777) | chmod 700 /home/u/b",
     );
     complains(|facts| facts.config = config("[sandbox]\nmemroy = 1"), "failure config: ");
-    let found = |mode, is_socket, ours| Some(Found { is_socket, mode, owner: 9, ours });
+    let found = |mode, is_socket, ours| Some(SocketFacts { is_socket, mode, owner: 9, ours });
     complains(
         |facts| facts.socket.found = found(0o666, true, true),
         "failure socket: everybody may use `/run/user/7/b.sock` (mode 666) | chmod o-rwx /run/user/7/b.sock",

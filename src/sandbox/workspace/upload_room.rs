@@ -4,11 +4,11 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
+use crate::security_controls;
 
 /// The block size of a file system: the least that a folder takes, and the unit to which files are rounded up.
 pub(super) const BLOCK: u64 = 4096;
@@ -26,27 +26,27 @@ pub trait Payer: Send {
 /// How full a workspace is while files are uploaded. Every upload measures the workspace when it begins, because the
 /// guest may write at any time.
 #[derive(Debug, Default)]
-pub struct Filling(Mutex<Filled>);
+pub struct FillLevel(Mutex<FillCounts>);
 
 #[derive(Debug, Default)]
-struct Filled {
+struct FillCounts {
     uploads: usize,
     bytes: u64,
     entries: u64,
     /// Bytes of files without a name that processes of the sandbox held at the last measurement.
-    nameless: u64,
+    unlinked_bytes: u64,
 }
 
-impl Filling {
+impl FillLevel {
     /// Records what a walk of the workspace does not see.
-    pub fn set_nameless(&self, bytes: u64) {
-        self.0.lock().nameless = bytes;
+    pub fn set_unlinked(&self, bytes: u64) {
+        self.0.lock().unlinked_bytes = bytes;
     }
 }
 
 /// One upload's access to the room. Charges stay until the last upload is over and the next one measures again.
 pub struct UploadRoom {
-    filling: Arc<Filling>,
+    fill_level: Arc<FillLevel>,
     /// Maximum number of bytes in the workspace.
     most: u64,
     payer: Option<Box<dyn Payer>>,
@@ -56,7 +56,7 @@ impl UploadRoom {
     /// Opens the room for an upload; a refusal if the workspace holds too much already.
     pub fn open(
         root: &Root<'_>,
-        filling: Arc<Filling>,
+        fill_level: Arc<FillLevel>,
         most: u64,
         disk_reserve: u64,
         payer: Option<Box<dyn Payer>>,
@@ -64,61 +64,61 @@ impl UploadRoom {
         if root.managed {
             disk::check(root.folder(), disk_reserve)?;
         }
-        let room = Self { filling, most, payer };
+        let upload_room = Self { fill_level, most, payer };
         // The upload is counted before the measurement, so that charges of other uploads in the meantime are kept.
         {
-            let mut filled = room.filling.0.lock();
-            if filled.uploads == 0 {
-                (filled.bytes, filled.entries) = (0, 0);
+            let mut counts = upload_room.fill_level.0.lock();
+            if counts.uploads == 0 {
+                (counts.bytes, counts.entries) = (0, 0);
             }
-            filled.uploads += 1;
+            counts.uploads += 1;
         }
         let mut used = usage::measure(root).map_err(|error| {
             Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
         })?;
-        let mut filled = room.filling.0.lock();
-        used.bytes = used.bytes.saturating_add(filled.nameless);
+        let mut counts = upload_room.fill_level.0.lock();
+        used.bytes = used.bytes.saturating_add(counts.unlinked_bytes);
         if let Some(why) = used.beyond(most) {
             return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
         }
-        filled.bytes = filled.bytes.max(used.bytes);
-        filled.entries = filled.entries.max(used.entries as u64);
-        let bytes = filled.bytes;
-        drop(filled);
-        room.payer.as_ref().map_or(Ok(()), |payer| payer.measured(bytes))?;
-        Ok(room)
+        counts.bytes = counts.bytes.max(used.bytes);
+        counts.entries = counts.entries.max(used.entries as u64);
+        let bytes = counts.bytes;
+        drop(counts);
+        upload_room.payer.as_ref().map_or(Ok(()), |payer| payer.measured(bytes))?;
+        Ok(upload_room)
     }
 
     /// Called before bytes or entries are made.
     pub fn charge(&self, bytes: u64, entries: u64) -> Result<(), Problem> {
-        if !controls::holds("uploads_share_room") {
+        if !security_controls::holds("uploads_share_room") {
             return Ok(());
         }
-        let mut filled = self.filling.0.lock();
+        let mut counts = self.fill_level.0.lock();
         let no_room = |what: String| {
             Problem::new(Code::TooLarge, format!("there is no room for it: a workspace may hold {what}"))
                 .hint("remove some files of the workspace first, or raise `sandbox.workspace`")
         };
-        if filled.bytes.saturating_add(bytes) > self.most {
+        if counts.bytes.saturating_add(bytes) > self.most {
             return Err(no_room(format!("{} bytes", self.most)));
         }
-        if filled.entries.saturating_add(entries) > usage::ENTRIES as u64 {
+        if counts.entries.saturating_add(entries) > usage::ENTRIES as u64 {
             return Err(no_room(format!("{} files and folders", usage::ENTRIES)));
         }
         if let Some(payer) = &self.payer {
             payer.grow(bytes)?;
         }
-        filled.bytes += bytes;
-        filled.entries += entries;
+        counts.bytes += bytes;
+        counts.entries += entries;
         Ok(())
     }
 
     /// Called when charged bytes or entries were not made after all.
     pub fn give_back(&self, bytes: u64, entries: u64) {
-        let mut filled = self.filling.0.lock();
-        filled.bytes = filled.bytes.saturating_sub(bytes);
-        filled.entries = filled.entries.saturating_sub(entries);
-        drop(filled);
+        let mut counts = self.fill_level.0.lock();
+        counts.bytes = counts.bytes.saturating_sub(bytes);
+        counts.entries = counts.entries.saturating_sub(entries);
+        drop(counts);
         if let Some(payer) = &self.payer {
             payer.shrink(bytes);
         }
@@ -127,8 +127,8 @@ impl UploadRoom {
 
 impl Drop for UploadRoom {
     fn drop(&mut self) {
-        let mut filled = self.filling.0.lock();
-        filled.uploads = filled.uploads.saturating_sub(1);
+        let mut counts = self.fill_level.0.lock();
+        counts.uploads = counts.uploads.saturating_sub(1);
     }
 }
 
@@ -143,9 +143,10 @@ mod tests {
     #[test]
     fn all_that_comes_in_at_once_has_one_room() {
         let folder = tempfile::tempdir().unwrap();
-        let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
-        let open =
-            || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None).unwrap();
+        let (top, fill_level) = (File::open(folder.path()).unwrap(), Arc::new(FillLevel::default()));
+        let open = || {
+            UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&fill_level), MOST, 0, None).unwrap()
+        };
         let (one, other) = (open(), open());
         one.charge(60 * BLOCK, 1).unwrap();
         let refused = other.charge(60 * BLOCK, 1).unwrap_err();
@@ -166,13 +167,13 @@ mod tests {
     #[test]
     fn files_without_a_name_take_room_too() {
         let folder = tempfile::tempdir().unwrap();
-        let (top, filling) = (File::open(folder.path()).unwrap(), Arc::new(Filling::default()));
-        let open = || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&filling), MOST, 0, None);
-        filling.set_nameless(90 * BLOCK);
+        let (top, fill_level) = (File::open(folder.path()).unwrap(), Arc::new(FillLevel::default()));
+        let open = || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&fill_level), MOST, 0, None);
+        fill_level.set_unlinked(90 * BLOCK);
         assert!(open().unwrap().charge(20 * BLOCK, 1).is_err());
-        filling.set_nameless(MOST + 1);
+        fill_level.set_unlinked(MOST + 1);
         assert!(open().is_err());
-        filling.set_nameless(0);
+        fill_level.set_unlinked(0);
         open().unwrap().charge(20 * BLOCK, 1).unwrap();
     }
 }

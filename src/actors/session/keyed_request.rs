@@ -9,7 +9,7 @@ use crate::store::KeyTarget;
 
 /// The key of a request for a cell.
 #[derive(Clone, Debug)]
-pub struct Keyed {
+pub struct KeyedRequest {
     pub owner: Principal,
     pub key: String,
     pub wants: Wants,
@@ -41,7 +41,7 @@ fn yes() -> bool {
     true
 }
 
-impl Keyed {
+impl KeyedRequest {
     pub(super) fn aim(self, session: SessionId, cell: CellNumber, newest: Seq) -> KeyTarget {
         let target = CellTarget {
             session: session.to_string(),

@@ -4,7 +4,7 @@ use super::EventLog;
 
 /// While this exists, the events of a log are numbered but wait. Dropping it sends them to the writer together.
 #[must_use]
-pub struct Together<'a> {
+pub struct AppendTogether<'a> {
     log: &'a EventLog,
     /// Whether no other one was there before, which sends the events.
     is_outermost: bool,
@@ -13,24 +13,24 @@ pub struct Together<'a> {
 impl EventLog {
     /// Has all events that are appended from now on committed together. To be held only for as long as one message is
     /// handled, because the events of all who append to this log wait.
-    pub fn together(&self) -> Together<'_> {
+    pub fn together(&self) -> AppendTogether<'_> {
         let mut inner = self.state.inner.lock();
-        let is_outermost = inner.held.is_none();
-        inner.held.get_or_insert_default();
+        let is_outermost = inner.batched.is_none();
+        inner.batched.get_or_insert_default();
         drop(inner);
-        Together { log: self, is_outermost }
+        AppendTogether { log: self, is_outermost }
     }
 }
 
-impl Drop for Together<'_> {
+impl Drop for AppendTogether<'_> {
     fn drop(&mut self) {
         if !self.is_outermost {
             return;
         }
         let mut inner = self.log.state.inner.lock();
-        if let Some(held) = inner.held.take().filter(|held| !held.is_empty()) {
+        if let Some(batched) = inner.batched.take().filter(|batched| !batched.is_empty()) {
             // Sent while the lock is held, so that the writer gets the events in the order of their numbers.
-            self.log.send(inner, held);
+            self.log.send(inner, batched);
         }
     }
 }

@@ -10,12 +10,12 @@ use crate::protocol::principal::Principal;
 
 /// Requests with a key that are in progress; a repetition waits for the first one.
 #[derive(Clone, Default)]
-pub struct InWork(Arc<Mutex<Waiting>>);
+pub struct RequestsInProgress(Arc<Mutex<FirstRequests>>);
 
 /// The first requests, by owner and key.
-type Waiting = HashMap<(Principal, String), First>;
+type FirstRequests = HashMap<(Principal, String), FirstRequest>;
 
-struct First {
+struct FirstRequest {
     hash: String,
     /// Closes when the first request is done.
     done: watch::Receiver<()>,
@@ -23,7 +23,7 @@ struct First {
 
 pub(super) enum Entry {
     /// No other request with this key is in progress.
-    First(Work),
+    First(WorkGuard),
     /// The same request is in progress; the receiver closes when it is done.
     Repetition(watch::Receiver<()>),
     /// A different request with this key is in progress.
@@ -32,7 +32,7 @@ pub(super) enum Entry {
     TooMany,
 }
 
-impl InWork {
+impl RequestsInProgress {
     /// Registers a request atomically, before the journal is asked, so that of two simultaneous requests one waits.
     pub(super) fn enter(&self, owner: Principal, key: &str, hash: &str) -> Entry {
         let at = (owner, key.to_owned());
@@ -45,21 +45,21 @@ impl InWork {
             }
             None => {
                 let (sender, done) = watch::channel(());
-                waiting.insert(at.clone(), First { hash: hash.to_owned(), done });
-                Entry::First(Work { all: self.clone(), at, _done: sender })
+                waiting.insert(at.clone(), FirstRequest { hash: hash.to_owned(), done });
+                Entry::First(WorkGuard { all: self.clone(), at, _done: sender })
             }
         }
     }
 }
 
 /// A request in progress. Dropping this wakes the repetitions that wait for it.
-pub(super) struct Work {
-    all: InWork,
+pub(super) struct WorkGuard {
+    all: RequestsInProgress,
     at: (Principal, String),
     _done: watch::Sender<()>,
 }
 
-impl Drop for Work {
+impl Drop for WorkGuard {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.at);
     }
@@ -71,14 +71,14 @@ mod tests {
 
     #[test]
     fn requests_that_outlive_their_connections_are_bounded() {
-        let in_work = InWork::default();
+        let in_work = RequestsInProgress::default();
         let enter = |owner, n: usize| in_work.enter(owner, &format!("key {n}"), "hash");
-        let held: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(Principal::ANN, n)).collect();
-        assert!(held.iter().all(|entry| matches!(entry, Entry::First(_))));
+        let entries: Vec<Entry> = (0..CONNECTIONS_PER_USER).map(|n| enter(Principal::ANN, n)).collect();
+        assert!(entries.iter().all(|entry| matches!(entry, Entry::First(_))));
         assert!(matches!(enter(Principal::ANN, CONNECTIONS_PER_USER), Entry::TooMany));
         assert!(matches!(enter(Principal::ANN, 0), Entry::Repetition(_)));
         assert!(matches!(enter(Principal::BOB, 0), Entry::First(_)));
-        drop(held);
+        drop(entries);
         assert!(matches!(enter(Principal::ANN, 0), Entry::First(_)));
     }
 }

@@ -5,7 +5,7 @@ use tokio::task::JoinHandle;
 
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionArgs;
-use crate::actors::launch::Place;
+use crate::actors::launch::SandboxPlace;
 use crate::actors::pool::{Pool, WaitingSandbox};
 use crate::panics::spawn_reporting;
 use crate::protocol::problem::{Code, Problem};
@@ -21,7 +21,7 @@ struct PlaceRequest {
     record: SessionRecord,
     is_new: bool,
     /// The user id of a session that was there before.
-    kept: Option<UserSlot>,
+    previous_slot: Option<UserSlot>,
     /// The backend in which the session began.
     began: Option<Choice>,
     backend: Backend,
@@ -41,7 +41,7 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
         record: args.record(),
         is_new: args.before.is_none(),
         // Reserved at once, so that no other session gets it meanwhile.
-        kept: args.before.and_then(|before| before.slot).map(|uid| args.launcher.slots.keep(uid)),
+        previous_slot: args.before.and_then(|before| before.slot).map(|uid| args.launcher.slots.keep(uid)),
         began: began.map(|receipt| Choice { backend: receipt.backend, why: receipt.chosen.clone() }),
         backend: args.backend,
         wanted: args.wanted.clone(),
@@ -58,9 +58,19 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
     })
 }
 
-async fn make(request: PlaceRequest) -> Result<Place, Problem> {
-    let PlaceRequest { mut record, is_new, kept, began, backend, wanted, folder, journal, launcher, pool } =
-        request;
+async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
+    let PlaceRequest {
+        mut record,
+        is_new,
+        previous_slot,
+        began,
+        backend,
+        wanted,
+        folder,
+        journal,
+        launcher,
+        pool,
+    } = request;
     let goes_on = began.is_some();
     let choice = match began {
         Some(choice) => choice,
@@ -72,9 +82,9 @@ async fn make(request: PlaceRequest) -> Result<Place, Problem> {
     } else {
         None
     };
-    let slot = match (&folder, kept, &waiting) {
+    let slot = match (&folder, previous_slot, &waiting) {
         (Some(_), _, _) | (None, None, Some(_)) => None,
-        (None, Some(kept), _) => Some(kept),
+        (None, Some(previous_slot), _) => Some(previous_slot),
         (None, None, None) => Some(launcher.slots.take()?),
     };
     if is_new {
@@ -96,12 +106,12 @@ async fn make(request: PlaceRequest) -> Result<Place, Problem> {
     let service = launcher.service;
     if let Some(folder) = folder {
         let (private, accounts) = (private_folders(&launcher), launcher.accounts.clone());
-        let look = move || {
+        let open_folder = move || {
             let folder = folder.as_ref();
             Workspace::of_caller(folder, service, mapping, choice, owner, &private, &accounts)
         };
-        let workspace = folders::run(owner, WorkKind::Look, None, look).await??;
-        return Ok(Place { workspace, slot: None, ready: None });
+        let workspace = folders::run(owner, WorkKind::Look, None, open_folder).await??;
+        return Ok(SandboxPlace { workspace, slot: None, ready: None });
     }
     let Some(slot) = slot else {
         return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
@@ -109,7 +119,7 @@ async fn make(request: PlaceRequest) -> Result<Place, Problem> {
     let (bytes, uid) = (launcher.settings.sandbox.workspace_bytes, slot.uid);
     let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
     let workspace = folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner);
-    Ok(Place { workspace, slot: Some(slot), ready: None })
+    Ok(SandboxPlace { workspace, slot: Some(slot), ready: None })
 }
 
 /// Writes the new session down. First in the journal: nothing may exist that the next daemon would not find.

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub struct HangUps {
+pub struct RefusedConnections {
     last_logged: Option<Instant>,
     /// Refusals since the last line.
     count: u64,
 }
 
-impl HangUps {
+impl RefusedConnections {
     /// Counts one refusal; returns the number of refusals to log, if a line is due.
     pub fn add(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_told_once_a_second_and_none_of_it_is_forgotten() {
-        let (mut hang_ups, start) = (HangUps::default(), Instant::now());
+        let (mut hang_ups, start) = (RefusedConnections::default(), Instant::now());
         assert_eq!(hang_ups.add(start), Some(1), "the first is last_logged at once");
         let last_logged: Vec<u64> =
             (1..=10_000).filter_map(|n| hang_ups.add(start + n * Duration::from_micros(500))).collect();

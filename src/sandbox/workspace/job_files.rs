@@ -18,7 +18,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::archive;
 use crate::sandbox::workspace::files::{beneath, clean, size};
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::walk::{Met, Walk};
+use crate::sandbox::workspace::walk::{Walk, WalkItem};
 
 /// Mode of every file that leaves a sandbox, without the right to execute, so that none is run by accident.
 const MODE: u32 = 0o644;
@@ -90,9 +90,9 @@ pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io:
     let walk = Walk { entries: ARTIFACT_SCAN_ENTRIES, sorted: true };
     walk.run(root.folder(), |met| {
         let entry = match met {
-            Met::Entry(entry) => entry,
-            Met::Unread { error: Errno::NOENT, .. } => return Ok::<_, std::io::Error>(false),
-            Met::Unread { .. } | Met::TooMany => {
+            WalkItem::Entry(entry) => entry,
+            WalkItem::Unread { error: Errno::NOENT, .. } => return Ok::<_, std::io::Error>(false),
+            WalkItem::Unread { .. } | WalkItem::TooMany => {
                 gathered.cut = true;
                 return Ok(false);
             }
@@ -106,9 +106,9 @@ pub fn gather(root: &Root<'_>, patterns: &[String], out: impl Write) -> std::io:
                 if !patterns.iter().any(|pattern| glob::matches(pattern, &path)) {
                     return Ok(false);
                 }
-                let room = JOB_ARTIFACT_BYTES.saturating_sub(bytes);
-                let fits = gathered.files.len() < JOB_ARTIFACTS && size(&entry.stat) <= room;
-                match if fits { append(&mut builder, root, &path, room)? } else { None } {
+                let bytes_left = JOB_ARTIFACT_BYTES.saturating_sub(bytes);
+                let fits = gathered.files.len() < JOB_ARTIFACTS && size(&entry.stat) <= bytes_left;
+                match if fits { append(&mut builder, root, &path, bytes_left)? } else { None } {
                     Some(artifact) => {
                         bytes += artifact.bytes;
                         gathered.files.push(artifact);
@@ -129,12 +129,12 @@ fn append<W: Write>(
     builder: &mut tar::Builder<W>,
     root: &Root<'_>,
     path: &str,
-    room: u64,
+    bytes_left: u64,
 ) -> std::io::Result<Option<JobArtifact>> {
     let Ok(fd) = beneath(root.folder(), path, OFlags::RDONLY, Mode::empty()) else { return Ok(None) };
     let opened = rustix::fs::fstat(&fd)?;
     let bytes = size(&opened);
-    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile || bytes > room {
+    if FileType::from_raw_mode(opened.st_mode) != FileType::RegularFile || bytes > bytes_left {
         return Ok(None);
     }
     let mut header = tar::Header::new_gnu();
@@ -143,18 +143,20 @@ fn append<W: Write>(
     header.set_mode(MODE);
     header.set_mtime(u64::try_from(opened.st_mtime).unwrap_or(0));
     // Exactly the announced number of bytes must follow the header, even if the file changes meanwhile.
-    let mut data =
-        Digesting { inner: File::from(fd).chain(std::io::repeat(0)).take(bytes), digest: Sha256::new() };
+    let mut data = DigestingReader {
+        inner: File::from(fd).chain(std::io::repeat(0)).take(bytes),
+        digest: Sha256::new(),
+    };
     builder.append_data(&mut header, path, &mut data)?;
     Ok(Some(JobArtifact { path: path.to_owned(), bytes, sha256: hex::encode(data.digest.finalize()) }))
 }
 
-struct Digesting<R> {
+struct DigestingReader<R> {
     inner: R,
     digest: Sha256,
 }
 
-impl<R: Read> Read for Digesting<R> {
+impl<R: Read> Read for DigestingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.digest.update(buffer.get(..count).unwrap_or_default());
@@ -163,7 +165,7 @@ impl<R: Read> Read for Digesting<R> {
 }
 
 fn copy_digested(input: &mut dyn Read, out: &mut impl Write) -> std::io::Result<(u64, String)> {
-    let mut input = Digesting { inner: input, digest: Sha256::new() };
+    let mut input = DigestingReader { inner: input, digest: Sha256::new() };
     let bytes = std::io::copy(&mut input, out)?;
     Ok((bytes, hex::encode(input.digest.finalize())))
 }

@@ -13,7 +13,7 @@ use crate::protocol::problem::{Code, Problem};
 /// The pause before a restart, so that an actor that dies at once does not use a whole processor.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub struct Restarted<M> {
+pub struct RestartingActor<M> {
     name: &'static str,
     /// Cancelled when the daemon ends.
     end: CancellationToken,
@@ -21,13 +21,13 @@ pub struct Restarted<M> {
     current: watch::Receiver<Option<ActorRef<M>>>,
 }
 
-impl<M> Clone for Restarted<M> {
+impl<M> Clone for RestartingActor<M> {
     fn clone(&self) -> Self {
         Self { name: self.name, end: self.end.clone(), current: self.current.clone() }
     }
 }
 
-impl<M: ractor::Message> Restarted<M> {
+impl<M: ractor::Message> RestartingActor<M> {
     /// Starts the actor; the first start must succeed. Each run gets a token that is cancelled when the run
     /// is over, for the tasks that work for it, because the next run repeats their work. After `end` the
     /// actor is not restarted.
@@ -39,34 +39,34 @@ impl<M: ractor::Message> Restarted<M> {
     where
         F: Future<Output = Result<(ActorRef<M>, JoinHandle<()>), SpawnErr>> + Send + 'static,
     {
-        let mut life = CancellationToken::new();
-        let (actor, mut ended) = live(life.clone()).await?;
-        let (current, kept) = watch::channel(Some(actor));
+        let mut lifetime = CancellationToken::new();
+        let (actor, mut ended) = live(lifetime.clone()).await?;
+        let (current, receiver) = watch::channel(Some(actor));
         let ends = end.clone();
         tokio::spawn(async move {
             loop {
                 let _ = ended.await;
                 current.send_replace(None);
-                life.cancel();
-                (life, ended) = loop {
+                lifetime.cancel();
+                (lifetime, ended) = loop {
                     if !end.is_cancelled() {
                         tracing::error!(name, "an actor died and is started anew");
                     }
                     if end.run_until_cancelled(tokio::time::sleep(PAUSE)).await.is_none() {
                         return;
                     }
-                    let life = CancellationToken::new();
-                    match live(life.clone()).await {
+                    let lifetime = CancellationToken::new();
+                    match live(lifetime.clone()).await {
                         Ok((actor, ended)) => {
                             current.send_replace(Some(actor));
-                            break (life, ended);
+                            break (lifetime, ended);
                         }
                         Err(error) => tracing::error!(name, %error, "it cannot be started"),
                     }
                 };
             }
         });
-        Ok(Self { name, end: ends, current: kept })
+        Ok(Self { name, end: ends, current: receiver })
     }
 
     /// Asks the actor, which may have to be started anew before.
@@ -152,35 +152,35 @@ mod tests {
     async fn whoever_dies_is_followed_by_another_until_the_end() {
         let (end, lives) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
         let (tokens, count) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Arc::clone(&lives));
-        let kept = {
+        let restarting = {
             let tokens = Arc::clone(&tokens);
-            Restarted::start("mortal", end.clone(), move |life| {
-                tokens.lock().push(life);
+            RestartingActor::start("mortal", end.clone(), move |lifetime| {
+                tokens.lock().push(lifetime);
                 Actor::spawn(None, Mortal, count.fetch_add(1, Ordering::Relaxed) + 1)
             })
         };
-        let kept = kept.await.unwrap();
+        let restarting = restarting.await.unwrap();
         let number = async || {
-            let actor = kept.get().await.unwrap();
+            let actor = restarting.get().await.unwrap();
             ractor::call!(actor, Msg::Number).unwrap()
         };
         assert_eq!(number().await, 1);
-        let first = kept.get().await.unwrap();
+        let first = restarting.get().await.unwrap();
         first.cast(Msg::Die).unwrap();
         first.wait(None).await.unwrap();
-        kept.current.clone().wait_for(Option::is_none).await.unwrap();
+        restarting.current.clone().wait_for(Option::is_none).await.unwrap();
         assert!(tokens.lock()[0].is_cancelled());
         assert_eq!(number().await, 3);
-        let refused = kept.call(Msg::Drop).await.unwrap_err();
+        let refused = restarting.call(Msg::Drop).await.unwrap_err();
         assert_eq!(refused.code, Code::Internal);
         end.cancel();
         // A request whose work is given up because the daemon ends.
-        let refused = kept.call(Msg::Drop).await.unwrap_err();
+        let refused = restarting.call(Msg::Drop).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
-        kept.stop();
-        assert!(kept.current.clone().wait_for(Option::is_none).await.unwrap().is_none());
-        assert!(kept.get().await.is_none());
-        let refused = kept.call(Msg::Number).await.unwrap_err();
+        restarting.stop();
+        assert!(restarting.current.clone().wait_for(Option::is_none).await.unwrap().is_none());
+        assert!(restarting.get().await.is_none());
+        let refused = restarting.call(Msg::Number).await.unwrap_err();
         assert_eq!(refused.code, Code::ShuttingDown);
         assert!(refused.message.contains("the daemon ended"), "{refused:?}");
         assert_eq!(lives.load(Ordering::Relaxed), 3);

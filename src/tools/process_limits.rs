@@ -10,9 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::contract::failure;
-use crate::controls;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::principal::Principal;
+use crate::security_controls;
 
 /// The most programs of tools that run at once for one user.
 pub const PROGRAMS_PER_USER: usize = 8;
@@ -40,7 +40,7 @@ pub fn limit(process: &mut Command, timeout: Duration) {
     ];
     let begin = move || {
         setsid()?;
-        if controls::holds("programs_of_tools_are_limited") {
+        if security_controls::holds("programs_of_tools_are_limited") {
             for (resource, most) in limits {
                 // A limit is never higher than the daemon's own.
                 let most = rustix::process::getrlimit(resource).maximum.map_or(most, |own| own.min(most));
@@ -63,7 +63,7 @@ impl ProgramSlot {
     pub fn take(owner: Principal) -> Result<Self, ToolFailure> {
         let mut running = RUNNING.lock();
         let count = running.get_or_insert_default().entry(owner).or_default();
-        if *count >= PROGRAMS_PER_USER && controls::holds("programs_of_tools_are_counted") {
+        if *count >= PROGRAMS_PER_USER && security_controls::holds("programs_of_tools_are_counted") {
             let message = format!("{PROGRAMS_PER_USER} programs of tools run for this user already");
             return Err(failure("busy", message));
         }

@@ -28,7 +28,7 @@ pub async fn read_the_rest(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let (give_back, mut given_back) = oneshot::channel();
-    let lend = |body| Body::new(Lent { body, has_ended: false, give_back: Some(give_back) });
+    let lend = |body| Body::new(LentBody { body, has_ended: false, give_back: Some(give_back) });
     let response = next.run(request.map(lend)).await;
     if let Ok(body) = given_back.try_recv() {
         tokio::spawn(tokio::time::timeout(UNREAD_WITHIN, discard(body)));
@@ -46,13 +46,13 @@ async fn discard(mut body: Body) {
 }
 
 /// A body that goes back to the middleware when the handler drops it before its end.
-struct Lent {
+struct LentBody {
     body: Body,
     has_ended: bool,
     give_back: Option<oneshot::Sender<Body>>,
 }
 
-impl HttpBody for Lent {
+impl HttpBody for LentBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -75,7 +75,7 @@ impl HttpBody for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBody {
     fn drop(&mut self) {
         if !self.has_ended
             && !self.body.is_end_stream()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::messages::{ExecutorMsg, ExecutorRef};
-use super::running::{ApprovalWait, Look, Running};
+use super::running::{ApprovalWait, CpuSample, RunningCell};
 use super::state::ExecutorState;
 use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::actors::calls;
@@ -22,7 +22,7 @@ use crate::tools::OnWaiting;
 /// How long to wait until an asks actor that dropped a question has stopped, if it is dying.
 const ASKS_END: Duration = Duration::from_millis(500);
 
-pub(super) struct Permission {
+pub(super) struct CallApproval {
     pub asks: AsksRef,
     pub log: Arc<EventLog>,
     pub executor: ExecutorRef,
@@ -34,7 +34,7 @@ pub(super) struct Permission {
 }
 
 /// Withdraws the question when the call is dropped.
-struct Waiting {
+struct OpenQuestion {
     asks: AsksRef,
     executor: ExecutorRef,
     left: Arc<AtomicBool>,
@@ -42,7 +42,7 @@ struct Waiting {
     call: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for OpenQuestion {
     fn drop(&mut self) {
         if self.left.load(Ordering::Relaxed) {
             return;
@@ -52,17 +52,17 @@ impl Drop for Waiting {
     }
 }
 
-impl Permission {
+impl CallApproval {
     /// Waits for the decision. Every decision but an acceptance becomes an error for the code.
-    pub async fn given(self) -> Result<(), ToolFailure> {
+    pub async fn wait_for_decision(self) -> Result<(), ToolFailure> {
         let Self { asks, log, executor, left, cell, call, question } = self;
         let _ = executor.cast(ExecutorMsg::WaitsForPerson { cell, waits: true });
-        let waiting = Waiting { asks, executor, left, cell, call };
+        let waiting = OpenQuestion { asks, executor, left, cell, call };
         let permit = |reply_to| AsksMsg::Permit { question, reply_to };
         let decision = calls::call_own(&waiting.asks, permit).await;
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {
-            Ok(Decision::Accept { .. }) => begun(&log, cell, call).await,
+            Ok(Decision::Accept { .. }) => record_start(&log, cell, call).await,
             Ok(Decision::Reject { reason: Some(reason) }) => failure("rejected", reason),
             Ok(Decision::Reject { reason: None }) => {
                 failure("rejected", "a person did not allow this call".into())
@@ -90,13 +90,13 @@ pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting 
 
 /// Puts the start of the call into the journal first, so that the next daemon knows that the call may have
 /// been made.
-async fn begun(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
-    let (committed, written) = tokio::sync::oneshot::channel();
+async fn record_start(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
+    let (committed, is_written) = tokio::sync::oneshot::channel();
     log.append_intent_then(Durability::Full, EventBody::ToolBegun { cell, call }, None, None, move || {
         let _ = committed.send(());
     });
     let unwritten = |_| ToolFailure { code: "cancelled".into(), message: "the journal is closed".into() };
-    written.await.map_err(unwritten)
+    is_written.await.map_err(unwritten)
 }
 
 impl ExecutorState {
@@ -111,14 +111,14 @@ impl ExecutorState {
             return;
         }
         let another_runs = self.running.values().any(|running| running.asked.is_none());
-        let look = Look {
+        let sample = CpuSample {
             at: Instant::now(),
             cpu_time: self.cpu_time(),
             cpus_of_others: if another_runs { self.args.wanted.cpus } else { 0.0 },
             is_frozen: self.freezing.at.is_some(),
         };
         for asked in self.running.values_mut().filter_map(|running| running.asked.as_mut()) {
-            asked.look(look);
+            asked.add_sample(sample);
         }
     }
 
@@ -155,9 +155,9 @@ impl ExecutorState {
     }
 
     /// Ends cells that exceeded their time by computing while a question to a person was open.
-    pub(super) fn look_at_asked(&mut self, myself: &ExecutorRef) {
+    pub(super) fn end_overdue_asked(&mut self, myself: &ExecutorRef) {
         self.count_computed();
-        let is_over = |running: &Running| {
+        let is_over = |running: &RunningCell| {
             running.asked.is_some() && running.elapsed(self.freezing.at) > running.start.timeout
         };
         let over = self.running.iter().filter(|(_, running)| is_over(running));

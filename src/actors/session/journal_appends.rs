@@ -1,10 +1,10 @@
-//! Writing to the journal before others are told: what an answer waits for, and for how long.
+//! Appends events to the journal and reports when they are committed, because an answer to a client waits for that.
 
-use super::journalled::when_written;
+use super::journal_waits::when_written;
 use super::state::SessionActorState;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
-use crate::store::{AppliedFrame, KeyTarget, Paid};
+use crate::store::{AppliedFrame, KeyTarget, Payment};
 
 impl SessionActorState {
     /// An error while the disk refuses writes: no work is begun whose outcome could not be kept.
@@ -24,7 +24,7 @@ impl SessionActorState {
     pub(super) fn append_aimed_and(
         &self,
         body: EventBody,
-        paid: Paid,
+        paid: Payment,
         aim: Option<KeyTarget>,
         then: impl FnOnce(bool) + Send + 'static,
     ) {

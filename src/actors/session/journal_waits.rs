@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
-use crate::controls;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::JOURNAL_TIMEOUT;
+use crate::security_controls;
 use crate::store::Journal;
 
 /// How long a removal waits for the journal before it continues without.
@@ -32,14 +32,14 @@ impl RemovalRecord {
 
     /// Whether the journal has the removal by now, or within a short time.
     pub async fn is_written(&mut self) -> bool {
-        let written = self.0.wait_for(|written| *written);
-        matches!(tokio::time::timeout(REMOVAL_NOTED, written).await, Ok(Ok(_)))
+        let is_written = self.0.wait_for(|is_written| *is_written);
+        matches!(tokio::time::timeout(REMOVAL_NOTED, is_written).await, Ok(Ok(_)))
     }
 }
 
 /// Deletes the whole record of a session that was never made, including its seed.
 pub fn forget(journal: &Journal, id: SessionId) {
-    if !controls::holds("failed_creations_forgotten") {
+    if !security_controls::holds("failed_creations_forgotten") {
         return;
     }
     let journal = journal.clone();
@@ -54,10 +54,10 @@ pub fn forget(journal: &Journal, id: SessionId) {
 /// was, and in a task if not. It must not block.
 pub(super) fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
     let then = Arc::new(Mutex::new(Some(then)));
-    let (committed, written) = oneshot::channel::<()>();
+    let (committed, is_committed) = oneshot::channel::<()>();
     let late = Arc::clone(&then);
     tokio::spawn(async move {
-        let _ = tokio::time::timeout(JOURNAL_TIMEOUT, written).await;
+        let _ = tokio::time::timeout(JOURNAL_TIMEOUT, is_committed).await;
         let then = late.lock().take();
         if let Some(then) = then {
             then(false);

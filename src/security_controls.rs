@@ -1,7 +1,7 @@
 //! Security controls that a test build can switch off, one at a time, to prove that a test notices.
 //!
-//! A control is named where it is applied: `if controls::holds("no_set_id_modes") { … }`, or, where it is a
-//! setting, `controls::setting("read_only_root", true)`. In every ordinary build it holds, and the check is
+//! A control is named where it is applied: `if security_controls::holds("no_set_id_modes") { … }`, or, where it is a
+//! setting, `security_controls::setting("read_only_root", true)`. In every ordinary build it holds, and the check is
 //! compiled away. With the cargo feature `mutate`, which no release has, the environment variable `BELLJAR_MUTATE`
 //! names the control that does not hold (or several, joined by `+`). `tests/mutate` lists every control with the
 //! tests that must fail without it, and `make mutate` runs them.

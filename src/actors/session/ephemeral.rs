@@ -2,7 +2,7 @@
 
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
-use crate::actors::holding::Hold;
+use crate::actors::holds::Hold;
 
 impl SessionActorState {
     pub(super) fn hold(&mut self, myself: &OwnSession) -> Hold {

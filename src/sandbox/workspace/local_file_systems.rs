@@ -4,8 +4,8 @@
 use rustix::fd::AsFd;
 use std::path::Path;
 
-use crate::controls;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 /// The kernel's type numbers of file systems on disks and in memory of this machine.
 const LOCAL: [(u64, &str); 15] = [
@@ -45,7 +45,7 @@ pub(super) fn check(folder: &impl AsFd, path: &Path) -> Result<(), Problem> {
     // The field's sign and width differ between architectures; the type numbers have 32 bits.
     #[expect(clippy::cast_sign_loss, reason = "only the lower 32 bits are looked at")]
     let number = found.f_type as u64 & 0xFFFF_FFFF;
-    match refused(number).filter(|_| controls::holds("local_file_systems_only")) {
+    match refused(number).filter(|_| security_controls::holds("local_file_systems_only")) {
         None => Ok(()),
         Some(name) => Err(Problem::new(
             Code::Forbidden,

@@ -7,33 +7,33 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::controls;
+use crate::security_controls;
 
-/// Maximum number of tasks that are looked at; a sandbox may have far fewer.
+/// Maximum number of tasks that are checked; a sandbox may have far fewer.
 const TASKS: usize = 16_384;
-/// Maximum number of descriptors and mappings that are looked at.
-const HELD: usize = 400_000;
+/// Maximum number of descriptors and mappings that are checked.
+const DESCRIPTORS: usize = 400_000;
 /// Bytes that are read of the list of one process's mappings.
 const MAPPINGS_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The files without a name that processes hold on one file system.
 #[derive(Debug, Default)]
-pub(super) struct Nameless {
+pub(super) struct UnlinkedFiles {
     pub bytes: u64,
     /// Bytes that the processes have written to disks, including their children that have ended.
-    pub written: u64,
-    /// Whether there was more than is looked at.
+    pub bytes_written: u64,
+    /// Whether there were more tasks, descriptors or mappings than are checked.
     pub too_many: bool,
     device: u64,
     inodes: HashSet<u64>,
-    looked_at: usize,
+    checked: usize,
 }
 
 /// The files that a process and its descendants hold. In a process namespace of its own, these are all its processes:
 /// an orphan becomes a child of the first process.
-pub(super) fn held_by(first: i32, device: u64) -> Nameless {
-    let mut found = Nameless { device, ..Nameless::default() };
-    if !controls::holds("nameless_files_count") {
+pub(super) fn find_unlinked_files(first: i32, device: u64) -> UnlinkedFiles {
+    let mut found = UnlinkedFiles { device, ..UnlinkedFiles::default() };
+    if !security_controls::holds("nameless_files_count") {
         return found;
     }
     let (mut processes, mut tasks_seen) = (vec![first], 0);
@@ -47,13 +47,13 @@ pub(super) fn held_by(first: i32, device: u64) -> Nameless {
         }
         for task in &tasks {
             // Each thread may have its own descriptors and its own children.
-            found.see_descriptors(task);
+            found.count_descriptors(task);
             let children = std::fs::read_to_string(task.join("children")).unwrap_or_default();
             processes.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
         }
-        found.written = found.written.saturating_add(written_by(&process));
+        found.bytes_written = found.bytes_written.saturating_add(bytes_written_by(&process));
         // Threads share their memory, so one list is enough; a first thread that has ended shows an empty one.
-        let _ = tasks.iter().any(|task| found.see_mappings(&process, task));
+        let _ = tasks.iter().any(|task| found.count_mappings(&process, task));
     }
     found
 }
@@ -64,35 +64,35 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The bytes written, as the kernel counts them; 0 where it does not count them or denies access.
-fn written_by(process: &Path) -> u64 {
+fn bytes_written_by(process: &Path) -> u64 {
     let counts = std::fs::read_to_string(process.join("io")).unwrap_or_default();
     let of = |line: &str| line.strip_prefix("write_bytes: ")?.trim().parse().ok();
     counts.lines().find_map(of).unwrap_or(0)
 }
 
-impl Nameless {
-    fn see_descriptors(&mut self, task: &Path) {
+impl UnlinkedFiles {
+    fn count_descriptors(&mut self, task: &Path) {
         for descriptor in entries(&task.join("fd")) {
-            if !self.may_look() {
+            if !self.may_continue() {
                 return;
             }
-            self.see(&descriptor);
+            self.count_if_unlinked(&descriptor);
         }
     }
 
     /// Whether the list had any mapping.
-    fn see_mappings(&mut self, process: &Path, task: &Path) -> bool {
+    fn count_mappings(&mut self, process: &Path, task: &Path) -> bool {
         let Ok(list) = std::fs::File::open(task.join("maps")) else { return false };
         let (mut list, mut line, mut any) = (BufReader::new(list.take(MAPPINGS_BYTES)), Vec::new(), false);
         while list.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
             any = true;
-            if !self.may_look() {
+            if !self.may_continue() {
                 break;
             }
             // The name is the guest's choice, so only the kernel's link identifies the file.
             let range = line.split(|byte| *byte == b' ').next().and_then(|word| str::from_utf8(word).ok());
             if let Some(range) = range.filter(|_| line.ends_with(b" (deleted)\n")) {
-                self.see(&process.join("map_files").join(trimmed(range)));
+                self.count_if_unlinked(&process.join("map_files").join(trimmed(range)));
             }
             line.clear();
         }
@@ -100,13 +100,13 @@ impl Nameless {
         any
     }
 
-    fn may_look(&mut self) -> bool {
-        self.looked_at += 1;
-        self.too_many |= self.looked_at > HELD;
+    fn may_continue(&mut self) -> bool {
+        self.checked += 1;
+        self.too_many |= self.checked > DESCRIPTORS;
         !self.too_many
     }
 
-    fn see(&mut self, link: &Path) {
+    fn count_if_unlinked(&mut self, link: &Path) {
         let Ok(found) = std::fs::metadata(link) else { return };
         if found.nlink() == 0 && found.dev() == self.device && self.inodes.insert(found.ino()) {
             self.bytes = self.bytes.saturating_add(found.blocks().saturating_mul(512));
@@ -153,12 +153,12 @@ time.sleep(60)
         let mut command = Command::new("python3");
         command.args(["-c", HOLDER]).current_dir(folder.path()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let mut first_line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
         let device = std::fs::metadata(folder.path()).unwrap().dev();
         let first = i32::try_from(child.id()).unwrap();
-        let found = held_by(first, device);
-        let elsewhere = held_by(first, device + 1);
+        let found = find_unlinked_files(first, device);
+        let elsewhere = find_unlinked_files(first, device + 1);
         let family = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
         for pid in family.split_whitespace() {
             Command::new("kill").args(["-KILL", pid]).status().unwrap();
