@@ -319,9 +319,8 @@ fn folders_in_memory() -> Vec<&'static str> {
 }
 
 fn bytes_of_files(folder: &str) -> u64 {
-    rustix::fs::statvfs(folder).map_or(0, |room| {
-        room.f_blocks.saturating_sub(room.f_bfree).saturating_mul(room.f_frsize)
-    })
+    rustix::fs::statvfs(folder)
+        .map_or(0, |room| room.f_blocks.saturating_sub(room.f_bfree).saturating_mul(room.f_frsize))
 }
 
 /// The number in a file; `None` if it is not there, or `max`.

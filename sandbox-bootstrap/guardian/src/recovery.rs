@@ -11,7 +11,8 @@ use crate::frames::{self, After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::limits::{
-    CROWD, DEATHS_WITHOUT_CHECKPOINTS, DEATHS_WITHOUT_REDO, NAMES_BYTES, PROMOTE, PROMOTE_HALTED, PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
+    CROWD, DEATHS_WITHOUT_CHECKPOINTS, DEATHS_WITHOUT_REDO, NAMES_BYTES, PROMOTE, PROMOTE_HALTED,
+    PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
 };
 use crate::poller::Timer;
 use crate::process_table::Which;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-use crate::support::{Daemon, beside, engine, eventually};
+use crate::support::{Daemon, beside, engine, eventually, keeps_variables};
 
 fn small() -> Value {
     json!({"image": "belljar/base", "memory_bytes": 128 << 20, "pids": 48})
@@ -24,7 +24,7 @@ fn daemon_memory(daemon: &Daemon) -> u64 {
 
 #[test]
 pub fn hundreds_of_busy_processes_cost_no_variables() {
-    if !engine() {
+    if !engine() || !keeps_variables() {
         return;
     }
     let daemon = Daemon::start();
@@ -92,7 +92,7 @@ except RuntimeError:
 
 #[test]
 pub fn memory_is_bounded_wherever_it_is_taken() {
-    if !engine() {
+    if !engine() || !keeps_variables() {
         return;
     }
     let daemon = Daemon::with_config("[sandbox]\ntmp = \"1GiB\"\nshm = \"1GiB\"\n");
@@ -122,7 +122,7 @@ pub fn memory_is_bounded_wherever_it_is_taken() {
 /// Files in memory stay when the worker has ended: without it the guardian's next page cost a checkpoint.
 #[test]
 fn memory_is_put_by_before_it_runs_out() {
-    if !engine() {
+    if !engine() || !keeps_variables() {
         return;
     }
     // After what can be had anew, before checkpoints.

@@ -6,7 +6,7 @@ use super::helpers::{
     S, assert_ended, go, list, names, number, outcome, post, printed, queue, raised, session, session_with,
     text, value, wait_for_line, with_go,
 };
-use crate::support::{Daemon, eventually};
+use crate::support::{Daemon, eventually, keeps_variables};
 
 fn with_timeout(daemon: &Daemon, seconds: f64, code: &str) -> serde_json::Value {
     daemon.run_with(S, json!({"code": code, "timeout_s": seconds}))
@@ -431,6 +431,9 @@ pub fn x15_cancel_propagates() {
 /// X16: names never vanish in silence.
 #[test]
 pub fn x16_lost_variables_are_told() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = 1");
     let result = daemon.run(S, "import os; x = 2; y = 3; os._exit(1)");

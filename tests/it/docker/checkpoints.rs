@@ -6,7 +6,7 @@ use super::helpers::{
     S, assert_ended, go, list, names, number, outcome, post, printed, queue, session, session_with, text,
     value, wait_for_line, with_go,
 };
-use crate::support::{Daemon, beside, eventually, jails};
+use crate::support::{Daemon, beside, eventually, jails, keeps_variables};
 
 fn container(daemon: &Daemon) -> String {
     let receipt = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
@@ -67,6 +67,9 @@ fn prepared(request: Value) -> Option<(Daemon, Numbers)> {
 
 #[test]
 pub fn every_way_to_die_leaves_the_state_before_it() {
+    if !keeps_variables() {
+        return;
+    }
     let Some((daemon, numbers)) = prepared(json!({})) else { return };
     let sandbox = container(&daemon);
     let fill = format!("{}; f.close(); os._exit(3)", numbers.fill);
@@ -119,6 +122,9 @@ pub fn every_way_to_die_leaves_the_state_before_it() {
 
 #[test]
 pub fn a_memory_bomb_leaves_the_state_before_it() {
+    if !keeps_variables() {
+        return;
+    }
     let Some((daemon, numbers)) = prepared(json!({"memory_bytes": 512 << 20})) else { return };
     let sandbox = container(&daemon);
     for code in [
@@ -143,6 +149,9 @@ pub fn a_memory_bomb_leaves_the_state_before_it() {
 
 #[test]
 pub fn the_end_of_all_processes_is_told() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os; x = 1");
     let sandbox = container(&daemon);
@@ -169,6 +178,9 @@ fn share(pid: u32) -> u64 {
 
 #[test]
 pub fn two_hundred_deaths_leave_nothing_behind() {
+    if !keeps_variables() {
+        return;
+    }
     // A short ring, which is full from the start: only then is there nothing that may grow.
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 2\n", json!({"image": "belljar/base"})) else {
         return;
@@ -233,6 +245,9 @@ pub fn honest_code_does_not_notice_that_there_are_copies() {
 
 #[test]
 fn what_was_restored_computes_as_before() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     printed(&daemon, "import os, random, numpy as np; random.seed(1); np.random.seed(1)");
     let expected =
@@ -255,6 +270,9 @@ fn what_was_restored_computes_as_before() {
 
 #[test]
 fn algebra_with_several_threads_works_before_and_after_a_death() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session_with("", json!({"cpus": 2})) else { return };
     printed(&daemon, "import os, numpy as np; assert int(os.environ['OPENBLAS_NUM_THREADS']) >= 2");
     let code = "a = np.random.default_rng(1).random((600, 600)); b = np.linalg.inv(a)\nbool(np.allclose(a @ b, np.eye(600)))";
@@ -268,6 +286,9 @@ fn algebra_with_several_threads_works_before_and_after_a_death() {
 /// Reading an object writes to it, for its count of references: checkpoints need memory of their own then.
 #[test]
 pub fn a_cell_that_only_reads_most_of_its_memory_is_not_killed() {
+    if !keeps_variables() {
+        return;
+    }
     let memory: u64 = 512 << 20;
     let Some(daemon) = session_with("", json!({"image": "belljar/base", "memory_bytes": memory})) else {
         return;
@@ -289,6 +310,9 @@ fn undo(daemon: &Daemon, cells: u64) -> Value {
 
 #[test]
 pub fn undo_gives_the_variables_of_some_cells_ago() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     let first = number(&daemon.run(S, "import os; v = [1]; trace = lambda: v"), "/cell");
     let cells = |daemon: &Daemon| {
@@ -326,6 +350,9 @@ pub fn undo_gives_the_variables_of_some_cells_ago() {
 
 #[test]
 pub fn an_undo_says_what_does_not_come_back() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     printed(&daemon, "import threading, time; x = 1");
     printed(&daemon, "threading.Thread(target=time.sleep, args=(600,), daemon=True).start(); x = 2");
@@ -338,6 +365,9 @@ pub fn an_undo_says_what_does_not_come_back() {
 
 #[test]
 pub fn undo_that_cannot_be_done_changes_nothing() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 3\n", json!({})) else { return };
     for n in 0..8 {
         printed(&daemon, &format!("v = int({n})")); // a call, after which a checkpoint is made
@@ -366,6 +396,9 @@ pub fn undo_that_cannot_be_done_changes_nothing() {
 
 #[test]
 pub fn questions_are_answered_while_a_cell_runs() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = [1]; import os");
     let cell = queue(&daemon, &json!({"code": with_go("x.append(2); y = 1; print('busy')\nwait_for_go()")}));

@@ -3,7 +3,7 @@
 use serde_json::json;
 use std::process::Command;
 
-use crate::support::{Daemon, engine};
+use crate::support::{Daemon, engine, keeps_variables};
 
 const DRIVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/terminal.py");
 const PROMPT: &str = ">>> $";
@@ -53,7 +53,7 @@ pub fn play(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)], s
 
 #[test]
 pub fn a_person_types_python_and_comes_back() {
-    if !engine() {
+    if !engine() || !keeps_variables() {
         return;
     }
     let daemon = Daemon::start();

@@ -9,7 +9,7 @@ use super::helpers::{
     value, wait_for_line, with_go, workspace, written,
 };
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, User, docker_group, engine, eventually};
+use crate::support::{Daemon, User, docker_group, engine, eventually, keeps_variables};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -151,6 +151,9 @@ pub fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
 
 #[test]
 pub fn a_cell_that_died_while_no_daemon_ran_is_told() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import os; x = 'before'");
     let workspace = workspace(&daemon);
@@ -170,6 +173,9 @@ pub fn a_cell_that_died_while_no_daemon_ran_is_told() {
 
 #[test]
 pub fn checkpoints_undo_and_time_limits_outlive_the_daemon() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(mut daemon) = base() else { return };
     for code in ["import os; x = 1", "x = 2", "x = 3"] {
         printed(&daemon, code);
@@ -314,6 +320,9 @@ fn under_fire() -> Duration {
 
 #[test]
 pub fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(mut daemon) = base() else { return };
     let canary = Canary::set();
     printed(&daemon, "import os, time; ran = []");
@@ -449,6 +458,9 @@ pub fn a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use() {
 
 #[test]
 pub fn a_client_that_shows_a_cell_goes_on_after_a_restart() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(mut daemon) = base() else { return };
     for signal in ["KILL", "TERM"] {
         let before = daemon.events(S, 0).len() as u64;

@@ -7,7 +7,7 @@ use super::helpers::{
     S, assert_ended, go, names, number, outcome, post, printed, queue, restart_by, session, session_with,
     take_away, text, value, wait_for_line, with_go,
 };
-use crate::support::{Daemon, eventually};
+use crate::support::{Daemon, eventually, keeps_variables};
 
 #[test]
 pub fn cells_run_first_in_first_out_and_the_queue_is_bounded() {
@@ -155,6 +155,9 @@ pub fn an_interrupt_reaches_a_cell_however_early_it_comes() {
 
 #[test]
 pub fn an_interrupt_of_a_stubborn_cell_ends_it() {
+    if !keeps_variables() {
+        return;
+    }
     let Some(daemon) = session() else { return };
     let code = "import itertools\nprint('stubborn')\nall(itertools.repeat(True))";
     let cell = queue(&daemon, &json!({"code": code, "timeout_s": 60}));
