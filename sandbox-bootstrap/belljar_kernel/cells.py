@@ -103,6 +103,10 @@ class CellRunner:
             answer = _last_resort(duration_ms, type(error).__name__)
         self._runner.send(wire.CELL_DONE, wire.DONE.pack(cell, len(redo)) + redo + answer)
 
+    def not_quiet(self):
+        """Code of the session may have run since the last cell."""
+        self._was_quiet = False
+
     def rehearse(self):
         """Run a dummy cell.
 
@@ -124,7 +128,7 @@ class CellRunner:
 
         def check_tree(tree):
             harmless.assigned_plainly(tree, self._runner.namespace)
-            self._is_quiet()
+            harmless.nobody_listens()
             assigned_names.extend(names.assigned_in(tree, 1))
 
         body, last = self._compiled(frame["code"], name, frame["expression"], check_tree)

@@ -64,7 +64,13 @@ class Clones:
         self._at_fork = _AtFork()
         self._at_fork.install()
         self._clone = find_clone()
+        self._blocked = None  # the signals that were blocked before a copy is made
+        self._collected = False  # whether the collector was on before
         self._unsettled = None  # reads the end as soon as the newest copy does not need this process any more
+
+    def at_fork_is_used(self):
+        """Whether code of the user is called whenever a copy is made."""
+        return self._at_fork.is_used
 
     def can_make(self, passed, allowed):
         """Whether the process has no other thread, and no descriptors but the kernel's, `passed` and `allowed` ones."""
@@ -80,15 +86,16 @@ class Clones:
         """The pid of the copy, or None if there is none. In the copy 0, when the guardian has sent something.
 
         The copy listens on the descriptor `control`, and calls `arrive()` before this process runs code of the session
-        again. The scores are for the out-of-memory killer.
+        again. The scores are for the out-of-memory killer. Signals wait, in both processes, until `excite()`: a handler
+        of the user that raises must not make it look as if there were no copy.
         """
         self.settle()
+        self._calm()
         waits = select.poll()
         waits.register(control, select.POLLIN)
         scores = posix.open("/proc/self/oom_score_adj", posix.O_WRONLY | posix.O_CLOEXEC)
         settled, arrives = posix.pipe()
         pid = -1
-        self._calm()
         _python.PyOS_BeforeFork()
         try:
             # Inherited: the copy itself could do both only when others have seen it.
@@ -103,7 +110,6 @@ class Clones:
                 process.set_dumpable(True)
                 posix.write(scores, own_score)
                 _python.PyOS_AfterFork_Parent()
-                self._excite()
         for descriptor in (scores, arrives):
             posix.close(descriptor)
         self._unsettled = settled
@@ -115,14 +121,18 @@ class Clones:
     def _calm(self):
         """Let neither a handler of a signal nor a finalizer run in between: the interpreter holds locks, and the copy would
         run it, too."""
-        self._blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)
         self._collected = _collects()
+        self._blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
         _stop_collecting()
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _SIGNALS)  # a handler may run now, and raise
 
-    def _excite(self):
-        if self._collected:
-            _go_on_collecting()
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._blocked)
+    def excite(self):
+        """Let handlers and finalizers run again."""
+        blocked, self._blocked = self._blocked, None
+        if blocked is not None:
+            if self._collected:
+                _go_on_collecting()
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
 
     def settle(self):
         """Before code of the session runs: wait until a `killpg` of this process cannot reach the newest copy."""
@@ -138,7 +148,6 @@ class Clones:
         self._unsettled = None
         state = copies.random_state()
         copies.silently(_python.PyOS_AfterFork_Child)
-        self._excite()
         copies.restore_random(state)
 
 

@@ -248,6 +248,7 @@ class Runner:
 
     def _configure(self, frame):
         """Values of the seed that are here already stay as code has left them, unless they are given anew."""
+        self._cells.not_quiet()  # the end of a value that is replaced may run code
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
         replaced, known = frame.get("given", ()), self._seeded
@@ -259,6 +260,7 @@ class Runner:
 
     def _preload(self, frame):
         """Seeded names take precedence over modules, and tools over the modules of families."""
+        self._cells.not_quiet()
         named, families, answer = preload.preload(frame, self.limits)
         if not self.is_own_process():
             posix._exit(1)  # a child that a module forked
@@ -280,12 +282,18 @@ class Runner:
 
     def _is_quiet(self):
         """Whether no code of the session can run before the next cell."""
+        try:
+            is_quiet = self._has_no_threads() and self._loop.is_quiet() and harmless.nobody_listens()
+            return is_quiet and not self._clones.at_fork_is_used()
+        except BaseException:
+            return False  # user code has replaced what is looked at
+
+    def _has_no_threads(self):
         known = _count_threads() - self._past_threads
         # Of libraries, and one that has just been started and is not counted yet.
         unknown = process.count_threads() - 1 - known
         is_new, self._unknown_threads = unknown > self._unknown_threads, unknown
-        threads = known - self._tools.has_thread
-        return threads <= 0 and not is_new and self._loop.is_quiet() and harmless.nobody_listens()
+        return known - self._tools.has_thread <= 0 and not is_new
 
     def _injected(self):
         return {**self._displays.injected, **self._tools.injected, **self._preloaded}
@@ -316,23 +324,24 @@ class Runner:
 
     def _clone(self, passed):
         """Make a checkpoint that does not run until the guardian sends it something, if that is possible."""
+        pid, outcome = None, copies.FAILED
         try:
-            if not self._streams.are_whole() or not self._clones.can_make(passed, self._loop.descriptors()):
-                return copies.FAILED
-            scores = str(self._checkpoint_oom_score).encode(), str(WORKER_OOM_SCORE).encode()
-            pid = self._clones.make(passed[_CONTROL_LISTENS], *scores, self._show_size)
+            if self._streams.are_whole() and self._clones.can_make(passed, self._loop.descriptors()):
+                scores = str(self._checkpoint_oom_score).encode(), str(WORKER_OOM_SCORE).encode()
+                pid = self._clones.make(passed[_CONTROL_LISTENS], *scores, self._show_size)
         except OSError:
-            return copies.FAILED
-        if pid is None:
-            return copies.FAILED
+            pass
         if pid:
             descriptor_io.send_all(passed[_CONTROL], wire.pack(wire.PRESENT, wire.PID.pack(pid)))
-            return copies.ORIGINAL
-        self._clones.thaw()
-        self._take_over_descriptors(passed)
-        self._waits = True
-        self._begin()
-        return copies.COPY
+            outcome = copies.ORIGINAL
+        elif pid == 0:
+            self._clones.thaw()
+            self._take_over_descriptors(passed)
+            self._waits = True
+            self._begin()
+            outcome = copies.COPY
+        self._clones.excite()
+        return outcome
 
     def _part_from_original(self, passed, is_checkpoint, tag):
         """In the first child, before it forks the final copy: let go of what belongs to the original.

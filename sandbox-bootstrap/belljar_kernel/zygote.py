@@ -34,7 +34,10 @@ class Zygote:
         self._reader = wire.MessageReader()
         self._descriptors = []  # of the request that is being read
         self._own_score = process.oom_score()
-        self._scores = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            self._scores = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            self._scores = None  # a help for the out-of-memory killer, not a need
         with open("/proc/self/comm", encoding="ascii", errors="replace") as file:
             self._usual_name = file.read().strip()
 
@@ -79,11 +82,18 @@ class Zygote:
 
     def _make_with_score(self, work):
         """The same, first in line for the out-of-memory killer. The new process could not set that itself: it hides."""
+        self._set_score(COMPUTE_OOM_SCORE)
         try:
-            os.pwrite(self._scores, b"%d" % COMPUTE_OOM_SCORE, 0)
             return self._make(work)
         finally:
-            os.pwrite(self._scores, b"%d" % self._own_score, 0)
+            self._set_score(self._own_score)
+
+    def _set_score(self, score):
+        try:
+            if self._scores is not None:
+                os.pwrite(self._scores, b"%d" % score, 0)
+        except OSError:
+            self._scores = None
 
     def _make(self, work):
         """The pid of a new process, a child of the guardian, that does the work; 0 if there is none."""

@@ -162,6 +162,9 @@ pub enum KernelFrame {
         protected: bool,
         /// For a `fork` cell: it ran on the state before this cell, which was running.
         as_before: Option<CellNumber>,
+        /// The runner says that the cell can have changed nothing but plain values of names.
+        #[serde(default)]
+        harmless: bool,
         /// What still runs in the worker and would be lost by going back to a checkpoint.
         live: LiveResources,
     },

@@ -1,5 +1,6 @@
 """Cells that provably change nothing but plain values: they need no checkpoint, and nothing of them is lost."""
 
+import contextlib
 import os
 import time
 
@@ -154,6 +155,30 @@ class Harmless(CheckpointTest):
             self.assertEqual(self.value("data"), "'precious'", code)
             self.lose(DIE)
             self.assertEqual(self.value("data"), "'precious'", code)
+
+    def test_a_state_that_always_dies_is_given_up_for_the_one_before_it(self):
+        for poison in ("after_in_parent=lambda: os._exit(0)", "before=lambda: os._exit(3)", "before=os.abort"):
+            self.run_ok("import os; keep = [1]")
+            self.run_ok("z = 42")
+            self.run_ok("y = 43")
+            self.run_ok(f"os.register_at_fork({poison})")
+            replaced = 0
+            with contextlib.suppress(TimeoutError):
+                while self.kernel.expect("worker_replaced", timeout=1):
+                    replaced += 1
+            self.assertIn(replaced, (1, 2, 3), poison)
+            self.assertEqual(self.value("(keep, z, y)"), "([1], 42, 43)", poison)
+            self.lose(DIE)
+            self.assertEqual(self.value("(keep, z, y)"), "([1], 42, 43)", poison)
+
+    def test_what_is_broken_costs_no_answer(self):
+        self.run_ok("import warnings; del warnings.formatwarning")
+        self.assertEqual(self.value("6 * 7"), "42")
+
+    def test_files_are_looked_for_only_where_there_can_be_some(self):
+        self.run_ok("x = int(1)")
+        self.assertTrue(self.run_ok("x = 2").end["harmless"])
+        self.assertFalse(self.run_ok("x = int(3)").end["harmless"])
 
     def test_forged_ones_cost_no_session(self):
         self.run_ok("kept = int(5)\nimport os, struct")

@@ -186,9 +186,11 @@ impl Handle {
         }
     }
 
-    /// Watches nothing of it any more: it has ended, and is kept for what is known about it.
+    /// Watches nothing of it any more. Closing the descriptors is not enough: other processes may hold the same pipes.
     pub fn unwatch(&mut self, poller: &Poller) {
         self.read(false, poller);
+        self.control.end(poller);
+        self.tools.end(poller);
         self.look_no_more(poller);
     }
 

@@ -163,8 +163,9 @@ pub struct Inbox {
 impl Inbox {
     /// The descriptor on which runners send; an error if the process cannot be started.
     pub fn runner_end(&mut self, poller: &Poller) -> io::Result<BorrowedFd<'_>> {
-        if self.open.is_none() {
-            self.open = Some(open_inbox(poller)?);
+        match &self.open {
+            Some(open) => send_signal(open.pid, Signal::CONT), // code of the session may have stopped it
+            None => self.open = Some(open_inbox(poller)?),
         }
         self.open.as_ref().map(|open| open.runner_end.as_fd()).ok_or(io::Errno::AGAIN)
     }

@@ -89,10 +89,10 @@ pub const REDO_ALL_BYTES: usize = 256 * 1024;
 /// If there was no process or no memory for a checkpoint, it is tried again.
 pub const CHECKPOINT_RETRY: Duration = ms(200);
 pub const CHECKPOINT_TRIES: u32 = 10;
-/// Workers that end one after the other without a cell. After the first number, cells that needed no checkpoint are not
-/// repeated any more, because repeating them may be what ends the workers; after the second, a fresh worker is started.
-pub const DEATHS_WITHOUT_REDO: u32 = 2;
-pub const DEATHS_WITHOUT_CHECKPOINTS: u32 = 8;
+/// After so many workers that ended one after the other without a cell, the state that they had is given up for the one
+/// before it. The second number is for workers that were killed.
+pub const DEATHS_OF_A_STATE: u32 = 2;
+pub const DEATHS_BY_OTHERS: u32 = 6;
 /// A worker that reported the end of a cell answers within this time that its first thread is free, or a checkpoint
 /// replaces it.
 pub const BACK: Duration = ms(10_000);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::calls::Begun;
 use crate::controls;
-use crate::frames::Refusal;
+use crate::frames::{self, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role, Side};
 use crate::limits::{COPY_END, NAMES_BYTES, REFUSALS_BYTES, SAID_BYTES};
@@ -107,7 +107,9 @@ impl Guardian {
     fn cell_begun(&mut self, index: u32, payload: &[u8]) -> bool {
         let Some(handle) = self.handles.get_mut(&index) else { return true };
         handle.begun = true;
-        self.line.deaths_in_a_row = 0;
+        if handle.cell != 0 && self.line.worker == Some(index) {
+            self.line.deaths_in_a_row = 0;
+        }
         handle.names = if payload.len() <= NAMES_BYTES { payload.to_vec() } else { Vec::new() };
         handle.cell != 0
     }
@@ -129,8 +131,10 @@ impl Guardian {
         // A cell in a copy cannot harm the main line.
         let protected = !is_main || self.has_way_back();
         self.end_cell(index);
-        let own =
-            json!({"type": "cell_done", "cell": done.cell, "protected": protected, "as_before": as_before});
+        let harmless = is_main && frames::is_redo(done.redo);
+        let own = json!({
+            "type": "cell_done", "cell": done.cell, "protected": protected, "as_before": as_before, "harmless": harmless,
+        });
         self.send_said(&own, done.outcome);
         if is_main {
             self.main_cell_done(done.cell, done.redo);

@@ -138,7 +138,7 @@ impl Processes {
     ///
     /// Only descendants are looked at, so that this is safe outside of a pid namespace too.
     pub fn kill_strays(&mut self, which: Which, kept: &Kept) -> Vec<i32> {
-        let (own, at_once) = (self.own, !matches!(which, Which::LeftBehind(_)));
+        let (own, at_once) = (self.own, !matches!(which, Which::LeftBehind(None)));
         let select =
             |rows: &Rows, this: &Self| process_table::strays(rows, own, kept, which, |pid| this.tag_of(pid));
         self.kill_rounds(select, at_once)

@@ -38,7 +38,10 @@ fn parse_row(stat: &[u8]) -> Option<Row> {
 
 /// A living thread of a process whose first thread has ended; `None` for any other process.
 pub fn other_thread(pid: i32) -> Option<i32> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    other_thread_of(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn other_thread_of(pid: i32, stat: &[u8]) -> Option<i32> {
     let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
     if !stat[behind..].starts_with(b" Z") {
         return None;
@@ -54,9 +57,13 @@ pub fn is_process(pid: i32) -> bool {
     group.and_then(|group| group.trim().parse().ok()) == Some(pid)
 }
 
-/// The row of a process, which may be a zombie.
+/// The row of a process, which may be a zombie. If its first thread has ended, another one shows whether it stands.
 pub fn row(pid: i32) -> Option<Row> {
-    parse_row(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let row = parse_row(&stat)?;
+    let other = other_thread_of(pid, &stat).filter(|_| !row.is_zombie);
+    let shown = other.and_then(|thread| fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok());
+    Some(shown.and_then(|stat| parse_row(&stat)).map_or(row, |shown| Row { stands: shown.stands, ..row }))
 }
 
 /// Pids of everything that `/proc` lists; `None` if it cannot be listed.

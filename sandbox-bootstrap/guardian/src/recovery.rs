@@ -11,8 +11,8 @@ use crate::frames::{self, After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::limits::{
-    CROWD, DEATHS_WITHOUT_CHECKPOINTS, DEATHS_WITHOUT_REDO, NAMES_BYTES, PROMOTE, PROMOTE_HALTED,
-    PROMOTE_LEAST, TURN, WORKER_START_RETRY, WORKER_START_TRIES,
+    CROWD, DEATHS_BY_OTHERS, DEATHS_OF_A_STATE, NAMES_BYTES, PROMOTE, PROMOTE_HALTED, PROMOTE_LEAST, TURN,
+    WORKER_START_RETRY, WORKER_START_TRIES,
 };
 use crate::poller::Timer;
 use crate::process_table::Which;
@@ -159,11 +159,10 @@ impl Guardian {
         let cell = self.handles.get(&index).map_or(0, |handle| handle.cell);
         self.end_cell(index);
         self.line.worker = None;
-        let Some(mut ended) = self.drop_handle(index) else { return };
-        ended.unwatch(&self.poller);
+        let Some(ended) = self.drop_handle(index) else { return };
         let was_reset = !ended.resets.is_empty();
         if cell == 0 && !was_reset {
-            self.give_up_what_kills();
+            self.go_back_past(ended.position, exit_code);
         }
         if let Some(request) = ended.preload_request.filter(|_| !ended.killed) {
             // The next worker would die of the imports, too.
@@ -197,18 +196,25 @@ impl Guardian {
         }
     }
 
-    /// Where workers end again and again without a cell, takes away what the next one would die of, too.
-    fn give_up_what_kills(&mut self) {
+    /// Where workers end again and again without a cell, goes back past the state that they die of: checkpoints of that
+    /// state would die, too, and so would one that repeats the cells which lead there.
+    fn go_back_past(&mut self, deadly: u64, exit_code: i32) {
         self.line.deaths_in_a_row += 1;
-        if self.line.deaths_in_a_row > DEATHS_WITHOUT_CHECKPOINTS {
-            self.drop_checkpoints();
-        } else if self.line.deaths_in_a_row > DEATHS_WITHOUT_REDO {
-            for checkpoint in &self.line.ring {
-                if let Some(handle) = self.handles.get_mut(checkpoint) {
-                    handle.redo.clear();
-                    handle.given_later = false;
-                }
+        // One that was killed may have died of what others do, and its state is all right.
+        let most = if exit_code == KILLED { DEATHS_BY_OTHERS } else { DEATHS_OF_A_STATE };
+        if self.line.deaths_in_a_row < most {
+            return;
+        }
+        while let Some(newest) = self.line.ring.last().copied() {
+            if let Some(handle) = self.handles.get_mut(&newest)
+                && handle.position < deadly
+            {
+                let repeated = usize::try_from(deadly - 1 - handle.position).unwrap_or(usize::MAX);
+                handle.redo.truncate(repeated);
+                return;
             }
+            self.forget_checkpoint(newest);
+            self.retire(newest);
         }
     }
 
@@ -301,8 +307,8 @@ impl Guardian {
 
     /// The index and the pid of a worker that was just made.
     fn make_worker(&mut self) -> Option<(u32, i32)> {
-        let mut handle = self.new_handle(Role::Worker)?;
         let inbox = self.inbox.runner_end(&self.poller).ok()?.try_clone_to_owned().ok()?;
+        let mut handle = self.new_handle(Role::Worker)?;
         let given = handle.runner_descriptors(inbox.as_fd());
         let pid = self.make_process(Wanted::Worker, &[], &given)?;
         handle.close_runner_ends();

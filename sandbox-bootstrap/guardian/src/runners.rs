@@ -79,6 +79,7 @@ impl Guardian {
 
     /// Asks a runner for a copy of itself. `None` if that is not possible.
     pub fn spawn(&mut self, parent: u32, role: Role) -> Option<u32> {
+        self.inbox.runner_end(&self.poller).ok()?; // started now, it has none of what follows
         let mut handle = self.new_handle(role)?;
         let of = self.handles.get_mut(&parent)?;
         (handle.parent, handle.state_of, handle.position) = (Some(parent), of.state_of, of.position);
@@ -108,7 +109,8 @@ impl Guardian {
         for timer in timers.into_iter().chain(STREAMS.map(|stream| gathers(index, stream))) {
             self.poller.cancel(timer);
         }
-        let handle = self.handles.remove(&index)?;
+        let mut handle = self.handles.remove(&index)?;
+        handle.unwatch(&self.poller);
         if let Some(pid) = handle.pid
             && self.by_pid.remove(&pid).is_some()
         {

@@ -184,6 +184,7 @@ impl ExecutorState {
                 displays_dropped,
                 protected,
                 as_before,
+                harmless,
                 live,
                 duration_ms,
             } => {
@@ -191,6 +192,7 @@ impl ExecutorState {
                 let main = self.running.get(&cell).is_some_and(|running| running.start.mode == Mode::Main);
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.reported = Duration::try_from_secs_f64(duration_ms / 1000.0).ok();
+                    running.harmless = harmless;
                 }
                 let ending = Ending::Done {
                     status,
@@ -265,6 +267,7 @@ impl ExecutorState {
             cause,
             frame_guard,
             cpu_boost: running.cpu_boost.take(),
+            harmless: running.harmless,
         };
         drop(running);
         if asks_names {
@@ -314,8 +317,16 @@ impl ExecutorState {
     }
 
     /// Compares the workspace, off the actor's thread, and reports the cell as ended.
+    ///
+    /// After a cell that changes only plain values there is nothing to compare. If the guest lies about that, or other
+    /// processes of it have written files meanwhile, the next comparison finds them.
     pub(super) fn complete(&mut self, myself: &ExecutorRef, mut finished: FinishedCell) {
         finished.cpu_boost = None;
+        if finished.harmless {
+            let changes = Changes { artifacts: Vec::new(), cut: self.snapshot.cut };
+            self.report(myself, finished, changes);
+            return;
+        }
         let finished = Box::new(finished);
         self.concluding += 1;
         let (workspace, executor, before) =
@@ -338,13 +349,17 @@ impl ExecutorState {
     pub(super) fn concluded(
         &mut self,
         myself: &ExecutorRef,
-        mut finished: FinishedCell,
+        finished: FinishedCell,
         snapshot: Snapshot,
         changes: Changes,
     ) {
         self.snapshot_unnoted |= self.snapshot != snapshot;
         self.snapshot = snapshot;
         self.concluding -= 1;
+        self.report(myself, finished, changes);
+    }
+
+    fn report(&mut self, myself: &ExecutorRef, mut finished: FinishedCell, changes: Changes) {
         let frame_guard = finished.frame_guard.take();
         self.tell(SessionMsg::CellFinished(Box::new(finished.conclude(changes)), frame_guard));
         self.end_if_done(myself);

@@ -20,6 +20,8 @@ pub(super) struct RunningCell {
     /// Whether the cell began under an earlier daemon; then the kernel reports how long it took.
     pub resumed: bool,
     pub reported: Option<Duration>,
+    /// The guest says that the cell changed nothing but plain values.
+    pub harmless: bool,
     pub interrupted: bool,
     pub ended_by: Option<EndedBy>,
     /// Why the earlier daemon wanted to end the cell, if the journal has the reason.
@@ -49,6 +51,7 @@ impl RunningCell {
             since,
             resumed: false,
             reported: None,
+            harmless: false,
             interrupted: false,
             ended_by: None,
             to_end: None,
@@ -124,6 +127,8 @@ pub struct FinishedCell {
     pub frame_guard: Option<FrameGuard>,
     /// Held until the kernel has ended all that the cell started.
     pub cpu_boost: Option<CpuLimitLifted>,
+    /// The guest says that the cell changed nothing but plain values.
+    pub harmless: bool,
 }
 
 impl FinishedCell {

@@ -96,6 +96,7 @@ impl ExecutorState {
                 ending: Ending::SandboxGone { end: end.clone() },
                 frame_guard: None,
                 cpu_boost: None,
+                harmless: false,
             });
         }
         for mut finished in over {

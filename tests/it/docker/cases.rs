@@ -459,3 +459,21 @@ pub fn x16_lost_variables_are_told() {
     // Once is enough.
     assert_eq!(daemon.run(S, "1")["state"]["note"], json!(null));
 }
+
+/// Such a cell is answered without a look at the workspace; what others have written meanwhile is told later.
+#[test]
+pub fn files_are_not_looked_for_after_a_cell_that_can_write_none() {
+    let Some(daemon) = session() else { return };
+    printed(
+        &daemon,
+        "import subprocess; subprocess.Popen(['sh', '-c', 'echo late > late.txt; echo done > done.txt'])",
+    );
+    eventually("the process has written", || {
+        (daemon.http("GET", "/v1/sessions/s/files/done.txt", b"").status == 200).then_some(())
+    });
+    let result = daemon.run(S, "x = 1");
+    assert_eq!((text(&result, "status"), list(&result, "artifacts").len()), ("success", 0), "{result}");
+    let result = daemon.run(S, "x = int(1)");
+    let paths: Vec<&str> = list(&result, "artifacts").iter().map(|each| text(each, "path")).collect();
+    assert_eq!(paths, ["done.txt", "late.txt"], "{result}");
+}

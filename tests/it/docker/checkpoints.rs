@@ -6,7 +6,7 @@ use super::helpers::{
     S, assert_ended, go, list, names, number, outcome, post, printed, queue, session, session_with, text,
     value, wait_for_line, with_go,
 };
-use crate::support::{Daemon, beside, eventually, jails, keeps_variables};
+use crate::support::{Daemon, beside, eventually, jails, keeps_every_state, keeps_variables};
 
 fn container(daemon: &Daemon) -> String {
     let receipt = daemon.http("GET", "/v1/sessions/s/receipt", b"").expect_status(200);
@@ -67,7 +67,7 @@ fn prepared(request: Value) -> Option<(Daemon, Numbers)> {
 
 #[test]
 pub fn every_way_to_die_leaves_the_state_before_it() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some((daemon, numbers)) = prepared(json!({})) else { return };
@@ -122,7 +122,7 @@ pub fn every_way_to_die_leaves_the_state_before_it() {
 
 #[test]
 pub fn a_memory_bomb_leaves_the_state_before_it() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some((daemon, numbers)) = prepared(json!({"memory_bytes": 512 << 20})) else { return };
@@ -245,7 +245,7 @@ pub fn honest_code_does_not_notice_that_there_are_copies() {
 
 #[test]
 fn what_was_restored_computes_as_before() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some(daemon) = session() else { return };
@@ -270,7 +270,7 @@ fn what_was_restored_computes_as_before() {
 
 #[test]
 fn algebra_with_several_threads_works_before_and_after_a_death() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some(daemon) = session_with("", json!({"cpus": 2})) else { return };
@@ -365,7 +365,7 @@ pub fn an_undo_says_what_does_not_come_back() {
 
 #[test]
 pub fn undo_that_cannot_be_done_changes_nothing() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some(daemon) = session_with("[sandbox]\ncheckpoints = 3\n", json!({})) else { return };

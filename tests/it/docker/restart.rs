@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::helpers::{
-    S, Stream, assert_ended, base, end, gapless, number, outcome, post, printed, queue, restart_by, text,
-    value, wait_for_line, with_go, workspace, written,
+    S, Stream, assert_ended, base, end, gapless, number, outcome, post, printed, queue, restart_by,
+    session_with, text, value, wait_for_line, with_go, workspace, written,
 };
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, User, docker_group, engine, eventually, keeps_variables};
+use crate::support::{Daemon, User, docker_group, engine, eventually, keeps_every_state, keeps_variables};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -274,7 +274,9 @@ pub fn a_sandbox_that_a_stranger_paused_is_taken_up_again() {
 
 #[test]
 pub fn restarts_one_after_the_other_lose_nothing() {
-    let Some(mut daemon) = base() else { return };
+    // What waits in a pool ends with its daemon.
+    let daemon = session_with("[pool]\nsize = 0\n", json!({"image": "belljar/base"}));
+    let Some(mut daemon) = daemon else { return };
     let canary = Canary::set();
     daemon.session("t", json!({"image": "belljar/base"}));
     assert_eq!(daemon.run("t", "y = 2")["status"], "success");
@@ -320,7 +322,7 @@ fn under_fire() -> Duration {
 
 #[test]
 pub fn no_cell_is_lost_or_run_twice_however_often_the_daemon_dies() {
-    if !keeps_variables() {
+    if !keeps_every_state() {
         return;
     }
     let Some(mut daemon) = base() else { return };

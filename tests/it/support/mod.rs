@@ -143,11 +143,21 @@ fn of_the_matrix(config: &str) -> String {
 
 /// False where the tests run without checkpoints: then a cell that dies takes the variables along, and nothing is undone.
 pub fn keeps_variables() -> bool {
-    let keeps = std::env::var("BELLJAR_TEST_CHECKPOINTING").as_deref() != Ok("off");
-    if !keeps {
-        eprintln!("NOT RUN: this test needs checkpoints, and BELLJAR_TEST_CHECKPOINTING=off is set");
+    needs_checkpoints("off")
+}
+
+/// False also where checkpoints wait until a session rests: then a death that comes at once goes back further.
+pub fn keeps_every_state() -> bool {
+    needs_checkpoints("idle") && keeps_variables()
+}
+
+/// False, and says so, if the tests run with this policy.
+fn needs_checkpoints(policy: &str) -> bool {
+    let is_set = std::env::var("BELLJAR_TEST_CHECKPOINTING").is_ok_and(|set| set == policy);
+    if is_set {
+        eprintln!("NOT RUN: this test needs checkpoints, and BELLJAR_TEST_CHECKPOINTING={policy} is set");
     }
-    keeps
+    !is_set
 }
 
 fn home() -> tempfile::TempDir {

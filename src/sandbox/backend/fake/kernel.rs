@@ -381,6 +381,7 @@ impl FakeKernel {
             displays_dropped: 0,
             protected: true,
             as_before: None,
+            harmless: false,
             live: LiveResources::default(),
         });
     }
