@@ -129,6 +129,20 @@ fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
     daemon.assert_sound();
 }
 
+fn nothing_can_be_sent_where_the_guardian_passes_descriptors_on() {
+    if !engine() {
+        return;
+    }
+    let daemon = daemon();
+    let code = "import socket
+def tried(number):
+    try: return socket.socket(fileno=os.dup(number)).send(b'x')
+    except OSError as error: return type(error).__name__
+[tried(904), tried(905)]";
+    assert_eq!(daemon.run("a", code)["result"]["repr"], "['BrokenPipeError', 'BrokenPipeError']");
+    is_as_it_was(&daemon);
+}
+
 /// Calls in a loop, with numbers that ascend, and that the daemon answers at once or not at all.
 const FLOOD: &str = "
 import itertools
@@ -255,6 +269,7 @@ fn a_connection_that_lingers_holds_up_nobody() {
 }
 
 on_every_ground!(
+    nothing_can_be_sent_where_the_guardian_passes_descriptors_on,
     forged_frames_end_at_worst_the_cell_that_sent_them,
     a_cell_cannot_outlive_its_deadline_by_a_forged_end,
     processes_that_send_for_ever_do_not_put_off_a_deadline,

@@ -464,10 +464,9 @@ pub fn x16_lost_variables_are_told() {
 #[test]
 pub fn files_are_not_looked_for_after_a_cell_that_can_write_none() {
     let Some(daemon) = session() else { return };
-    printed(
-        &daemon,
-        "import subprocess; subprocess.Popen(['sh', '-c', 'echo late > late.txt; echo done > done.txt'])",
-    );
+    let code = "import subprocess\n\
+                p = subprocess.Popen(['sh', '-c', 'sleep 1; echo late > late.txt; echo done > done.txt'])";
+    printed(&daemon, code);
     eventually("the process has written", || {
         (daemon.http("GET", "/v1/sessions/s/files/done.txt", b"").status == 200).then_some(())
     });
