@@ -64,6 +64,7 @@ class CellRunner:
         self._live = live
         self._is_quiet = is_quiet
         self._was_quiet = False  # since the end of the last cell nothing but the kernel has run
+        self._collector_rests = False  # no finalizer may run, and be forgotten
         self._sources = deque()
         self._trace = self._profile = None
         self.current = None
@@ -99,6 +100,7 @@ class CellRunner:
             if self._assigns is not None and outcome["status"] == "success" and is_quiet:
                 redo = harmless.redo(self._assigns, self._runner.namespace)
             self._was_quiet = is_quiet
+            self._rest_collector(is_quiet)
         except BaseException as error:
             answer = _last_resort(duration_ms, type(error).__name__)
         self._runner.send(wire.CELL_DONE, wire.DONE.pack(cell, len(redo)) + redo + answer)
@@ -106,6 +108,16 @@ class CellRunner:
     def not_quiet(self):
         """Code of the session may have run since the last cell."""
         self._was_quiet = False
+
+    def _rest_collector(self, rests):
+        """Between cells, and in those that change only plain values, garbage stays where it is: the collector would run its
+        finalizers, which are code of the user."""
+        if rests and _collects():
+            self._collector_rests = True
+            _stop_collecting()
+        elif self._collector_rests and not rests:
+            self._collector_rests = False
+            _go_on_collecting()
 
     def rehearse(self):
         """Run a dummy cell.
@@ -174,6 +186,8 @@ class CellRunner:
         source, name = frame["code"], f"<cell {frame['cell']}>"
         self._keep_source(name, source)
         body, last = self._compiled(source, name, frame["expression"], self._begin)
+        if self._assigns is None:
+            self._rest_collector(False)
         self._resume_tracing()
         try:
             value = self._run_code(body, last)

@@ -94,8 +94,10 @@ def nobody_listens():
         if handler is not None and type(handler) is not int:
             return False
     monitoring = getattr(sys, "monitoring", None)
-    if monitoring is not None and any(monitoring.get_tool(tool) is not None for tool in range(6)):
-        return False
+    if monitoring is not None:
+        has_tool = any(monitoring.get_tool(tool) is not None for tool in range(6))
+        if has_tool or getattr(monitoring, "_all_events", dict)():  # events of a tool that was given up still come
+            return False
     shows = warnings.showwarning, warnings._showwarnmsg, warnings._showwarnmsg_impl, warnings.formatwarning
     return shows == _shows_warnings and sys.modules.get("warnings") is warnings
 

@@ -171,6 +171,16 @@ class Harmless(CheckpointTest):
             self.lose(DIE)
             self.assertEqual(self.value("(keep, z, y)"), "([1], 42, 43)", poison)
 
+    def test_no_finalizer_runs_in_them(self):
+        self.run_ok("import gc; n = 0\nclass A:\n    def __del__(self):\n        global n; n += 1")
+        for threshold in (1, 20, 60):
+            self.run_ok(f"gc.collect(); n = 0; a = A(); a.a = a; del a; gc.set_threshold({threshold}); None")
+            for _ in range(20):
+                self.run_ok("x = n")
+            self.lose(DIE)
+            self.assertEqual(self.value("x == n"), "True")
+            self.assertEqual(self.value("gc.isenabled()"), "True")
+
     def test_what_is_broken_costs_no_answer(self):
         self.run_ok("import warnings; del warnings.formatwarning")
         self.assertEqual(self.value("6 * 7"), "42")
