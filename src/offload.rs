@@ -1,4 +1,4 @@
-//! Where long work is done: not on a thread that all users share.
+//! Moves long work off the runtime threads that all users share (`block_in_place`).
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 

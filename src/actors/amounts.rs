@@ -1,6 +1,6 @@
 //! The quotas that one session, sandbox, cell or job takes.
 
-use crate::actors::charge::record_bytes;
+use crate::actors::journal_charges::record_bytes;
 use crate::config;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;

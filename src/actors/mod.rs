@@ -1,4 +1,4 @@
-//! The actors: thin shells around the layers below, and the only folder that knows ractor.
+//! The actors: thin shells around the layers below, and the only folder that defines any.
 //!
 //! Commands go down (supervisor → session → executor), reports go up as casts, and no handler waits for slow
 //! work: slow work runs in a task that sends its outcome as a message.
@@ -6,11 +6,11 @@
 mod amounts;
 pub mod asks;
 pub mod calls;
-mod charge;
 pub mod directory;
 pub mod executor;
 pub mod holds;
 pub mod jobs;
+mod journal_charges;
 mod launch;
 pub mod llm;
 pub mod pool;

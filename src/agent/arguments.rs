@@ -1,4 +1,4 @@
-//! Resolves the name and the arguments that a model wrote to work that can be done.
+//! Finds out which work a model asks for with the name and the arguments that it wrote.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::sandbox::accounts::Accounts;
 use crate::sandbox::backend::docker::Docker;
-use crate::sandbox::backend::jail::{Jails, Walls};
+use crate::sandbox::backend::jail::{Isolation, Jails};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -67,8 +67,8 @@ impl Launcher {
         };
         Self {
             docker: Docker::new(Arc::clone(&settings), instance.clone(), paths.sandboxes_dir()),
-            jails: jails(Walls::Bubblewrap),
-            processes: Box::new(jails(Walls::None)),
+            jails: jails(Isolation::Bubblewrap),
+            processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: Accounts::load(paths.home().join("accounts")),
             service,

@@ -2,8 +2,9 @@
 //!
 //! `spec` describes every sandbox; a `backend` makes one from it, and `attest` compares the running sandbox with it.
 //! `choice` picks the backend, `launch` starts sandboxes, and `running` is the handle that other modules use.
-//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `kernel` the Python that runs as the first process. Nothing here depends on
-//! models, conversations or HTTP.
+//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `kernel` the files that
+//! run in a sandbox: the guardian, which is its first process, and Python's side. Nothing here depends on models,
+//! conversations or HTTP.
 
 pub mod accounts;
 pub mod attest;

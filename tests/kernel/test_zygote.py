@@ -22,6 +22,11 @@ zygote = next(int(name) for name in os.listdir('/proc') if name.isdigit() and na
 
 class Zygote(KernelTest):
     def zygotes(self):
+        """Those that the guardian has. A process that was just made has the zygote's name, too, until it runs."""
+        self.wait_until(lambda: len(self.named_so()) <= 1, "what the zygote has made runs")
+        return self.named_so()
+
+    def named_so(self):
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
             if parent_of(name) == self.kernel.process.pid and is_alive(name):

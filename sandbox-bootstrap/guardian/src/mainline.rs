@@ -1,7 +1,8 @@
 //! The main line: the worker that keeps the session's variables, and the checkpoints of its past.
 //!
-//! After every cell the worker is asked for a copy, which waits: a checkpoint. The worker itself goes on, with its
-//! threads and connections. When it dies, the newest checkpoint takes its place; `undo` puts an older one there.
+//! After a cell the worker is asked for a copy, which waits: a checkpoint. After cells that change only plain values, what
+//! repeats them is kept instead, and sessions may want copies only when they rest, or none. The worker itself goes on,
+//! with its threads and connections. When it dies, the newest checkpoint takes its place; `undo` puts an older one there.
 
 use std::time::Instant;
 

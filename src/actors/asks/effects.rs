@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::messages::{AsksMsg, AsksRef};
 use super::shared_budget::{REPLY_TOKENS, Short};
 use super::state::{AsksState, Task};
-use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
+use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::llm::{ChatProgress, PROGRESS_PIECES};
 use crate::actors::results::result_of;
 use crate::actors::session::messages::{CellRequest, SessionMsg};

@@ -12,7 +12,7 @@ use super::state::LastPrograms;
 use super::state::Remains;
 use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, QueuedAsk};
 use crate::actors::calls::Reply;
-use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
+use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
 use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};

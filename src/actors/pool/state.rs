@@ -1,4 +1,4 @@
-//! What the pool actor knows.
+//! The sandboxes that wait in the pool, and what is done when one is claimed, made or given up.
 
 use futures_util::future::join_all;
 use ractor::{MessagingErr, RpcReplyPort};

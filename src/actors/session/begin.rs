@@ -4,7 +4,7 @@ use super::generations::Inheritance;
 use super::messages::OwnSession;
 use super::sandbox_place::make_place;
 use super::state::{CellPermits, SessionActorState, expiry};
-use crate::actors::charge::JournalAccount;
+use crate::actors::journal_charges::JournalAccount;
 use crate::actors::session::agent;
 use crate::actors::session::restore;
 use crate::protocol::ids::CellNumber;

@@ -6,7 +6,7 @@ use super::messages::{CellRequest, CellStatus, OwnSession, SessionMsg, Ticket};
 use super::state::{CellWaiter, SessionActorState};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
-use crate::actors::charge::ROOM_TO_BEGIN_BYTES;
+use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::bridge::FrameGuard;
 use crate::config::show_size;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, SMALL_BYTES};

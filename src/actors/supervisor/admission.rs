@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::state::SupervisorState;
 use crate::actors::amounts;
-use crate::actors::charge::{ROOM_TO_BEGIN_BYTES, seed_bytes};
+use crate::actors::journal_charges::{ROOM_TO_BEGIN_BYTES, seed_bytes};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{Checkpointing, NewSession};

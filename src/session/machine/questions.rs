@@ -1,4 +1,4 @@
-//! Queries of the machine's state, which change nothing, or hardly anything.
+//! Queries of the machine's state.
 
 use std::time::{Duration, Instant};
 

@@ -10,7 +10,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::checks::Checks;
 use crate::sandbox::attest::facts::{self, Ceilings};
 use crate::sandbox::attest::same_folder;
-use crate::sandbox::backend::jail::Walls;
+use crate::sandbox::backend::jail::Isolation;
 use crate::sandbox::backend::jail::process::Jail;
 use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
 use crate::sandbox::workspace::groups;
@@ -130,8 +130,8 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
         namespaces: own_namespaces(pid),
         mounts: visible(&read("mountinfo")?),
         workspace_is_ours: match jail.walls {
-            Walls::Bubblewrap => same_folder(pid, spec.workspace_identity),
-            Walls::None => None,
+            Isolation::Bubblewrap => same_folder(pid, spec.workspace_identity),
+            Isolation::None => None,
         },
     })
 }
@@ -147,7 +147,7 @@ fn own_namespaces(pid: i32) -> Vec<String> {
 /// The names of all differences; code may run only if there are none.
 pub fn differences(
     spec: &SandboxSpec,
-    walls: Walls,
+    walls: Isolation,
     system: bool,
     targets: &[PathBuf],
     evidence: &Evidence,
@@ -157,7 +157,7 @@ pub fn differences(
     checks.user(spec, &evidence.process, &evidence.owner_groups);
     checks.limits(spec, &evidence.limits);
     checks.ceilings(evidence.ceilings);
-    if walls == Walls::None {
+    if walls == Isolation::None {
         return checks.differences();
     }
     checks.rights(&evidence.process);
@@ -191,7 +191,7 @@ fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
 
 /// The receipt of a sandbox that passed the checks.
 pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
-    let bubblewrap = jail.walls == Walls::Bubblewrap;
+    let bubblewrap = jail.walls == Isolation::Bubblewrap;
     let mount_fact = |mount: &SeenMount| MountFact {
         target: mount.target.display().to_string(),
         kind: if mount.kind == "tmpfs" { "tmpfs".into() } else { "bind".into() },
@@ -202,8 +202,8 @@ pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: Stri
         !BROUGHT.iter().any(|folder| mount.target.starts_with(folder)) || mount.target.ends_with("shm")
     };
     let mut mounts: Vec<MountFact> = match jail.walls {
-        Walls::Bubblewrap => evidence.mounts.iter().filter(plain).map(mount_fact).collect(),
-        Walls::None => Vec::new(),
+        Isolation::Bubblewrap => evidence.mounts.iter().filter(plain).map(mount_fact).collect(),
+        Isolation::None => Vec::new(),
     };
     mounts.sort_by(|a, b| a.target.cmp(&b.target));
     let read_only_root =

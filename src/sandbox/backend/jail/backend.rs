@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::process::{self, Jail};
 use super::start::{self, Tools};
-use super::{Walls, root};
+use super::{Isolation, root};
 use crate::config::{Paths, Settings};
 use crate::protocol::api::ImageView;
 use crate::protocol::ids::SandboxId;
@@ -22,7 +22,7 @@ use crate::sandbox::workspace::{Service, remove_tree};
 use crate::security_controls;
 
 pub struct Jails {
-    walls: Walls,
+    walls: Isolation,
     service: Service,
     settings: Arc<Settings>,
     paths: Paths,
@@ -34,7 +34,7 @@ pub struct Jails {
 
 impl Jails {
     pub fn new(
-        walls: Walls,
+        walls: Isolation,
         service: Service,
         settings: Arc<Settings>,
         paths: Paths,
@@ -47,7 +47,7 @@ impl Jails {
 
     /// Everything that jails are built with, once one could be built; `None` for plain processes.
     async fn tools(&self) -> Result<Option<&Tools>, Problem> {
-        if self.walls == Walls::None {
+        if self.walls == Isolation::None {
             return Ok(None);
         }
         let find = || async {
@@ -61,7 +61,7 @@ impl Jails {
     /// The image of a jail; a plain process has only the host's.
     fn image(&self, image: Option<&str>) -> Result<ImageFact, Problem> {
         let allowed = &self.settings.sandbox.images;
-        let image = image.filter(|_| self.walls == Walls::Bubblewrap);
+        let image = image.filter(|_| self.walls == Isolation::Bubblewrap);
         if let Some(image) = image.filter(|image| *image != root::HOST) {
             images::candidates(Some(image), allowed)?;
         }
@@ -146,7 +146,7 @@ impl SandboxBackend for Jails {
 
     /// A plain process has no mount of its own, so it knows its workspace by the path.
     fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
-        let has_mounts = self.walls == Walls::Bubblewrap;
+        let has_mounts = self.walls == Isolation::Bubblewrap;
         std::future::ready(has_mounts.then(|| self.image(image).ok()).flatten()).boxed()
     }
 
@@ -174,8 +174,8 @@ impl SandboxBackend for Jails {
 
     fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
         let roots = match self.walls {
-            Walls::Bubblewrap => root::list(&self.paths.roots_dir(), &self.settings.sandbox.images),
-            Walls::None => Vec::new(),
+            Isolation::Bubblewrap => root::list(&self.paths.roots_dir(), &self.settings.sandbox.images),
+            Isolation::None => Vec::new(),
         };
         let views = roots.into_iter().map(|found| ImageView {
             reference: found.reference,
@@ -245,7 +245,7 @@ mod tests {
         };
         let service = Service { system: false, ..Service::of_this_process() };
         let jails = Jails::new(
-            Walls::Bubblewrap,
+            Isolation::Bubblewrap,
             service,
             Arc::clone(&settings),
             paths.clone(),

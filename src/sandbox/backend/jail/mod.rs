@@ -13,6 +13,7 @@ mod attest;
 mod backend;
 mod explain;
 mod group;
+mod isolation;
 mod limits;
 mod process;
 mod root;
@@ -20,7 +21,6 @@ mod scope;
 mod seccomp;
 mod start;
 mod status;
-mod walls;
 
 pub use backend::Jails;
-pub use walls::Walls;
+pub use isolation::Isolation;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::Group;
-use super::{Walls, attest, scope, start, status};
+use super::{Isolation, attest, scope, start, status};
 use crate::processes::Identity;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
@@ -34,7 +34,7 @@ const EXIT_KILLED: i64 = 137;
 
 /// A sandbox that is a process of the host.
 pub struct Jail {
-    pub(super) walls: Walls,
+    pub(super) walls: Isolation,
     /// Whether the daemon runs as root.
     pub(super) system: bool,
     pub(super) identity: Identity,
@@ -56,7 +56,7 @@ pub(super) type StderrHead = Arc<Mutex<String>>;
 impl Jail {
     /// Takes over a jail that an earlier daemon left running; `None` if it is gone.
     pub fn adopt(receipt: &Receipt, folder: &Path, system: bool) -> Option<Self> {
-        let walls = Walls::of(receipt.backend)?;
+        let walls = Isolation::of(receipt.backend)?;
         let identity = Identity::parse(&receipt.container).filter(Identity::lives)?;
         let name = &receipt.sandbox.0;
         let group = (receipt.limits.cgroup_version > 0)
@@ -80,7 +80,7 @@ impl Jail {
     async fn ended(&self) -> SandboxEnd {
         let running = self.identity.lives();
         let mut exit_code = status::read(&self.folder).exit_code;
-        if self.walls == Walls::Bubblewrap && !running {
+        if self.walls == Isolation::Bubblewrap && !running {
             for _ in 0..EXIT_LOOKS {
                 if exit_code.is_some() {
                     break;
@@ -199,7 +199,7 @@ impl RunningSandbox for Jail {
 
 /// Kills the sandbox, and returns the processes whose end the caller has to wait for.
 pub(super) fn kill(
-    walls: Walls,
+    walls: Isolation,
     identity: &Identity,
     group: Option<&Group>,
 ) -> std::io::Result<Vec<Identity>> {
@@ -209,8 +209,8 @@ pub(super) fn kill(
     }
     let killed = match walls {
         // The process is the first of its pid namespace, so the kernel kills all others with it.
-        Walls::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
-        Walls::None => identity.kill_tree(),
+        Isolation::Bubblewrap => identity.signal(Signal::KILL).map(|()| vec![identity.clone()]),
+        Isolation::None => identity.kill_tree(),
     };
     match killed {
         Err(rustix::io::Errno::SRCH) => Ok(Vec::new()),
@@ -218,7 +218,7 @@ pub(super) fn kill(
     }
 }
 
-pub(super) async fn end(walls: Walls, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
+pub(super) async fn end(walls: Isolation, identity: &Identity, group: Option<&Group>) -> Result<(), Problem> {
     for one in kill(walls, identity, group).map_err(|error| failed("killed", &error))? {
         if !one.is_gone_within(KILLED).await {
             return Err(Problem::new(Code::SandboxFailed, "a sandbox was killed and does not go"));
@@ -232,8 +232,8 @@ pub(super) async fn end(walls: Walls, identity: &Identity, group: Option<&Group>
 
 /// Ends a sandbox with these walls that a daemon which died left, by the notes in the sandbox's folder. True if a
 /// process was still running.
-pub async fn reap(walls: Walls, sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
-    let group = (walls == Walls::Bubblewrap).then(|| Group::find(&sandbox.0)).flatten();
+pub async fn reap(walls: Isolation, sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
+    let group = (walls == Isolation::Bubblewrap).then(|| Group::find(&sandbox.0)).flatten();
     let noted = start::noted(folder).filter(|(noted, identity)| *noted == walls && identity.lives());
     let Some((_, identity)) = noted else {
         if let Some(group) = group {

@@ -20,7 +20,7 @@ use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
-use crate::sandbox::backend::jail::{Walls, scope, seccomp, status};
+use crate::sandbox::backend::jail::{Isolation, scope, seccomp, status};
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
@@ -227,7 +227,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         tokio::spawn(watch(child, stderr, Arc::clone(&stderr_head)));
     }
     Ok(Jail {
-        walls: Walls::Bubblewrap,
+        walls: Isolation::Bubblewrap,
         system: tools.system,
         identity,
         group,
@@ -336,17 +336,17 @@ impl Drop for Unfinished<'_> {
 }
 
 /// The running process that the notes in a sandbox's folder identify.
-pub fn noted(folder: &Path) -> Option<(Walls, Identity)> {
+pub fn noted(folder: &Path) -> Option<(Isolation, Identity)> {
     let process = std::fs::File::open(folder.join(PROCESS_NOTE)).ok().and_then(|file| {
         let mut text = String::new();
         file.take(STDERR_BYTES).read_to_string(&mut text).ok()?;
         Identity::parse(text.trim())
     });
     if let Some(identity) = process {
-        return Some((Walls::None, identity));
+        return Some((Isolation::None, identity));
     }
     let pid = status::read(folder).living()?;
-    Some((Walls::Bubblewrap, Identity::of(pid)?))
+    Some((Isolation::Bubblewrap, Identity::of(pid)?))
 }
 
 /// Starts the kernel as a plain process.
@@ -385,7 +385,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         return Err(internal(&format!("the limits of a process cannot be set: {error}")));
     }
     Ok(Jail {
-        walls: Walls::None,
+        walls: Isolation::None,
         system: false,
         identity,
         group: None,

@@ -65,7 +65,7 @@ fn well() -> (Evidence, Probe) {
 fn differences_after(change: impl FnOnce(&mut Evidence, &mut Probe)) -> Vec<String> {
     let (mut evidence, mut probe) = well();
     change(&mut evidence, &mut probe);
-    differences(&spec(), Walls::Bubblewrap, false, &targets(), &evidence, &probe)
+    differences(&spec(), Isolation::Bubblewrap, false, &targets(), &evidence, &probe)
 }
 
 fn mount(evidence: &mut Evidence, target: &str) -> usize {
@@ -157,7 +157,7 @@ fn every_difference_has_its_name() {
 fn root_builds_jails_without_a_user_namespace() {
     let (mut evidence, probe) = well();
     evidence.namespaces.retain(|name| name != "user");
-    let found = |system| differences(&spec(), Walls::Bubblewrap, system, &targets(), &evidence, &probe);
+    let found = |system| differences(&spec(), Isolation::Bubblewrap, system, &targets(), &evidence, &probe);
     assert_eq!(found(true), Vec::<String>::new());
     assert_eq!(found(false), ["the user namespace"]);
 }

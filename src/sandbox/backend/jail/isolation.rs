@@ -4,12 +4,12 @@ use crate::protocol::receipt::Backend;
 
 /// The isolation between a guest and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Walls {
+pub enum Isolation {
     Bubblewrap,
     None,
 }
 
-impl Walls {
+impl Isolation {
     pub fn of(backend: Backend) -> Option<Self> {
         match backend {
             Backend::Bubblewrap => Some(Self::Bubblewrap),
