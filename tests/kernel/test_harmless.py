@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import signal
 import time
 
+from harness import is_alive
 from test_checkpoints import CheckpointTest
 
 DIE = "import os; os._exit(1)"
@@ -180,6 +182,22 @@ class Harmless(CheckpointTest):
             self.lose(DIE)
             self.assertEqual(self.value("x == n"), "True")
             self.assertEqual(self.value("gc.isenabled()"), "True")
+
+    def test_before_the_last_checkpoint_is_lost_what_may_have_taken_the_memory_goes(self):
+        left = self.value("import os, subprocess; p = subprocess.Popen(['sleep', '1000'], start_new_session=True); p.pid")
+        for x in range(2):
+            self.run_ok(f"x = int({x})")
+        worker = int(self.value("os.getpid()"))
+        self.wait_until(lambda: len(self.runners()) == 6, "there is a checkpoint of each state")
+        *others, _ = sorted(pid for pid in map(int, self.runners()) if pid not in (worker, int(left)))
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+        self.wait_until(lambda: len(self.runners()) == 2, "the guardian has reaped them")
+        time.sleep(0.2)
+        os.kill(worker, signal.SIGKILL)
+        self.kernel.expect("worker_replaced")
+        self.wait_until(lambda: not is_alive(left), "it is gone")
+        self.assertEqual(self.value("x"), "1")
 
     def test_what_is_broken_costs_no_answer(self):
         self.run_ok("import warnings; del warnings.formatwarning")

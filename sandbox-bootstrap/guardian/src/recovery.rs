@@ -220,7 +220,14 @@ impl Guardian {
 
     /// A checkpoint has taken the place of the worker that ended.
     fn go_on_restored(&mut self, ended: &Handle, cell: u64, exit_code: i32) {
-        self.kill_younger();
+        let was_killed = exit_code == KILLED && !ended.killed;
+        if was_killed && self.line.ring.is_empty() && self.limits.checkpoints > 1 {
+            // Perhaps for memory, and no other checkpoint is left. Those who took it may be older than this one, and would
+            // cost the session its variables.
+            self.kill_strays(Which::All, None);
+        } else {
+            self.kill_younger();
+        }
         self.repeat_cells();
         let after = After::Restored(self.state_of());
         let Some(text) = self.unrun(ended, cell) else {
