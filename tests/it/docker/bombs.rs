@@ -40,8 +40,9 @@ pub fn hundreds_of_busy_processes_cost_no_variables() {
     assert_eq!(daemon.run("a", "kept")["result"]["repr"], "'as it was'");
 }
 
-/// Processes of a sandbox in which nothing runs, beside its first: the inbox, the reserve, the worker, its checkpoints.
-const IDLE: usize = 5;
+/// Processes of a sandbox in which nothing runs, beside its first: the inbox, the reserve, the zygote, the worker and its
+/// checkpoints, of before and after a cell.
+const IDLE: usize = 6;
 
 #[test]
 pub fn forks_and_threads_are_bounded_and_others_still_answer() {

@@ -66,7 +66,8 @@ both! {
         an_exit_of_the_script_is_its_own_reason, x01_python_exception, x03_timeout, x04_segfault,
         x05_out_of_memory, x06_deep_recursion, x07_unpicklable_globals, x08_second_error_while_reporting,
         x09_encoding, x10_end_of_pipe, x11_missing_package, x12_modules_persist,
-        x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told;
+        x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told,
+        files_are_not_looked_for_after_a_cell_that_can_write_none;
     checkpoints: every_way_to_die_leaves_the_state_before_it, a_memory_bomb_leaves_the_state_before_it,
         the_end_of_all_processes_is_told, two_hundred_deaths_leave_nothing_behind,
         honest_code_does_not_notice_that_there_are_copies,
