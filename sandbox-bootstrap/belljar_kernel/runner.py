@@ -290,7 +290,7 @@ class Runner:
 
     def _has_no_threads(self):
         known = _count_threads() - self._past_threads
-        # Of libraries, and one that has just been started and is not counted yet.
+        # Python does not count threads of libraries, nor a thread of the session that has not begun to run yet.
         unknown = process.count_threads() - 1 - known
         is_new, self._unknown_threads = unknown > self._unknown_threads, unknown
         return known - self._tools.has_thread <= 0 and not is_new

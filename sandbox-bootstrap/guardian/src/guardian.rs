@@ -456,7 +456,8 @@ impl Guardian {
         None
     }
 
-    /// Whether this can be a process that was just made. It may have ended, but nobody has reaped it.
+    /// Whether the zygote can have made this process: a child of the guardian that is nothing else yet. A child that has
+    /// ended since is still listed, because only the guardian reaps it.
     fn is_new_child(&self, pid: i32) -> bool {
         let is_child = process_table::row(pid).is_some_and(|row| row.parent == self.processes.own());
         is_child && !self.by_pid.contains_key(&pid) && !self.living().contains(&pid)

@@ -94,7 +94,7 @@ fn be_reserve(score: &str, size: usize) -> i32 {
     }
 }
 
-/// A fork of the guardian, and no program of its own: so nobody can open its memory at any time.
+/// Does the work of the inbox in a fork of the guardian. A new program would let others open its memory until it hides.
 fn be_inbox(guardian: Option<Pid>, receives: OwnedFd, passes_on: OwnedFd) -> i32 {
     // A datagram socket does not report that the guardian has closed its end.
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
