@@ -39,7 +39,11 @@ _collects, _stop_collecting, _go_on_collecting = gc.isenabled, gc.disable, gc.en
 
 
 class _AtFork:
-    """Knows whether anybody but the standard library wants to be called at forks: they expect to be called at once."""
+    """Knows whether code wants to be called at forks that expects to be called at once.
+
+    The standard library does not, and neither do installed libraries that want to be called only in the copy: matplotlib
+    empties a cache there. They are called when the copy is used, before anything else runs in it.
+    """
 
     def __init__(self):
         self.is_used = False
@@ -48,8 +52,11 @@ class _AtFork:
     def install(self):
         def register_at_fork(**functions):
             name = _getframe(1).f_code.co_filename
-            ours = name.startswith((_KERNEL, _STDLIB, "<frozen ")) and not any(each in name for each in _INSTALLED)
-            self.is_used = self.is_used or not ours
+            if any(each in name for each in _INSTALLED):
+                can_wait = functions.keys() == {"after_in_child"}
+            else:
+                can_wait = name.startswith((_KERNEL, _STDLIB, "<frozen "))
+            self.is_used = self.is_used or not can_wait
             return self._register(**functions)
 
         register_at_fork.__doc__ = self._register.__doc__
@@ -85,8 +92,7 @@ class Clones:
     def make(self, control, score, own_score, arrive):
         """The pid of the copy, or None if there is none. In the copy 0, when the guardian has sent something.
 
-        The copy listens on the descriptor `control`, and calls `arrive()` before this process runs code of the session
-        again. The scores are for the out-of-memory killer. Signals wait, in both processes, until `excite()`: a handler
+        The copy listens on the descriptor `control`, and calls `arrive()`. The scores are for the out-of-memory killer. Signals wait, in both processes, until `excite()`: a handler
         of the user that raises must not make it look as if there were no copy.
         """
         self.settle()
@@ -154,10 +160,10 @@ class Clones:
 def _wait(waits, arrives, unwanted, arrive):
     try:
         posix.setsid()
+        posix.close(arrives)  # the original need not wait for the rest
         arrive()
         for descriptor in unwanted:
             posix.close(descriptor)
-        posix.close(arrives)
         waits.poll()
     except BaseException:
         posix._exit(1)

@@ -39,6 +39,27 @@ class Processes(CheckpointTest):
         self.run_ok("import asyncio; await asyncio.sleep(0)")
         self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
 
+    def test_an_installed_library_that_wants_to_be_called_in_children_makes_no_difference(self):
+        self.import_installed("os.register_at_fork(after_in_child=lambda: called.append(1))")
+        self.assertEqual(self.made_by("1 + 1"), 1)
+        self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
+        self.assertEqual(self.value("installed.called"), "[]")
+        self.kernel.run("import os; os._exit(1)")
+        self.assertEqual(self.value("x, installed.called"), "(1, [1])")
+        # The one that is called in this process runs whenever a copy is made.
+        self.run_ok("del sys.modules['installed']")
+        self.import_installed("os.register_at_fork(before=lambda: None, after_in_child=lambda: None)")
+        self.assertEqual(self.made_by("x = int(1)"), 2 * (CELLS + 1))
+
+    def import_installed(self, code):
+        self.run_ok(
+            "import os, sys, tempfile\n"
+            "sys.path.insert(0, tempfile.mkdtemp() + '/site-packages')\n"
+            "os.mkdir(sys.path[0])\n"
+            f"with open(sys.path[0] + '/installed.py', 'w') as file: file.write({'import os; called = []; ' + code!r})\n"
+            "import installed"
+        )
+
     def test_where_more_is_to_be_done_it_makes_two(self):
         self.run_ok("import os; os.register_at_fork(before=lambda: None)")
         self.assertEqual(self.made_by("x = int(1)"), 2 * (CELLS + 1))

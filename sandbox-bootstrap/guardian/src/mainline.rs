@@ -162,6 +162,7 @@ impl Guardian {
             worker.position += 1;
         }
         (self.line.failed_checkpoints, self.line.deaths_in_a_row) = (0, 0);
+        self.trim();
         if self.line.unsaved_since.is_none() && !self.has_newest() {
             self.line.unsaved_since = Some(Instant::now());
         }
@@ -327,7 +328,10 @@ impl Guardian {
 
     pub fn checkpoint_present(&mut self) {
         self.line.failed_checkpoints = 0;
-        self.trim();
+        // The end of a process takes time that a cell should not wait for. What is too old goes after the cell.
+        if self.is_idle() {
+            self.trim();
+        }
         self.check_memory_soon();
     }
 
