@@ -47,6 +47,8 @@ pub enum Reason {
     OutOfMemory,
     /// The limit on processes was hit.
     Pids,
+    /// No descriptors were left for the process of the cell: earlier cells hold as many open files as they may.
+    Descriptors,
     /// The sandbox as a whole is gone.
     SandboxLost,
     /// A guard of the host ended the cell.

@@ -114,8 +114,7 @@ impl Guardian {
     }
 
     fn list_failed(&mut self, index: u32) {
-        let message = "the list took too long, or a variable ended the process when it was shown";
-        self.refuse_list(index, &Refusal::NoProcess(message.into()));
+        self.refuse_list(index, &Refusal::NotListed);
     }
 
     /// Tells the daemon that a requested listing of variables will not come.
