@@ -176,9 +176,11 @@ impl Guardian {
             && self.line.unsaved_since.is_some_and(is_recent)
     }
 
-    /// Whether a state can be restored that is as near as the session wants it to be.
+    /// Whether a state can be restored that is as near as the session wants it to be; some want none.
     pub fn has_way_back(&mut self) -> bool {
-        self.is_protected() || (self.limits.checkpoints_at_rest && !self.line.ring.is_empty())
+        self.limits.checkpoints == 0
+            || self.is_protected()
+            || (self.limits.checkpoints_at_rest && !self.line.ring.is_empty())
     }
 
     /// Whether the state before the present cell can be restored.
