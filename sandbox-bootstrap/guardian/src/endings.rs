@@ -219,11 +219,13 @@ impl Guardian {
 
     pub fn reap_regularly(&mut self) {
         self.reap();
+        self.press_jobs();
         self.reap_soon();
     }
 
     pub fn reap_soon(&mut self) {
-        let is_busy = self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
+        let is_busy = self.jobs.is_busy()
+            || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE
         } else if self.handles.values().all(Handle::is_watched) {

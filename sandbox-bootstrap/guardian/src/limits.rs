@@ -39,6 +39,8 @@ pub const ZYGOTE_START: Duration = ms(60_000);
 pub const ZYGOTE_RESTART: Duration = ms(6_000);
 /// A process is made within this time, or the zygote is replaced.
 pub const ZYGOTE_ANSWER: Duration = ms(4_000);
+/// A zygote that does not answer is told this often to go on, because code of the session can stop it.
+pub const ZYGOTE_PRESS: Duration = ms(20);
 /// Zygotes that are asked for one process: the first may have been killed a moment before.
 pub const ZYGOTE_TRIES: usize = 2;
 /// Bytes of an answer of the zygote.
@@ -167,6 +169,8 @@ pub const TELL_FIRST: Duration = ms(250);
 
 // Expressions.
 pub const COMPUTES: usize = 16;
+/// A process that evaluates an expression and was found stopped this often, at every reaping, is given up.
+pub const COMPUTE_STOPS: u32 = 10;
 pub const NAMES: Duration = ms(1_000);
 /// Bytes of an expression's answer that are kept; its text is cut to fewer characters by the process that made it.
 pub const ANSWER_BYTES: usize = 16 * 1024 * 1024;

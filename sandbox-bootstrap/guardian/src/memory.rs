@@ -19,12 +19,13 @@ const MAPS_BYTES: u64 = 8 * 1024 * 1024;
 /// The system's name for shared memory without one.
 const NAMELESS: &str = "/dev/zero (deleted)";
 
-/// The files of a counter: in use, bound, statistics, and the prefix of the names in these.
+/// The files of a counter: in use, bound, statistics, the prefix of the names in these, and events.
 struct Counters {
     in_use: &'static str,
     bound: &'static str,
     statistics: &'static str,
     prefix: &'static str,
+    events: &'static str,
 }
 
 /// Those of cgroup v2 and v1.
@@ -34,12 +35,14 @@ static COUNTERS: [Counters; 2] = [
         bound: "/sys/fs/cgroup/memory.max",
         statistics: "/sys/fs/cgroup/memory.stat",
         prefix: "",
+        events: "/sys/fs/cgroup/memory.events",
     },
     Counters {
         in_use: "/sys/fs/cgroup/memory/memory.usage_in_bytes",
         bound: "/sys/fs/cgroup/memory/memory.limit_in_bytes",
         statistics: "/sys/fs/cgroup/memory/memory.stat",
         prefix: "total_",
+        events: "/sys/fs/cgroup/memory/memory.oom_control",
     },
 ];
 
@@ -98,6 +101,13 @@ impl Memory {
     /// Whether the system itself ends processes when the sandbox takes more memory than it has.
     pub fn is_held(&mut self, limits: &Limits) -> bool {
         self.counters(limits).is_some()
+    }
+
+    /// How many processes the system has ended for memory; 0 where it does not tell.
+    pub fn oom_kills(&mut self, limits: &Limits) -> u64 {
+        let events = self.counters(limits).and_then(|counters| fs::read_to_string(counters.events).ok());
+        let row = |text: &str| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok());
+        events.as_deref().and_then(row).unwrap_or(0)
     }
 
     /// Whether it is time to measure again; a sum costs more than a counter.
