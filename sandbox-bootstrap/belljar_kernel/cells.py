@@ -1,5 +1,6 @@
 """Runs a cell in the `__main__` namespace and reports how it went."""
 
+import _frozen_importlib_external
 import ast
 import gc
 import linecache
@@ -23,6 +24,8 @@ _OWN_LOOP = _LOOP_METHODS | {"Runner", "run"}
 
 _REHEARSAL = b'{"type":"cell","cell":0,"code":"x = [0]\\nx","mode":"main","expression":false}'
 
+_FileFinder = _frozen_importlib_external.FileFinder
+_forget_listing = _FileFinder.invalidate_caches
 _now = time.perf_counter  # an own reference: a cell may replace what the module holds
 _collects, _stop_collecting, _go_on_collecting = gc.isenabled, gc.disable, gc.enable  # likewise
 
@@ -204,7 +207,8 @@ class CellRunner:
         encoded_names = b""
         try:
             assigns = harmless.assigned_plainly(tree, self._runner.namespace)
-            if assigns is not None and self._trace is self._profile is None and self._was_quiet:
+            is_quiet = self._was_quiet and self._displays.figures_are_plain()
+            if assigns is not None and self._trace is self._profile is None and is_quiet:
                 self._assigns = assigns
                 return  # it has no effects that matter should the process die
             encoded_names = wire.encode_json(names.assigned_in(tree, self._runner.limits.names))
@@ -308,11 +312,16 @@ class CellRunner:
     def _refresh_workspace_imports(self):
         """Make sure that a module that the previous cell wrote is found, even if it was written just now."""
         try:
-            finder = sys.path_importer_cache.get(posix.getcwd())
-            if finder is not None:
+            finders = sys.path_importer_cache
+            is_plain = harmless.has_plain_keys(finders)
+            finder = finders.get(posix.getcwd())
+            if is_plain and type(finder) is _FileFinder:
+                _forget_listing(finder)
+            elif finder is not None or not is_plain:
+                self.not_quiet()  # it is the user's
                 finder.invalidate_caches()
-        except (OSError, AttributeError):
-            pass
+        except Exception:
+            pass  # the folder is gone, or what the user put there is no finder
 
     def _suspend_tracing(self):
         """A trace function of user code sees cells, not the kernel."""

@@ -164,6 +164,7 @@ def _bound_process(timeout_ms, memory_bytes):
     seconds = timeout_ms // 1000 + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGXCPU,))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open("/proc/self/statm", "rb") as file:

@@ -1,11 +1,20 @@
 """Copies of a runner's process, made without a trace in the original."""
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
+import errno
 import posix  # not `os`, whose functions user code may replace
+import select
 import sys
+import time
 import warnings
 
-COPY, ORIGINAL, FAILED = "copy", "original", "failed"
+from .limits import ARRIVED_LOOK_MS, PARTED_POLL_GROWTH, PARTED_POLL_MAX_S, PARTED_POLL_S, PARTED_S, PARTED_STOPS
+
+COPY, ORIGINAL, FAILED, NO_DESCRIPTORS = "copy", "original", "failed", "no descriptors"
+# Exit codes of the process between the two forks.
+_PARTED, _BROKEN, _WITHOUT_DESCRIPTORS = 0, 1, 2
+_now, _sleep, _poll = time.monotonic, time.sleep, select.poll  # own references: a cell may replace what the module holds
+_OUTCOMES = {_PARTED: ORIGINAL, _WITHOUT_DESCRIPTORS: NO_DESCRIPTORS}
 
 # Since Python 3.12 a fork while there are threads causes a warning. The user cannot act on it: the fork is the
 # kernel's, and the threads are the user's.
@@ -14,7 +23,7 @@ _SILENCE = [("ignore", None, Warning, None, 0)]
 
 
 def make(part, arrive):
-    """Fork a copy. Returns COPY in the copy; in the original ORIGINAL, or FAILED if there is no copy.
+    """Fork a copy. Returns COPY in the copy; in the original ORIGINAL, or FAILED or NO_DESCRIPTORS if there is no copy.
 
     The copy is forked twice, so that it becomes a child of the guardian and `os.wait()` of user code
     never sees it. `part()` is called between the two forks, and `arrive()` in the copy; both are done
@@ -41,11 +50,11 @@ def make(part, arrive):
             pass  # the process between the forks was killed as a stray, after the original had ended
         posix.close(here)
         return COPY
-    failed = child is None or not _has_parted(child)
+    outcome = FAILED if child is None else _wait_until_parted(child)
     if handler is not None:
         _restore_handler(handler)
         _signal_again()
-    return FAILED if failed else ORIGINAL
+    return outcome
 
 
 def _become_copy(part):
@@ -54,15 +63,18 @@ def _become_copy(part):
         posix.setsid()  # out of reach for a `killpg` of the original
         part()
         waits, here = posix.pipe()
-        if silently(posix.fork):
+        copy = silently(posix.fork)
+        if copy:
             posix.close(here)
-            posix.read(waits, 1)  # a byte or the end: the copy has arrived, or has ended
-            posix._exit(0)
+            _wait_for_arrival(copy, waits)
+            posix._exit(_PARTED)
         posix.close(waits)
         posix.setsid()
         return here
+    except OSError as error:
+        posix._exit(_WITHOUT_DESCRIPTORS if error.errno in (errno.EMFILE, errno.ENFILE) else _BROKEN)
     except BaseException:
-        posix._exit(1)
+        posix._exit(_BROKEN)
 
 
 def silently(fork):
@@ -82,11 +94,34 @@ def _ignore(_unraisable):
     pass
 
 
-def _has_parted(child):
+def _wait_for_arrival(copy, waits):
+    """In the process between the forks: until the copy has arrived, or has ended."""
+    reports, stops = _poll(), 0
+    reports.register(waits, select.POLLIN)
+    while not reports.poll(ARRIVED_LOOK_MS):
+        changed, status = posix.waitpid(copy, posix.WNOHANG | posix.WUNTRACED)
+        if changed and posix.WIFSTOPPED(status):
+            stops += 1
+            posix.kill(copy, _signal.SIGCONT if stops <= PARTED_STOPS else _signal.SIGKILL)
+
+
+def _wait_until_parted(child):
+    """In the original: how it went. The process between the forks is not waited for if it does not end."""
+    until, pause, stops = _now() + PARTED_S, PARTED_POLL_S, 0
     try:
-        return posix.waitpid(child, 0)[1] == 0
+        while True:
+            changed, status = posix.waitpid(child, posix.WNOHANG | posix.WUNTRACED)
+            if changed and not posix.WIFSTOPPED(status):
+                return _OUTCOMES.get(posix.waitstatus_to_exitcode(status), FAILED)
+            if changed:
+                stops += 1
+                posix.kill(child, _signal.SIGCONT)
+            if stops > PARTED_STOPS or _now() > until:
+                posix.kill(child, _signal.SIGKILL)  # a copy that has arrived stays
+            _sleep(pause)
+            pause = min(pause * PARTED_POLL_GROWTH, PARTED_POLL_MAX_S)
     except ChildProcessError:
-        return True  # user code ignores SIGCHLD, so the kernel has reaped it; the guardian notices a missing copy
+        return ORIGINAL  # user code ignores SIGCHLD, so the kernel has reaped it; the guardian notices a missing copy
 
 
 def _user_handler():

@@ -2,8 +2,12 @@
 
 Such a cell is made of constants, operators, displays and names that hold plain values. It calls nothing and reads no
 attribute, so no code of the user runs in it, and what it leaves behind can be written down as a few values. They are
-replayed on the last copy should the worker die. A hook of `sys.addaudithook` sees such cells, too, and what it does then
-is not kept: Python does not tell whether there is one.
+replayed on the last copy should the worker die. Some code of the user can run in such cells all the same, and what it does
+then is not kept:
+
+- a hook of `sys.addaudithook`: Python does not tell whether there is one;
+- a handler of a signal that was set past Python, by `libc.signal` for example;
+- what was put in the place of functions or tables of the kernel, of the standard library or of matplotlib.
 """
 
 import _signal
@@ -15,6 +19,7 @@ from . import wire
 from .limits import REDO_BITS, REDO_BYTES, REDO_NODES
 
 _PLAIN = frozenset((int, float, bool, str, type(None)))
+_NAMES = {str}
 _ABSENT = object()
 _OF_KERNEL = (_signal.SIGINT, _signal.SIGRTMAX)
 _SIGNALS = tuple(number for number in range(1, _signal.NSIG) if number not in _OF_KERNEL)
@@ -23,6 +28,8 @@ _shows_warnings = warnings.showwarning, warnings._showwarnmsg, warnings._showwar
 
 def assigned_plainly(tree, namespace):
     """The names that the cell assigns, if it can do nothing else; otherwise None. `_` is not among them."""
+    if not has_plain_keys(namespace):
+        return None
     statements = tree.body if type(tree) is ast.Module else [tree]
     assigned, remaining = {}, REDO_NODES
     for statement in statements:
@@ -85,6 +92,11 @@ def _nodes_left(waiting, namespace, assigned, remaining):
 
 def _is_plain(value):
     return type(value) in _PLAIN
+
+
+def has_plain_keys(table):
+    """Whether looking something up in it runs no code of the user: other keys have a `__hash__` and an `__eq__` of their own."""
+    return type(table) is dict and _NAMES.issuperset(map(type, table))
 
 
 def nobody_listens():

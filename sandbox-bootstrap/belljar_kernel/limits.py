@@ -26,9 +26,22 @@ REDO_BYTES = 4096
 # A worker that has just been copied runs code of the session when the copy has left its process group, and after this
 # time at the latest.
 SETTLED_MS = 1000
-# The part of the time of a listing for showing a single variable, and for showing all of them.
+# The process between the two forks of a copy has ended within this time, or is killed. Other processes of the session can
+# stop it, or the copy: they are told to go on this often. Its end is polled with pauses that grow from POLL to POLL_MAX, and
+# the copy's arrival is waited for with looks at the copy in between.
+PARTED_S = 4.0
+PARTED_STOPS = 100
+ARRIVED_LOOK_MS = 10
+PARTED_POLL_S = 0.00005
+PARTED_POLL_GROWTH = 1.2
+PARTED_POLL_MAX_S = 0.001
+# The part of the time of a listing for showing a single variable, for showing all of them, and for a process that
+# does not notice that its time is over. Together they are less than the guardian's `VIEW`.
 SHOW_VALUE_S = 0.5
 SHOW_VALUES_S = 3.0
+SHOW_MARGIN_S = 1.0
+# After so many variables that ended the process that was to show them, no more are shown.
+SHOW_DEATHS = 8
 
 # Cells.
 CELL_SOURCES_KEPT = 1000

@@ -31,6 +31,7 @@ class Displays:
         self.dropped = 0
         self._shown = 0
         self._bytes = 0
+        self.pyplot = None, None  # the module that was imported, and its list of figures
         self.injected = {"display": self.display}
         runner.namespace.update(self.injected)
         sys.meta_path.insert(0, _PyplotWatcher(self))
@@ -54,6 +55,11 @@ class Displays:
             "type": cut(type_name(type(value)), limits.repr_chars),
             "mime": mime_forms(value, limits),
         }
+
+    def figures_are_plain(self):
+        """Whether looking for open figures runs no code of the user."""
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        return pyplot is None or (pyplot, getattr(pyplot, "get_fignums", None)) == self.pyplot
 
     def flush_figures(self):
         """Show the figures that are open, in the order they were made, and close them. True if there were any."""
@@ -214,6 +220,7 @@ class _PyplotWatcher:
         def execute_and_patch(module):
             execute(module)
             module.show = show
+            self._displays.pyplot = module, module.get_fignums
 
         spec.loader.exec_module = execute_and_patch
         return spec

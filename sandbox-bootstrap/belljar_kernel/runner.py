@@ -234,9 +234,7 @@ class Runner:
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":
-            answer = variables.listing(
-                self.namespace, self._injected(), frame, self.limits, variables.TimedInspector()
-            )
+            answer = variables.listing_by_children(self.namespace, self._injected(), frame, self.limits)
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()
         elif kind == "hello":
@@ -305,7 +303,7 @@ class Runner:
     def _spawn(self, index, is_checkpoint, tag):
         """Make a copy of this process that uses the descriptors that came with the message."""
         passed = self._received_descriptors.popleft()
-        outcome = copies.FAILED
+        outcome = copies.NO_DESCRIPTORS
         if len(passed) == _DESCRIPTORS:
             outcome = self._clone(passed) if is_checkpoint else copies.FAILED
             if outcome == copies.FAILED:
@@ -314,8 +312,8 @@ class Runner:
             return
         for descriptor in passed:
             posix.close(descriptor)
-        if outcome == copies.FAILED:
-            self.send(wire.SPAWN_FAILED, str(index).encode())
+        if outcome != copies.ORIGINAL:
+            self.send(wire.SPAWN_FAILED, wire.encode_json([index, outcome == copies.NO_DESCRIPTORS]))
         elif not self._messages and not select.select([self._control], (), (), 0)[0]:
             try:
                 self._cells.rehearse()

@@ -1,11 +1,14 @@
 """The list of a session's variables: cheap to make, no matter what they hold."""
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
+import posix  # not `os`, whose functions user code may replace
+import select
 import sys
 import time
 import types
 
-from .limits import SHOW_VALUE_S, SHOW_VALUES_S, cut
+from . import copies, descriptor_io, wire
+from .limits import SAID_BYTES, SHOW_DEATHS, SHOW_MARGIN_S, SHOW_VALUE_S, SHOW_VALUES_S, cut
 from .report import type_name
 from .rich import bounded_repr
 
@@ -16,17 +19,80 @@ _PREVIEW_ITEMS = 20
 _MOST_BYTES = 2**63  # what objects claim to hold
 _PREVIEW_DEPTH = 3
 _NOT_SHOWN = "<not shown>"
+_DEADLY = "<not shown: it ended the process that was to show it>"
+_READ_BYTES = 64 * 1024
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
-def listing(namespace, injected, frame, limits, inspect=None):
-    """The answer to a `variables` frame. `inspect` applies a function to a value and guards against errors."""
+def listing(namespace, injected, frame, limits):
+    """The answer to a `variables` frame."""
+    names = _listed(namespace, injected, frame)
+    views = [_variable(name, namespace[name], limits, _guarded) for name in names[: limits.variables]]
+    return {"variables": views, "total": len(names)}
+
+
+def listing_by_children(namespace, injected, frame, limits):
+    """The same, only for a copy of the worker: a value that ends the process that shows it costs only itself.
+
+    Children show the values one after the other; where one of them ends early, the next goes on behind that value.
+    """
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # no handler of the user sees these children
+    names = _listed(namespace, injected, frame)
+    shown, views, until = names[: limits.variables], [], time.monotonic() + SHOW_VALUES_S
+    for _ in range(SHOW_DEATHS):
+        views += _views_of_child(shown[len(views) :], namespace, limits, until)
+        if len(views) >= len(shown):
+            break
+        views.append(_unshown(shown[len(views)], namespace, limits, _DEADLY))
+    views += [_unshown(name, namespace, limits, _NOT_SHOWN) for name in shown[len(views) :]]
+    return {"variables": views, "total": len(names)}
+
+
+def _views_of_child(names, namespace, limits, until):
+    """The views that a child has made; not of all names if it ended before."""
+
+    def views():
+        inspect = _TimedInspector(until)
+        return (_variable(name, namespace[name], limits, inspect) for name in names)
+
+    try:
+        reads, writes = posix.pipe()
+        child = copies.silently(posix.fork)
+    except OSError:
+        return list(views())  # no process or no descriptor is left, so this process shows them itself
+    if child == 0:
+        try:
+            for view in views():
+                descriptor_io.send_all(writes, wire.encode_json(view) + b"\n")
+        finally:
+            posix._exit(0)
+    posix.close(writes)
+    written = _read(reads, until + SHOW_MARGIN_S, len(names))
+    posix.close(reads)
+    posix.kill(child, _signal.SIGKILL)
+    posix.waitpid(child, 0)
+    return [wire.decode_json(line.decode()) for line in written.split(b"\n")[:-1][: len(names)]]
+
+
+def _read(descriptor, until, lines):
+    """So many lines, or what has come at the end or until then: a process of the user may hold the pipe open."""
+    waits, data = select.poll(), bytearray()
+    waits.register(descriptor, select.POLLIN)
+    while data.count(b"\n") < lines and len(data) < SAID_BYTES:
+        if not waits.poll(max(until - time.monotonic(), 0) * 1000):
+            break
+        part = posix.read(descriptor, _READ_BYTES)
+        if not part:
+            break
+        data += part
+    return bytes(data)
+
+
+def _listed(namespace, injected, frame):
+    """The names of the variables, in order."""
     if frame.get("imports"):
         injected = {}
-    names = [name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame)]
-    names.sort()
-    views = [_variable(name, namespace[name], limits, inspect or _guarded) for name in names[: limits.variables]]
-    return {"variables": views, "total": len(names)}
+    return sorted(name for name, value in list(namespace.items()) if _is_listed(name, value, injected, frame))
 
 
 def _is_listed(name, value, injected, frame):
@@ -51,6 +117,11 @@ def _variable(name, value, limits, inspect):
     }
 
 
+def _unshown(name, namespace, limits, preview):
+    kind = cut(type_name(type(namespace[name])), limits.preview_chars)
+    return {"name": cut(name, limits.preview_chars), "type": kind, "preview": preview, "bytes": None, "shape": None}
+
+
 def _guarded(function, value):
     try:
         return function(value)
@@ -58,11 +129,11 @@ def _guarded(function, value):
         return None
 
 
-class TimedInspector:
+class _TimedInspector:
     """Inspects values with time limits, since they may load, compute or wait. Only for a copy, whose timer is free."""
 
-    def __init__(self):
-        self._until = time.monotonic() + SHOW_VALUES_S
+    def __init__(self, until):
+        self._until = until
         _signal.signal(_signal.SIGALRM, self._give_up)
 
     def __call__(self, function, value):

@@ -31,7 +31,7 @@ CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that 
 CELL_DONE = ord("D")  # `DONE`, what repeats all that the cell changed, if that is known, then how it went
 VARIABLES_DONE = ord("V")
 PRELOADED = ord("L")
-SPAWN_FAILED = ord("X")  # the payload is the index of the runner that could not be made
+SPAWN_FAILED = ord("X")  # the payload is `[index of the runner that could not be made, for want of descriptors]`
 
 CALL = struct.Struct(">I")
 ANSWERED = struct.Struct(">QI")

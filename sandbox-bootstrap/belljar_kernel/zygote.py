@@ -2,8 +2,9 @@
 
 Descriptor 0 is the guardian's socket for requests, descriptor 1 the pipe for the answers; both are in the format of
 `wire.py`. Every process that is made is a child of the guardian. No other process can open the zygote's memory, so what
-it makes is as Python was at the start, whatever the session's code has done since. If that code kills the zygote, the
-guardian starts another one.
+it makes is as Python was at the start, whatever the session's code has done since. Of signals it takes those only that
+nobody can block, and so do the processes that evaluate expressions. If the session's code kills the zygote, the guardian
+starts another one.
 """
 
 import ctypes
@@ -27,8 +28,9 @@ _python = ctypes.pythonapi
 
 
 class Zygote:
-    def __init__(self, workspace):
+    def __init__(self, workspace, worker_mask):
         self._workspace = workspace
+        self._worker_mask = worker_mask  # the signals that a new worker blocks
         self._clone = clones.find_clone()
         self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, _REQUESTS)
         self._reader = wire.MessageReader()
@@ -72,13 +74,17 @@ class Zygote:
     def _work(self, kind, payload, passed):
         """The function that the new process runs."""
         if kind == _WORKER:
-            return lambda: runner.enter(passed, self._workspace)
+            return lambda: self._enter_worker(passed)
         if kind == _COMPUTE:
             compute.preload()
             return lambda: _compute(payload, *passed)
         if kind == _NAMES:
             return lambda: _list_names(payload, *passed)
         raise ValueError(kind)
+
+    def _enter_worker(self, passed):
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._worker_mask)
+        runner.enter(passed, self._workspace)
 
     def _make_with_score(self, work):
         """The same, first in line for the out-of-memory killer. The new process could not set that itself: it hides."""
@@ -162,10 +168,10 @@ def _decoded(payload):
 
 
 def main(workspace):
-    zygote = Zygote(workspace)
-    process.set_dumpable(False)  # after the file of the score was opened, which is hidden, too
     # Workers unblock it when they can handle it; before that, it would end them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    zygote = Zygote(workspace, {*usual, signal.SIGINT})
+    process.set_dumpable(False)  # after the file of the score was opened, which is hidden, too
     gc.collect()
     gc.freeze()  # so that the collector of runners does not touch the pages that they share with this process
     zygote.serve()

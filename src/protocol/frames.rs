@@ -158,7 +158,7 @@ pub enum KernelFrame {
         duration_ms: f64,
         /// Displays that were too many or too large.
         displays_dropped: u64,
-        /// There was a checkpoint to go back to, had the cell died.
+        /// There was a checkpoint to go back to, had the cell died, or the session wants none.
         protected: bool,
         /// For a `fork` cell: it ran on the state before this cell, which was running.
         as_before: Option<CellNumber>,

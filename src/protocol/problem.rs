@@ -47,8 +47,12 @@ pub enum Code {
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
     SandboxFailed,
+    /// The sandbox has no process, or no descriptors, left for what was asked.
+    SandboxFull,
     /// A module that the session is to begin with cannot be imported.
     PreloadFailed,
+    /// A variable ended, or held up, the process that was to show it.
+    VariablesFailed,
     /// An idempotency key was used for another request.
     KeyReused,
     /// The daemon ended while it handled the first request with this key.
@@ -88,8 +92,8 @@ impl Code {
             }
             Self::EventsGone => 410,
             Self::TooLarge => 413,
-            Self::ImageMissing | Self::ModelFailed | Self::PreloadFailed => 424,
-            Self::TooMany | Self::QuotaExceeded => 429,
+            Self::ImageMissing | Self::ModelFailed | Self::PreloadFailed | Self::VariablesFailed => 424,
+            Self::TooMany | Self::QuotaExceeded | Self::SandboxFull => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,
             Self::Storage => 507,

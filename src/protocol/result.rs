@@ -47,6 +47,8 @@ pub enum Reason {
     OutOfMemory,
     /// The limit on processes was hit.
     Pids,
+    /// No descriptors were left for the process of the cell: earlier cells hold as many open files as they may.
+    Descriptors,
     /// The sandbox as a whole is gone.
     SandboxLost,
     /// A guard of the host ended the cell.
@@ -166,7 +168,7 @@ pub struct StateReport {
     /// The last cell whose changes are still there, if the state went back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_to: Option<CellNumber>,
-    /// The cell ran without a checkpoint to go back to.
+    /// The cell ran without a checkpoint to go back to, and the session is to have one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unprotected: bool,
     /// A `fork` cell saw the state before this cell, which was running.

@@ -96,6 +96,8 @@ pub enum EndedBy {
     Quota(String),
     /// The process limit left no process for the cell.
     Pids(String),
+    /// The limit on open files left no descriptors for the process of the cell.
+    Descriptors(String),
 }
 
 pub struct Changes {
@@ -194,6 +196,7 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
         EndedBy::Policy(_) => (Status::Crashed, Reason::PolicyViolation),
         EndedBy::Quota(_) => (Status::Crashed, Reason::JournalQuota),
         EndedBy::Pids(_) => (Status::Crashed, Reason::Pids),
+        EndedBy::Descriptors(_) => (Status::Crashed, Reason::Descriptors),
     })
 }
 
@@ -223,7 +226,9 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     };
     let mut notes: Vec<String> = start.note.iter().cloned().collect();
     match &cause.ended_by {
-        Some(EndedBy::Policy(why) | EndedBy::Quota(why) | EndedBy::Pids(why)) => notes.push(why.clone()),
+        Some(EndedBy::Policy(why) | EndedBy::Quota(why) | EndedBy::Pids(why) | EndedBy::Descriptors(why)) => {
+            notes.push(why.clone());
+        }
         Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
         Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
             notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
@@ -341,6 +346,12 @@ mod tests {
                 lost(-9, StateAfter::Kept),
                 by(EndedBy::Deadline),
                 (Status::Timeout, Reason::CellDeadline, Some(-9), kept),
+            ),
+            (
+                Fork,
+                lost(0, StateAfter::Kept),
+                by(EndedBy::Descriptors(String::new())),
+                (crashed, Reason::Descriptors, Some(0), kept),
             ),
             (
                 Main,

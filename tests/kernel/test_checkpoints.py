@@ -234,9 +234,9 @@ class NeverThere(CheckpointTest):
 class SwitchedOff(CheckpointTest):
     limits = {"checkpoints": 0}
 
-    def test_cells_are_unprotected_and_say_so(self):
-        run = self.run_ok("x = 1")
-        self.assertFalse(run.end["protected"])
+    def test_a_death_costs_the_state_and_nobody_is_warned_of_what_was_chosen(self):
+        for run in (self.run_ok("x = 1"), self.run_ok("x = int(2)")):
+            self.assertTrue(run.end["protected"])
         self.assertEqual(len(self.runners()), 1)
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], "lost")
         self.assertEqual(self.value("'x' in globals()"), "False")

@@ -122,6 +122,31 @@ class Harmless(CheckpointTest):
             self.kernel.send(type="reset", request=5)
             self.kernel.expect("reset_done")
 
+    def test_what_every_cell_looks_at_is_copied_with_what_it_does(self):
+        """Code of the user that is called by what every cell does could do anything."""
+        for hook in (
+            "class Key:\n    def __hash__(self): return hash('x')\n"
+            "    def __eq__(self, other): calls.append(1); return False\nglobals()[Key()] = 1; None",
+            "class Name(str):\n    def __hash__(self): return hash('x')\n"
+            "    def __eq__(self, other): calls.append(1); return False\nglobals()[Name('y')] = 1; None",
+            "class Finder:\n    def invalidate_caches(self): calls.append(1)\n"
+            "sys.path_importer_cache[os.getcwd()] = Finder()",
+            "class Key:\n    def __hash__(self): return hash(os.getcwd())\n"
+            "    def __eq__(self, other): calls.append(1); return False\n"
+            "kept = dict(sys.path_importer_cache); sys.path_importer_cache.clear()\n"
+            "sys.path_importer_cache[Key()] = None; sys.path_importer_cache.update(kept)",
+            "class Pyplot:\n    def get_fignums(self): calls.append(1); return []\n"
+            "sys.modules['matplotlib.pyplot'] = Pyplot(); None",
+        ):
+            with self.subTest(hook):
+                self.kernel.send(type="reset", request=5)
+                self.kernel.expect("reset_done")
+                self.run_ok("import os, sys; calls = []")
+                self.run_ok(hook)
+                self.run_ok("x = 1")
+                self.assertFalse(self.run_ok("x = 2").end["harmless"])
+                self.assertNotEqual(self.value("calls"), "[]")
+
     def test_many_and_large_values_are_copied(self):
         self.run_ok("x = int(1)")
         before = len(self.runners())

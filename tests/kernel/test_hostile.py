@@ -7,6 +7,7 @@ import time
 from harness import KERNEL, KernelTest, is_alive
 from test_forged import SAY
 
+BACK_S = 10  # as in the guardian's limits
 LIMITS_OF_DAEMON = os.path.join(KERNEL, "..", "src", "protocol", "limits.rs")
 # Four processes that send messages in the name of the worker, for as long as they live.
 FLOOD = """
@@ -257,7 +258,8 @@ class Descriptors(Hostile):
                 f"say('D', struct.pack('>QH', {self.kernel.next_cell + 1}, 0) + DONE); time.sleep(60)"
             )
             self.kernel.expect("cell_done", cell=run.cell)
-            self.kernel.expect("worker_replaced", after={"restored": 1})
+            # At once: who is believed is only found out when the worker has not come back for `BACK`.
+            self.kernel.expect("worker_replaced", timeout=BACK_S / 2, after={"restored": 1})
             self.assertEqual(self.value("kept"), "'as it was'")
             self.kernel.send(type="undo", request=8, cells=1)
             self.kernel.expect("undone", request=8)

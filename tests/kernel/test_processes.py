@@ -170,6 +170,28 @@ class ForkCells(KernelTest):
         self.assertEqual((run.both, run.value), ("", "0"))
 
 
+    def test_who_is_stopped_while_a_copy_is_made_holds_nobody_up(self):
+        self.run_ok("import os, signal; x, worker, stops = 1, os.getpid(), 'between'")
+        # The process between the two forks stops itself, and later the copy does, too.
+        self.run_ok(
+            "def stop():\n    if stops == 'both' or os.getppid() == worker: os.kill(os.getpid(), signal.SIGSTOP)\n"
+            "os.register_at_fork(after_in_child=stop)"
+        )
+        self.assertEqual(self.run_ok("x", mode="fork").value, "1")
+        self.run_ok("stops = 'both'")
+        self.assertEqual(self.run_ok("x", mode="fork").value, "1")
+        self.assertEqual(self.value("x"), "1")
+
+    def test_a_lack_of_descriptors_is_told_as_such(self):
+        self.run_ok("import os\nheld = []\ntry:\n    while True: held.append(os.dup(0))\nexcept OSError: pass")
+        run = self.kernel.run("1", mode="fork")
+        self.assertEqual(run.end.get("code"), "no_descriptors", run.end)
+        self.kernel.send(type="variables", request=3, private=False)
+        self.kernel.expect("refused", request=3, code="no_descriptors")
+        self.run_ok("for fd in held: os.close(fd)")
+        self.assertEqual(self.run_ok("1", mode="fork").value, "1")
+
+
 class Reset(KernelTest):
     def test_reset_gives_a_fresh_worker_with_the_seed(self):
         self.kernel.configure({"a": 1})

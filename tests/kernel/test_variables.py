@@ -97,10 +97,33 @@ class Variables(KernelTest):
             {"name": "bad", "type": "Bad", "preview": "<repr failed: ValueError>", "bytes": None, "shape": None},
         )
 
-    def test_a_repr_that_dies_takes_only_the_copy_with_it(self):
-        self.run_ok("import os\nclass Deadly:\n    def __repr__(self): os._exit(4)\nd = Deadly(); keep = 1")
+    def test_a_repr_that_dies_costs_only_its_variable(self):
+        self.run_ok(
+            "import os, signal\nclass Deadly:\n    def __repr__(self): os._exit(4)\n"
+            "class Killed:\n    def __repr__(self): os.kill(os.getpid(), signal.SIGKILL)\n"
+            "a = 1; d = Deadly(); e = 2; k = Killed(); z = 3"
+        )
+        listed = self.listed()
+        self.assertEqual([listed[name]["preview"] for name in "aez"], ["1", "2", "3"])
+        for name, kind in (("d", "Deadly"), ("k", "Killed")):
+            self.assertEqual((listed[name]["type"], listed[name]["preview"][:10]), (kind, "<not shown"))
+        self.assertEqual(self.value("a"), "1")
+
+    def test_many_that_die_cost_only_what_comes_after_them(self):
+        self.run_ok("import os\nclass Deadly:\n    def __repr__(self): os._exit(4)\nfirst = 1")
+        self.run_ok("for n in range(20): globals()[f'n{n:02}'] = Deadly()\nzuletzt = 2")
+        answer = self.kernel.variables()
+        self.assertEqual((len(answer["variables"]), answer["total"]), (24, 24))
+        listed = {variable["name"]: variable["preview"] for variable in answer["variables"]}
+        self.assertEqual((listed["first"], listed["n07"], listed["zuletzt"]), ("1", listed["n00"], "<not shown>"))
+
+    def test_a_repr_that_ends_all_that_show_it_is_told(self):
+        self.run_ok(
+            "import os, signal\nkeep, guardian = 1, os.getppid()\nclass Deadly:\n    def __repr__(self):\n"
+            "        if os.getppid() != guardian: os.kill(os.getppid(), signal.SIGKILL)\nd = Deadly()"
+        )
         self.kernel.send(type="variables", request=8, private=False)
-        self.kernel.expect("refused", request=8, code="no_process")
+        self.kernel.expect("refused", request=8, code="not_listed")
         self.assertEqual(self.value("keep"), "1")
 
 

@@ -1,8 +1,11 @@
 """Python's first process, from which workers come: code of the session can end it, and no more than that."""
 
+import contextlib
 import os
 import signal
 import subprocess
+import threading
+import time
 import unittest
 
 from harness import KERNEL, Kernel, KernelTest, is_alive
@@ -18,6 +21,28 @@ def named(name):
 zygote = next(int(name) for name in os.listdir('/proc') if name.isdigit() and named(name)
               and int(open(f'/proc/{name}/stat').read().split()[3]) == os.getppid())
 """
+
+
+class Storm:
+    """Sends a signal to processes again and again."""
+
+    def __init__(self, pids, number, pause=0.003):
+        self._pids, self._number, self._pause = pids, number, pause
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def _send(self):
+        while not self._ended.wait(self._pause):
+            for pid in self._pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, self._number)
+
+    def __enter__(self):
+        self._thread.start()
+
+    def __exit__(self, *_):
+        self._ended.set()
+        self._thread.join()
 
 
 class Zygote(KernelTest):
@@ -50,9 +75,20 @@ class Zygote(KernelTest):
 
     def test_no_signal_interrupts_it(self):
         before = self.zygotes()
-        self.run_ok(FIND + "os.kill(zygote, signal.SIGINT)")
-        self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+        for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGALRM", "SIGHUP", "SIGRTMIN"):
+            self.run_ok(FIND + f"os.kill(zygote, signal.{name})")
+            self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
         self.assertEqual(self.zygotes(), before)
+        # Nor is anything of that left in a worker.
+        self.kernel.send(type="reset", request=3)
+        self.kernel.expect("reset_done", request=3)
+        self.assertEqual(self.value("import signal; signal.pthread_sigmask(signal.SIG_BLOCK, ())"), "set()")
+
+    def test_one_that_is_stopped_again_and_again_goes_on(self):
+        (zygote,) = self.zygotes()
+        with Storm(lambda: [zygote], signal.SIGSTOP):
+            self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+        self.assertEqual(self.zygotes(), [zygote])
 
     def test_a_fresh_worker_comes_after_all_others_were_killed(self):
         self.run_ok(FIND + "x = 1")
@@ -67,6 +103,49 @@ class Zygote(KernelTest):
         self.kernel.process.kill()
         self.kernel.process.wait()
         self.wait_until(lambda: not is_alive(zygote), "it is gone")
+
+
+class Expressions(KernelTest):
+    """What other processes do to one that evaluates an expression is told as that, and soon."""
+
+    LONG = "sum(1 for _ in itertools.count())"
+
+    def evaluators(self):
+        ours = {name for name in filter(str.isdigit, os.listdir("/proc")) if parent_of(name) == self.kernel.process.pid}
+        return [int(name) for name in ours - self.before]
+
+    def setUp(self):
+        super().setUp()
+        self.run_ok("x = int(1)")
+        time.sleep(0.3)  # until its checkpoint is made
+        self.before = set(filter(str.isdigit, os.listdir("/proc")))
+
+    def test_one_that_is_killed_did_not_take_too_much_memory(self):
+        with Storm(self.evaluators, signal.SIGKILL, pause=0.05):
+            outcome = self.kernel.compute(self.LONG, timeout_ms=10_000)
+        self.assertIn("RuntimeError: something else killed the process", outcome["error"])
+
+    def test_other_signals_do_not_reach_it(self):
+        with Storm(self.evaluators, signal.SIGTERM):
+            self.assertEqual(self.kernel.compute("sum(range(10 ** 6))"), {"value": "499999500000"})
+
+    def test_one_that_is_stopped_again_and_again_is_given_up(self):
+        begun = time.monotonic()
+        with Storm(self.evaluators, signal.SIGSTOP):
+            outcome = self.kernel.compute(self.LONG, timeout_ms=30_000)
+        self.assertIn("RuntimeError: something else stopped the process", outcome["error"])
+        self.assertLess(time.monotonic() - begun, 8)
+
+    def test_one_that_was_stopped_once_goes_on(self):
+        stopped = []
+
+        def first_time():
+            found = [] if stopped else self.evaluators()
+            stopped.extend(found)
+            return found
+
+        with Storm(first_time, signal.SIGSTOP):
+            self.assertEqual(self.kernel.compute("sum(range(10 ** 7))", timeout_ms=9_000), {"value": "49999995000000"})
 
 
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")

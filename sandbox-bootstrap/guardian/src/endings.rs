@@ -114,8 +114,7 @@ impl Guardian {
     }
 
     fn list_failed(&mut self, index: u32) {
-        let message = "the list took too long, or a variable ended the process when it was shown";
-        self.refuse_list(index, &Refusal::NoProcess(message.into()));
+        self.refuse_list(index, &Refusal::NotListed);
     }
 
     /// Tells the daemon that a requested listing of variables will not come.
@@ -220,11 +219,13 @@ impl Guardian {
 
     pub fn reap_regularly(&mut self) {
         self.reap();
+        self.press_jobs();
         self.reap_soon();
     }
 
     pub fn reap_soon(&mut self) {
-        let is_busy = self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
+        let is_busy = self.jobs.is_busy()
+            || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE
         } else if self.handles.values().all(Handle::is_watched) {

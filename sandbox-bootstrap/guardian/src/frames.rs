@@ -11,16 +11,26 @@ pub enum Refusal {
     Malformed(String),
     Busy(&'static str),
     NoProcess(String),
+    /// No descriptors are left for another process.
+    NoDescriptors,
+    /// The process that was to list the variables ended, or took too long.
+    NotListed,
     NoWorker(&'static str),
     OutOfReach(String),
 }
 
 impl Refusal {
+    pub fn no_process() -> Self {
+        Self::NoProcess("the sandbox cannot start another process".into())
+    }
+
     pub fn code(&self) -> &'static str {
         match self {
             Self::Malformed(_) => "malformed",
             Self::Busy(_) => "busy",
             Self::NoProcess(_) => "no_process",
+            Self::NoDescriptors => "no_descriptors",
+            Self::NotListed => "not_listed",
             Self::NoWorker(_) => "no_worker",
             Self::OutOfReach(_) => "out_of_reach",
         }
@@ -30,6 +40,8 @@ impl Refusal {
         match self {
             Self::Malformed(message) | Self::NoProcess(message) | Self::OutOfReach(message) => message,
             Self::Busy(message) | Self::NoWorker(message) => message,
+            Self::NoDescriptors => "no descriptors are left for another process",
+            Self::NotListed => "the list took too long, or a variable ended the process when it was shown",
         }
     }
 }

@@ -348,10 +348,10 @@ impl Guardian {
         }
         self.last_cell = self.last_cell.max(cell);
         self.can_serve(is_fork)?;
-        if !is_fork {
+        if is_fork {
+            self.copy_for_cell(cell, frame.text)?;
+        } else {
             self.start_cell(cell, frame.text, code);
-        } else if !self.copy_for_cell(cell, frame.text) {
-            return Err(no_process());
         }
         self.reap_soon();
         Ok(())
@@ -415,7 +415,7 @@ impl Guardian {
         let request = frame.get("request")?;
         self.can_serve(true)?;
         // Always in a copy: the `__repr__` of a variable may loop, die or change things.
-        if self.copy_for_view(request, frame.text) { Ok(()) } else { Err(no_process()) }
+        self.copy_for_view(request, frame.text)
     }
 
     fn undo_cells(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
@@ -443,10 +443,16 @@ impl Guardian {
         given: &[BorrowedFd<'_>],
     ) -> Option<i32> {
         for _ in 0..ZYGOTE_TRIES {
-            if !self.ensure_zygote() {
+            let was_halted = self.processes.is_halted();
+            let is_there = self.ensure_zygote();
+            let patience = self.poller.patience(ZYGOTE_ANSWER);
+            let made = if is_there { self.zygote.make(wanted, payload, given, patience) } else { None };
+            if !was_halted {
+                self.processes.resume(); // not before: they might kill a zygote that has just started
+            }
+            if !is_there {
                 return None;
             }
-            let made = self.zygote.make(wanted, payload, given, self.poller.patience(ZYGOTE_ANSWER));
             if made.is_some_and(|pid| !self.is_new_child(pid)) {
                 self.zygote.give_up(); // somebody else speaks for it
             } else if made.is_some() || self.zygote.pid().is_some() {
@@ -463,7 +469,8 @@ impl Guardian {
         is_child && !self.by_pid.contains_key(&pid) && !self.living().contains(&pid)
     }
 
-    /// Whether Python's first process is there; it is started anew if code of the session has killed it.
+    /// Whether Python's first process is there; it is started anew if code of the session has killed it. Then all other
+    /// processes are stopped, until the caller has them go on.
     fn ensure_zygote(&mut self) -> bool {
         if self.zygote.is_alive() {
             return true;
@@ -472,16 +479,7 @@ impl Guardian {
             return self.zygote.start(ZYGOTE_START);
         }
         // Until it says so itself, other processes of its user can open its memory. At the first start there are none.
-        let was_halted = self.processes.is_halted();
         self.processes.halt();
-        let has_started = self.zygote.start(self.poller.patience(ZYGOTE_RESTART));
-        if !was_halted {
-            self.processes.resume();
-        }
-        has_started
+        self.zygote.start(self.poller.patience(ZYGOTE_RESTART))
     }
-}
-
-fn no_process() -> Refusal {
-    Refusal::NoProcess("the sandbox cannot start another process".into())
 }

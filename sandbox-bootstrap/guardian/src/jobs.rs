@@ -12,20 +12,34 @@ use serde_json::{Value, json};
 
 use crate::frames::{HostFrame, Refusal};
 use crate::guardian::Guardian;
-use crate::limits::{ANSWER_BYTES, COMPUTES, NAMES, NAMES_MEMORY_BYTES};
+use crate::limits::{ANSWER_BYTES, COMPUTE_STOPS, COMPUTES, NAMES, NAMES_MEMORY_BYTES};
 use crate::poller::{Timer, Token, Watch};
 use crate::process::send_signal;
+use crate::process_table;
 use crate::zygote::Wanted;
 
 const VALUE: u8 = b'V';
 const ERROR: u8 = b'E';
+const KILLED: &str = "something else killed the process; a reset ends what other cells left running";
+const HELD_UP: &str =
+    "something else stopped the process again and again; a reset ends what other cells left running";
 const BUSY: Refusal = Refusal::Busy("too many expressions are being evaluated");
+
+/// Why the process of a job was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KilledFor {
+    Time,
+    Reset,
+    /// Code of the session has stopped it again and again.
+    Stops,
+    Memory,
+}
 
 /// How the process of a job ended.
 #[derive(Debug, Default, Clone, Copy)]
 struct Ending {
-    timed_out: bool,
-    stopped: bool,
+    /// The first reason counts. `None` if the guardian knows of none.
+    killed_for: Option<KilledFor>,
     exit_code: i32,
 }
 
@@ -38,6 +52,10 @@ struct Job {
     timeout: Duration,
     answer: Vec<u8>,
     ending: Ending,
+    /// How often it was found stopped.
+    stops: u32,
+    /// The processes of the sandbox that the system had ended for memory before this one was made.
+    oom_kills: u64,
 }
 
 #[derive(Default)]
@@ -51,10 +69,21 @@ impl Jobs {
         self.open.values().map(|job| job.pid)
     }
 
+    pub fn is_busy(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The process is killed for its memory, if it is one of these.
+    pub fn out_of_memory(&mut self, pid: i32) {
+        for job in self.open.values_mut().filter(|job| job.pid == pid) {
+            job.ending.killed_for.get_or_insert(KilledFor::Memory);
+        }
+    }
+
     /// Kills the processes; their answers are told when they have ended.
     pub fn stop(&mut self) {
         for job in self.open.values_mut() {
-            job.ending.stopped = true;
+            job.ending.killed_for.get_or_insert(KilledFor::Reset);
             send_signal(job.pid, Signal::KILL);
         }
     }
@@ -101,16 +130,39 @@ impl Guardian {
         let (descriptor, write_end) = pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|_| BUSY)?;
         io::ioctl_fionbio(&descriptor, true).map_err(|_| BUSY)?;
         let payload: [&[u8]; 3] = [bound.as_bytes(), b"\n", text.as_bytes()];
-        let pid = self.make_process(wanted, &payload, &[write_end.as_fd()]).ok_or(BUSY)?;
+        let oom_kills = self.memory.oom_kills(&self.limits);
+        let pid = self.make_process(wanted, &payload, &[write_end.as_fd()]);
+        let pid = pid.ok_or_else(Refusal::no_process)?;
         let index = self.jobs.next;
         self.jobs.next = index.wrapping_add(1);
         let mut watch = Watch::new(Token::Job(index));
         watch.set(&self.poller, &descriptor, EventFlags::IN);
         let (answer, ending) = (Vec::new(), Ending::default());
-        let job = Job { request, wanted, pid, descriptor, watch, timeout, answer, ending };
+        let job =
+            Job { request, wanted, pid, descriptor, watch, timeout, answer, ending, stops: 0, oom_kills };
         self.jobs.open.insert(index, job);
         self.poller.after(Timer::Job(index), timeout);
+        self.reap_soon();
         Ok(())
+    }
+
+    /// Lets processes go on that code of the session has stopped; one that it stops again and again is given up.
+    pub fn press_jobs(&mut self) {
+        if self.processes.is_halted() {
+            return; // by the guardian itself
+        }
+        for job in self.jobs.open.values_mut() {
+            if !process_table::row(job.pid).is_some_and(|row| row.stands) {
+                continue;
+            }
+            job.stops += 1;
+            if job.stops < COMPUTE_STOPS {
+                send_signal(job.pid, Signal::CONT);
+            } else {
+                job.ending.killed_for.get_or_insert(KilledFor::Stops);
+                send_signal(job.pid, Signal::KILL);
+            }
+        }
     }
 
     /// The process has written something, or has ended.
@@ -131,7 +183,7 @@ impl Guardian {
 
     pub fn job_timed_out(&mut self, index: u32) {
         if let Some(job) = self.jobs.open.get_mut(&index) {
-            job.ending.timed_out = true;
+            job.ending.killed_for.get_or_insert(KilledFor::Time);
             send_signal(job.pid, Signal::KILL);
         }
     }
@@ -149,6 +201,9 @@ impl Guardian {
 
     fn finish_job(&mut self, index: u32) {
         let Some(mut job) = self.jobs.open.remove(&index) else { return };
+        if self.memory.oom_kills(&self.limits) > job.oom_kills {
+            job.ending.killed_for.get_or_insert(KilledFor::Memory);
+        }
         self.poller.cancel(Timer::Job(index));
         job.watch.set(&self.poller, &job.descriptor, EventFlags::empty());
         let mut left = ANSWER_BYTES / self.scratch.len();
@@ -189,14 +244,17 @@ impl Job {
 fn describe_outcome(answer: &[u8], ending: Ending, timeout: Duration) -> Value {
     let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
     let error = |kind: &str, message: &str| json!({"error": format!("PythonError: {kind}: {message}")});
-    match answer.split_first() {
-        Some((&VALUE, rest)) => json!({"value": text(rest)}),
-        Some((&ERROR, rest)) => json!({"error": text(rest)}),
-        _ if ending.stopped => error("RuntimeError", "the session was reset"),
-        _ if ending.timed_out || ending.exit_code == -Signal::XCPU.as_raw() => {
-            error("TimeoutError", &format!("longer than {} ms", timeout.as_millis()))
-        }
-        _ if ending.exit_code == -Signal::KILL.as_raw() => error("MemoryError", "the memory was not enough"),
+    let late = || error("TimeoutError", &format!("longer than {} ms", timeout.as_millis()));
+    let was_killed = ending.exit_code == -Signal::KILL.as_raw();
+    match (answer.split_first(), ending.killed_for) {
+        (Some((&VALUE, rest)), _) => json!({"value": text(rest)}),
+        (Some((&ERROR, rest)), _) => json!({"error": text(rest)}),
+        (_, Some(KilledFor::Reset)) => error("RuntimeError", "the session was reset"),
+        (_, Some(KilledFor::Time)) => late(),
+        (_, Some(KilledFor::Stops)) => error("RuntimeError", HELD_UP),
+        (_, Some(KilledFor::Memory)) if was_killed => error("MemoryError", "the memory was not enough"),
+        _ if was_killed => error("RuntimeError", KILLED),
+        _ if ending.exit_code == -Signal::XCPU.as_raw() => late(),
         _ => error("RuntimeError", &format!("the process ended with {}", ending.exit_code)),
     }
 }
@@ -212,11 +270,14 @@ mod tests {
         let ended = |exit_code| Ending { exit_code, ..Ending::default() };
         assert_eq!(outcome(b"V42", ended(0)), json!({"value": "42"}));
         assert_eq!(outcome(b"Eno", ended(0)), json!({"error": "no"}));
+        let killed = |reason| Ending { killed_for: Some(reason), exit_code: -9 };
         for (ending, kind) in [
-            (Ending { stopped: true, ..Ending::default() }, "RuntimeError: the session was reset"),
-            (Ending { timed_out: true, ..Ending::default() }, "TimeoutError: longer than 1000 ms"),
+            (killed(KilledFor::Reset), "RuntimeError: the session was reset"),
+            (killed(KilledFor::Time), "TimeoutError: longer than 1000 ms"),
+            (killed(KilledFor::Memory), "MemoryError: the memory was not enough"),
+            (killed(KilledFor::Stops), &format!("RuntimeError: {HELD_UP}")),
+            (ended(-9), &format!("RuntimeError: {KILLED}")),
             (ended(-24), "TimeoutError: longer than 1000 ms"),
-            (ended(-9), "MemoryError: the memory was not enough"),
             (ended(1), "RuntimeError: the process ended with 1"),
         ] {
             assert_eq!(outcome(b"", ending), json!({"error": format!("PythonError: {kind}")}));

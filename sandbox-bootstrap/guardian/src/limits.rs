@@ -39,6 +39,8 @@ pub const ZYGOTE_START: Duration = ms(60_000);
 pub const ZYGOTE_RESTART: Duration = ms(6_000);
 /// A process is made within this time, or the zygote is replaced.
 pub const ZYGOTE_ANSWER: Duration = ms(4_000);
+/// A zygote that does not answer is told this often to go on, because code of the session can stop it.
+pub const ZYGOTE_PRESS: Duration = ms(20);
 /// Zygotes that are asked for one process: the first may have been killed a moment before.
 pub const ZYGOTE_TRIES: usize = 2;
 /// Bytes of an answer of the zygote.
@@ -67,6 +69,9 @@ pub const RESERVE_FROM_PERCENT: u64 = 50;
 /// A copy that a runner was asked for when it died reports within this time, or does not exist. If no process holds
 /// the copy's end of the channel, that is known at once, so this time is for a copy that gets no CPU time.
 pub const SETTLE: Duration = ms(4_000);
+/// A runner that was asked for a copy says within this time why there is none: the copy's end of the channel may be closed
+/// before.
+pub const REASON: Duration = ms(200);
 /// A checkpoint confirms within this time that it is the worker now, or is given up. An older one gets half of what is
 /// left, but not less than the second value: a checkpoint that answers at all is faster than that.
 pub const PROMOTE: Duration = ms(4_000);
@@ -164,6 +169,8 @@ pub const TELL_FIRST: Duration = ms(250);
 
 // Expressions.
 pub const COMPUTES: usize = 16;
+/// A process that evaluates an expression and was found stopped this often, at every reaping, is given up.
+pub const COMPUTE_STOPS: u32 = 10;
 pub const NAMES: Duration = ms(1_000);
 /// Bytes of an expression's answer that are kept; its text is cut to fewer characters by the process that made it.
 pub const ANSWER_BYTES: usize = 16 * 1024 * 1024;

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use crate::controls;
-use crate::frames;
+use crate::frames::{self, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::limits::{
@@ -177,9 +177,11 @@ impl Guardian {
             && self.line.unsaved_since.is_some_and(is_recent)
     }
 
-    /// Whether a state can be restored that is as near as the session wants it to be.
+    /// Whether a state can be restored that is as near as the session wants it to be; some want none.
     pub fn has_way_back(&mut self) -> bool {
-        self.is_protected() || (self.limits.checkpoints_at_rest && !self.line.ring.is_empty())
+        self.limits.checkpoints == 0
+            || self.is_protected()
+            || (self.limits.checkpoints_at_rest && !self.line.ring.is_empty())
     }
 
     /// Whether the state before the present cell can be restored.
@@ -208,23 +210,23 @@ impl Guardian {
         is_there && self.line.ring.last() == Some(&newest)
     }
 
-    /// False if there is nothing to copy or no process is available.
-    pub fn copy_for_cell(&mut self, cell: u64, text: &str) -> bool {
+    /// Fails if there is nothing to copy, or nothing to make a copy with.
+    pub fn copy_for_cell(&mut self, cell: u64, text: &str) -> Result<(), Refusal> {
         self.watch_memory_soon();
-        let Some(copy) = self.copy(Role::Fork) else { return false };
+        let copy = self.copy(Role::Fork)?;
         self.begin_cell(copy, cell);
         self.forward(copy, text);
-        true
+        Ok(())
     }
 
-    pub fn copy_for_view(&mut self, request: u64, text: &str) -> bool {
-        let Some(copy) = self.copy(Role::View) else { return false };
+    pub fn copy_for_view(&mut self, request: u64, text: &str) -> Result<(), Refusal> {
+        let copy = self.copy(Role::View)?;
         if let Some(handle) = self.handles.get_mut(&copy) {
             handle.variables_request = Some(request);
         }
         self.poller.after(Timer::End(copy), VIEW);
         self.forward(copy, text);
-        true
+        Ok(())
     }
 
     /// Whether there is a state at rest that can be copied.
@@ -233,17 +235,19 @@ impl Guardian {
         self.is_idle() || (!is_reset && self.is_protected())
     }
 
-    fn copy(&mut self, role: Role) -> Option<u32> {
-        let running = self.worker()?.cell;
-        let source = if running == 0 { self.line.worker? } else { *self.line.ring.last()? };
-        let copy = self.spawn(source, role)?;
+    fn copy(&mut self, role: Role) -> Result<u32, Refusal> {
+        let running = self.worker().map_or(0, |worker| worker.cell);
+        let source = if running == 0 { self.line.worker } else { self.line.ring.last().copied() };
+        let copy = self.spawn(source.ok_or_else(Refusal::no_process)?, role)?;
         if running != 0 {
-            let (redo, given_later) =
-                self.newest().map(|newest| (newest.redo.clone(), newest.given_later))?;
-            self.handles.get_mut(&copy)?.as_before = Some(running);
+            let newest = self.newest().map(|newest| (newest.redo.clone(), newest.given_later));
+            let (redo, given_later) = newest.unwrap_or_default();
+            if let Some(handle) = self.handles.get_mut(&copy) {
+                handle.as_before = Some(running);
+            }
             self.repeat(copy, &redo, given_later);
         }
-        Some(copy)
+        Ok(copy)
     }
 
     /// Has a runner repeat cells; what was given after them is given again, because it came later.
@@ -265,7 +269,7 @@ impl Guardian {
         if self.limits.checkpoints == 0 || self.line.hello.is_none() {
             return;
         }
-        if let Some(checkpoint) = self.spawn(worker, Role::Checkpoint) {
+        if let Ok(checkpoint) = self.spawn(worker, Role::Checkpoint) {
             self.line.ring.push(checkpoint);
             self.line.unsaved_since = None;
         }

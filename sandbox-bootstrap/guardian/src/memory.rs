@@ -14,17 +14,21 @@ use crate::process_table;
 const ROLLUPS: usize = 64;
 const ROLLUP_FILE_BYTES: usize = 8192;
 const NAMELESS_KEPT: usize = 4096;
-/// Bytes of a list of mappings that are read. A process with a longer one counts as larger than any limit.
+/// Pieces of nameless shared memory of all processes together. More of them count as more memory than any limit.
+const NAMELESS_MOST: usize = 16 * 1024;
+/// Bytes of a list of mappings that are read, and of all lists together. Longer ones count as more memory than any limit.
 const MAPS_BYTES: u64 = 8 * 1024 * 1024;
+const MAPS_ALL_BYTES: u64 = 128 * 1024 * 1024;
 /// The system's name for shared memory without one.
 const NAMELESS: &str = "/dev/zero (deleted)";
 
-/// The files of a counter: in use, bound, statistics, and the prefix of the names in these.
+/// The files of a counter: in use, bound, statistics, the prefix of the names in these, and events.
 struct Counters {
     in_use: &'static str,
     bound: &'static str,
     statistics: &'static str,
     prefix: &'static str,
+    events: &'static str,
 }
 
 /// Those of cgroup v2 and v1.
@@ -34,12 +38,14 @@ static COUNTERS: [Counters; 2] = [
         bound: "/sys/fs/cgroup/memory.max",
         statistics: "/sys/fs/cgroup/memory.stat",
         prefix: "",
+        events: "/sys/fs/cgroup/memory.events",
     },
     Counters {
         in_use: "/sys/fs/cgroup/memory/memory.usage_in_bytes",
         bound: "/sys/fs/cgroup/memory/memory.limit_in_bytes",
         statistics: "/sys/fs/cgroup/memory/memory.stat",
         prefix: "total_",
+        events: "/sys/fs/cgroup/memory/memory.oom_control",
     },
 ];
 
@@ -98,6 +104,13 @@ impl Memory {
     /// Whether the system itself ends processes when the sandbox takes more memory than it has.
     pub fn is_held(&mut self, limits: &Limits) -> bool {
         self.counters(limits).is_some()
+    }
+
+    /// How many processes the system has ended for memory; 0 where it does not tell.
+    pub fn oom_kills(&mut self, limits: &Limits) -> u64 {
+        let events = self.counters(limits).and_then(|counters| fs::read_to_string(counters.events).ok());
+        let row = |text: &str| text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok());
+        events.as_deref().and_then(row).unwrap_or(0)
     }
 
     /// Whether it is time to measure again; a sum costs more than a counter.
@@ -198,24 +211,24 @@ impl Memory {
 
     /// Shared memory that is no file. A process can release its pages while they stay allocated, so all of it counts.
     fn nameless(&mut self, pids: &[i32], still: &mut Stillness<'_>) -> u64 {
-        let mut ends = BTreeMap::new();
+        let mut pieces = Nameless::default();
         for pid in pids {
             still.look();
             // A process that has ended, or hides, shows nothing: then its own pages are all that can be seen.
             let Ok(maps) = File::open(format!("{}/maps", folder_of(*pid))) else { continue };
-            let Some(found) = nameless_in(maps) else { return u64::MAX };
-            for (key, extent) in found {
-                // Pages that are no longer mapped stay allocated as long as any part is mapped.
-                let known = self.nameless_ends.get(&key).copied().unwrap_or(0);
-                let end: &mut u64 = ends.entry(key).or_default();
-                *end = known.max(extent).max(*end);
+            if !pieces.take(maps) {
+                return u64::MAX;
             }
+        }
+        for (key, end) in &mut pieces.ends {
+            // Pages that are no longer mapped stay allocated as long as any part is mapped.
+            *end = self.nameless_ends.get(key).copied().unwrap_or(0).max(*end);
         }
         if self.nameless_ends.len() > NAMELESS_KEPT {
             self.nameless_ends.clear();
         }
-        let total = sum(ends.values().copied());
-        self.nameless_ends.extend(ends);
+        let total = sum(pieces.ends.values().copied());
+        self.nameless_ends.extend(pieces.ends);
         total
     }
 
@@ -378,16 +391,34 @@ fn sums<const N: usize>(text: &str, keys: [&str; N]) -> [u64; N] {
     totals
 }
 
-/// Pieces of nameless shared memory in a list of mappings, and how far each reaches. `None` if the list is too long:
-/// code of the session chooses how many mappings there are, and how long their names.
-fn nameless_in(maps: impl Read) -> Option<Vec<((String, String), u64)>> {
-    let mut maps = BufReader::new(maps.take(MAPS_BYTES));
-    let (mut found, mut line) = (Vec::new(), Vec::new());
-    while maps.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-        found.extend(std::str::from_utf8(&line).ok().and_then(parse_nameless));
-        line.clear();
+/// Pieces of nameless shared memory in lists of mappings. Code of the session chooses how many mappings there are, and
+/// how long their names.
+#[derive(Default)]
+struct Nameless {
+    /// By device and inode, how far each reaches.
+    ends: BTreeMap<(String, String), u64>,
+    bytes_read: u64,
+}
+
+impl Nameless {
+    /// Adds those of one list. False if there are too many, or too much to read.
+    fn take(&mut self, maps: impl Read) -> bool {
+        let most = MAPS_BYTES.min(MAPS_ALL_BYTES.saturating_sub(self.bytes_read));
+        let mut maps = BufReader::new(maps.take(most));
+        let mut line = Vec::new();
+        while self.ends.len() <= NAMELESS_MOST
+            && maps.read_until(b'\n', &mut line).is_ok_and(|count| count > 0)
+        {
+            if let Some((key, extent)) = std::str::from_utf8(&line).ok().and_then(parse_nameless) {
+                let end = self.ends.entry(key).or_default();
+                *end = extent.max(*end);
+            }
+            line.clear();
+        }
+        let unread = maps.get_ref().limit();
+        self.bytes_read += most - unread;
+        unread > 0 && self.ends.len() <= NAMELESS_MOST
     }
-    (maps.get_ref().limit() > 0).then_some(found)
 }
 
 /// Which piece of nameless shared memory a line of `maps` shows, and how far it reaches.
@@ -425,8 +456,26 @@ mod tests {
         let line = b"7f00-7f80 rw-s 00000040 00:01 1027   /dev/zero (deleted)\n";
         let other = b"7f00-7f80 rw-s 00000040 00:01 1027   /tmp/\xff\n";
         let maps = [&other[..], line, other].concat();
-        assert_eq!(nameless_in(&maps[..]).map(|found| found.len()), Some(1));
-        assert!(nameless_in(std::io::repeat(b'a')).is_none());
+        let mut pieces = Nameless::default();
+        assert!(pieces.take(&maps[..]));
+        assert_eq!(pieces.ends.len(), 1);
+        assert!(!pieces.take(std::io::repeat(b'a')));
+    }
+
+    #[test]
+    fn lists_of_mappings_have_one_bound_together() {
+        let mut pieces = Nameless::default();
+        let list = |from: usize| {
+            let line = |inode| format!("7f00-7f80 rw-s 00000000 00:01 {inode}   /dev/zero (deleted)\n");
+            (from..from + NAMELESS_MOST / 2).map(line).collect::<String>()
+        };
+        assert!(pieces.take(list(0).as_bytes()) && pieces.take(list(0).as_bytes()));
+        assert!(pieces.take(list(NAMELESS_MOST / 2).as_bytes()));
+        assert!(!pieces.take(list(NAMELESS_MOST).as_bytes()));
+        let mut pieces = Nameless::default();
+        let long = || std::io::repeat(b'a').take(MAPS_BYTES - 1);
+        assert!((0..MAPS_ALL_BYTES / MAPS_BYTES).all(|_| pieces.take(long())));
+        assert!(!pieces.take(long()));
     }
 
     #[test]

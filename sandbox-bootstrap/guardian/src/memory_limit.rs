@@ -79,6 +79,7 @@ impl Guardian {
         if let Some(handle) = self.by_pid.get(&pid).and_then(|index| self.handles.get_mut(index)) {
             handle.out_of_memory = true;
         }
+        self.jobs.out_of_memory(pid);
         self.memory_limit.ending.insert(pid);
         send_signal(pid, Signal::KILL);
     }

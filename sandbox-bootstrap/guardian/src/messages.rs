@@ -9,7 +9,7 @@ use crate::controls;
 use crate::frames::{self, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role, Side};
-use crate::limits::{COPY_END, NAMES_BYTES, REFUSALS_BYTES, SAID_BYTES};
+use crate::limits::{COPY_END, NAMES_BYTES, REASON, REFUSALS_BYTES, SAID_BYTES};
 use crate::poller::Timer;
 use crate::process_table;
 use crate::wire::{self, from_runner};
@@ -197,8 +197,13 @@ impl Guardian {
         let Some(handle) = self.handles.get(&index).filter(|handle| handle.pid.is_none()) else { return };
         if handle.killed {
             self.end(index);
-        } else {
-            self.copy_missing(index);
+            return;
+        }
+        if let Some(parent) = handle.parent {
+            self.receive_until(parent, |this| !this.handles.contains_key(&index), REASON);
+        }
+        if self.handles.contains_key(&index) {
+            self.copy_missing(index, &Refusal::no_process());
         }
     }
 
@@ -213,14 +218,14 @@ impl Guardian {
         let is_gone = !process_table::is_there(pid);
         let was_reaped = |this: &Self| this.reaped.iter().any(|(each, _)| *each == pid);
         if is_gone && !was_reaped(self) {
-            self.copy_missing(index);
+            self.copy_missing(index, &Refusal::no_process());
             return;
         }
         let is_taken = self.by_pid.contains_key(&pid) || self.living().contains(&pid);
         let is_ours = || process_table::is_process(pid) && self.processes.comes_of_us(pid);
         if is_taken || !(is_gone || is_ours()) {
             // Code of the runner that was asked for a copy poses as the copy.
-            self.copy_missing(index);
+            self.copy_missing(index, &Refusal::no_process());
             if let Some(parent) = parent {
                 self.kill(parent);
             }
@@ -243,27 +248,27 @@ impl Guardian {
     }
 
     fn spawn_failed(&mut self, parent: u32, payload: &[u8]) -> bool {
-        let Some(index) = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok()) else {
+        let Ok((index, lacks_descriptors)) = serde_json::from_slice::<(u32, bool)>(payload) else {
             return false;
         };
+        let refusal = if lacks_descriptors { Refusal::NoDescriptors } else { Refusal::no_process() };
         let is_awaited = |handle: &Handle| handle.pid.is_none() && handle.parent == Some(parent);
         if self.handles.get(&index).is_some_and(is_awaited) {
-            self.copy_missing(index);
+            self.copy_missing(index, &refusal);
         }
         true
     }
 
-    fn copy_missing(&mut self, index: u32) {
+    fn copy_missing(&mut self, index: u32, refusal: &Refusal) {
         self.forget_checkpoint(index);
         let Some(handle) = self.drop_handle(index) else { return };
         if handle.role == Role::Checkpoint {
             self.checkpoint_failed();
         }
-        let refusal = Refusal::NoProcess("the sandbox cannot start another process".into());
         if handle.cell != 0 {
-            self.refuse(&refusal, None, Some(handle.cell));
+            self.refuse(refusal, None, Some(handle.cell));
         } else if handle.variables_request.is_some() {
-            self.refuse(&refusal, handle.variables_request, None);
+            self.refuse(refusal, handle.variables_request, None);
         }
     }
 }

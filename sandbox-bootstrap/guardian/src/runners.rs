@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::io;
+use rustix::io::{self, Errno};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::channel::{Read, Unread, bytes_waiting};
+use crate::frames::Refusal;
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role, Side};
 use crate::limits::{OUTPUT_FRAME_BYTES, OUTPUT_GATHER, RUNNER_INDEXES, SWEEP};
@@ -77,16 +78,21 @@ impl Guardian {
         Handle::new(index, role, &self.limits).ok()
     }
 
-    /// Asks a runner for a copy of itself. `None` if that is not possible.
-    pub fn spawn(&mut self, parent: u32, role: Role) -> Option<u32> {
-        self.inbox.runner_end(&self.poller).ok()?; // started now, it has none of what follows
-        let mut handle = self.new_handle(role)?;
-        let of = self.handles.get_mut(&parent)?;
+    /// Asks a runner for a copy of itself.
+    pub fn spawn(&mut self, parent: u32, role: Role) -> Result<u32, Refusal> {
+        // Started now, the inbox has none of what follows.
+        self.inbox.runner_end(&self.poller).map_err(|_| Refusal::no_process())?;
+        let mut handle = self.new_handle(role).ok_or(Refusal::NoDescriptors)?;
+        let of = self.handles.get_mut(&parent).ok_or_else(Refusal::no_process)?;
         (handle.parent, handle.state_of, handle.position) = (Some(parent), of.state_of, of.position);
         let what = json!([handle.index, role == Role::Checkpoint, self.processes.tag(handle.index)]);
         let message = wire::pack(wire::to_runner::SPAWN, what.to_string().as_bytes());
-        let inbox = self.inbox.runner_end(&self.poller).ok()?;
-        of.control.send_with(message, &handle.runner_descriptors(inbox), &self.poller).ok()?;
+        let inbox = self.inbox.runner_end(&self.poller).map_err(|_| Refusal::no_process())?;
+        let sent = of.control.send_with(message, &handle.runner_descriptors(inbox), &self.poller);
+        sent.map_err(|error| match error {
+            Errno::TOOMANYREFS => Refusal::NoDescriptors,
+            _ => Refusal::no_process(),
+        })?;
         if let Some(pid) = of.pid.filter(|_| role == Role::Checkpoint) {
             self.memory.may_hide(pid);
         }
@@ -94,7 +100,7 @@ impl Guardian {
         handle.read(!self.is_pressed, &self.poller);
         let index = handle.index;
         self.handles.insert(index, handle);
-        Some(index)
+        Ok(index)
     }
 
     /// False if the process is gone already or its end cannot be watched.
@@ -207,15 +213,25 @@ impl Guardian {
 
     /// Handles messages of the runner until the condition holds. False if the runner ended or time is up.
     pub fn wait_for(&mut self, index: u32, condition: impl Fn(&Handle) -> bool, patience: Duration) -> bool {
+        self.receive_until(index, |this| this.handles.get(&index).is_some_and(&condition), patience)
+    }
+
+    /// The same for a condition that is not about that runner alone.
+    pub fn receive_until(
+        &mut self,
+        index: u32,
+        condition: impl Fn(&Self) -> bool,
+        patience: Duration,
+    ) -> bool {
         let deadline = Instant::now() + patience;
         loop {
-            if self.handles.get(&index).is_some_and(&condition) {
+            if condition(self) {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             // A process that holds the runner's end may send for ever, so that data always comes.
             if !self.receive_within(index, Side::Control, left) || left.is_zero() {
-                return self.handles.get(&index).is_some_and(&condition);
+                return condition(self);
             }
         }
     }

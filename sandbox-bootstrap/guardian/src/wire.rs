@@ -41,7 +41,7 @@ pub mod from_runner {
     pub const CELL_DONE: u8 = b'D';
     pub const VARIABLES_DONE: u8 = b'V';
     pub const PRELOADED: u8 = b'L';
-    /// The payload is the index of the runner that could not be made.
+    /// The payload is `[index of the runner that could not be made, for want of descriptors]`.
     pub const SPAWN_FAILED: u8 = b'X';
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::channel::send_descriptors;
 use crate::helpers;
-use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES};
+use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES, ZYGOTE_PRESS};
 use crate::process::send_signal;
 use crate::wire::{self, MessageReader};
 
@@ -139,13 +139,26 @@ impl Zygote {
 }
 
 impl Running {
+    /// Waits until the descriptor is ready. Meanwhile code of the session may stop the zygote again and again.
+    fn is_pressed_until(&self, descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> bool {
+        loop {
+            if is_ready(descriptor, flags, deadline.min(Instant::now() + ZYGOTE_PRESS)) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            send_signal(self.pid, Signal::CONT);
+        }
+    }
+
     fn ask(&self, message: &[u8], given: &[BorrowedFd<'_>], deadline: Instant) -> io::Result<()> {
         let mut sent = send_descriptors(&self.socket, message, given)?;
         while sent < message.len() {
             match net::send(&self.socket, &message[sent..], SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::AGAIN | Errno::INTR) => {
-                    if !is_ready(&self.socket, PollFlags::OUT, deadline) {
+                    if !self.is_pressed_until(&self.socket, PollFlags::OUT, deadline) {
                         return Err(Errno::TIMEDOUT);
                     }
                 }
@@ -161,8 +174,8 @@ impl Running {
             if let Some(message) = self.reader.next().ok()? {
                 return Some(message);
             }
-            if self.reader.unread() > ZYGOTE_ANSWER_BYTES || !is_ready(&self.answers, PollFlags::IN, deadline)
-            {
+            let is_long = self.reader.unread() > ZYGOTE_ANSWER_BYTES;
+            if is_long || !self.is_pressed_until(&self.answers, PollFlags::IN, deadline) {
                 return None;
             }
             match io::read(&self.answers, &mut buffer) {

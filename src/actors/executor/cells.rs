@@ -376,7 +376,11 @@ impl ExecutorState {
         let can_wait = |mode| match code {
             RefusedCode::NoWorker => true,
             RefusedCode::NoProcess => mode == Mode::Main,
-            RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => false,
+            RefusedCode::Busy
+            | RefusedCode::NoDescriptors
+            | RefusedCode::NotListed
+            | RefusedCode::OutOfReach
+            | RefusedCode::Malformed => false,
         };
         let waiting = |running: &&mut RunningCell| running.ended_by.is_none() && can_wait(running.start.mode);
         let Some(running) = self.running.get_mut(&cell).filter(waiting) else { return false };

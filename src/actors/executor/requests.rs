@@ -162,7 +162,13 @@ impl ExecutorState {
                 RefusedCode::NoProcess | RefusedCode::NoWorker => EndedBy::Pids(format!(
                     "{why} End the threads and processes that earlier cells left running, or start the session with more `--pids`."
                 )),
-                RefusedCode::Busy | RefusedCode::OutOfReach | RefusedCode::Malformed => EndedBy::Policy(why),
+                RefusedCode::NoDescriptors => EndedBy::Descriptors(format!(
+                    "{why} Close files and connections that earlier cells left open."
+                )),
+                RefusedCode::Busy
+                | RefusedCode::NotListed
+                | RefusedCode::OutOfReach
+                | RefusedCode::Malformed => EndedBy::Policy(why),
             };
             self.cannot_run(myself, cell, ended_by);
         }
@@ -191,8 +197,13 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
         }
         RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, message.to_owned())
             .hint("undo fewer cells; `sandbox.checkpoints` says how many are kept from now on"),
-        RefusedCode::NoProcess | RefusedCode::Malformed => {
-            Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
-        }
+        RefusedCode::NoProcess => Problem::new(Code::SandboxFull, message.to_owned()).hint(
+            "end the threads and processes that cells left running, or start the session with more `--pids`",
+        ),
+        RefusedCode::NoDescriptors => Problem::new(Code::SandboxFull, message.to_owned())
+            .hint("close files and connections that cells left open"),
+        RefusedCode::NotListed => Problem::new(Code::VariablesFailed, message.to_owned())
+            .hint("delete the variable whose `__repr__` ends or holds up the process that shows it"),
+        RefusedCode::Malformed => Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}")),
     }
 }

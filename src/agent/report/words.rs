@@ -106,6 +106,10 @@ impl Words {
                 "It hit the limit on processes and threads. Start fewer of them.",
                 "进程或线程数量达到上限。请减少进程或线程。",
             ),
+            (Reason::Descriptors, _) => (
+                "It did not run, because earlier code has too many files open. Close some of them.",
+                "之前的代码打开的文件过多，因此没有执行。请关闭一些文件。",
+            ),
             (Reason::SandboxLost, _) => (
                 "Its sandbox is gone. How far the cell came, if it began at all, is not known. The next cell gets a new sandbox.",
                 "沙箱已经消失，无法得知代码执行到了哪里，也可能尚未开始。下一次执行会使用新的沙箱。",

@@ -96,8 +96,15 @@ pub async fn get(
             let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
             let data = reader.map(|chunk| Ok(Frame::data(chunk)));
             // An incomplete folder ends with a broken body, so that the client cannot take it for a complete one.
-            let end = stream::once(outcome)
-                .map(|outcome| outcome.unwrap_or_else(|gone| Err(std::io::Error::other(gone))).map(trailer));
+            let end = stream::once(async move {
+                let outcome = outcome.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone)));
+                if outcome.is_err() {
+                    // The server sends what it has when the body has nothing for it. Without that, a short answer would
+                    // be dropped with its head, and the client would take it for a daemon that has died.
+                    tokio::task::yield_now().await;
+                }
+                outcome.map(trailer)
+            });
             Ok((kind, Body::new(StreamBody::new(data.chain(end)))).into_response())
         }
     }

@@ -86,6 +86,7 @@ pub fn what_happened(result: &ExecutionResult) -> Option<String> {
                 "the cell crashed: it needed more memory than the session has".to_owned()
             }
             (Reason::Pids, _) => "the cell crashed: it hit the limit on processes".to_owned(),
+            (Reason::Descriptors, _) => "the cell could not run: too many files are open".to_owned(),
             (Reason::SandboxLost, _) => "the cell crashed: its sandbox is gone".to_owned(),
             (Reason::PolicyViolation, _) => {
                 "the cell was stopped for breaking the rules of its sandbox".to_owned()

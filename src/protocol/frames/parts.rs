@@ -33,6 +33,10 @@ pub enum RefusedCode {
     Busy,
     /// The sandbox cannot start another process.
     NoProcess,
+    /// No descriptors are left in the sandbox for another process.
+    NoDescriptors,
+    /// The process that was to list the variables ended, or took too long.
+    NotListed,
     /// The worker has ended, and the next one is not there yet.
     NoWorker,
     /// `undo` cannot go back that far.

@@ -54,6 +54,48 @@ pub fn a_fork_cell_sees_everything_and_changes_nothing() {
 }
 
 #[test]
+pub fn a_fork_cell_that_lacks_descriptors_says_so() {
+    let Some(daemon) = session() else { return };
+    printed(
+        &daemon,
+        "import os\nheld = []\ntry:\n    while True: held.append(os.dup(0))\nexcept OSError: pass",
+    );
+    let result = fork(&daemon, "1");
+    assert_eq!((text(&result, "status"), text(&result, "reason")), ("crashed", "descriptors"), "{result:#}");
+    assert!(text(&result, "/state/note").contains("Close files"), "{result:#}");
+    let refused = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(429);
+    assert_eq!(text(&refused, "code"), "sandbox_full", "{refused}");
+    printed(&daemon, "for descriptor in held: os.close(descriptor)");
+    assert_ended(&fork(&daemon, "1"), "success", "ok", 0);
+}
+
+#[test]
+pub fn a_variable_that_ends_its_process_costs_only_itself() {
+    let Some(daemon) = session() else { return };
+    printed(
+        &daemon,
+        "import os, signal\nclass Exits:\n    def __repr__(self): os._exit(4)\n\
+         class Killed:\n    def __repr__(self): os.kill(os.getpid(), signal.SIGKILL)\n\
+         a = 1; b = Exits(); c = 2; d = Killed(); e = 3",
+    );
+    let listing = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
+    let rows = list(&listing, "variables").iter();
+    let rows: Vec<&str> =
+        rows.filter(|row| text(row, "type") != "type").map(|row| text(row, "preview")).collect();
+    let unshown = "<not shown: it ended the process that was to show it>";
+    assert_eq!(rows, ["1", unshown, "2", unshown, "3"]);
+    // One that ends whoever shows it is told of, with what to do.
+    printed(
+        &daemon,
+        "class Deadly:\n    def __repr__(self):\n        while os.getppid() != 1: os.kill(os.getppid(), 9)\nf = Deadly()",
+    );
+    let refused = daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(424);
+    assert_eq!(text(&refused, "code"), "variables_failed", "{refused}");
+    assert!(text(&refused, "hint").contains("__repr__"), "{refused}");
+    assert_eq!(value(&daemon, "a"), "1");
+}
+
+#[test]
 pub fn eval_changes_nothing_and_takes_one_expression() {
     let Some(daemon) = session() else { return };
     printed(&daemon, "x = [1]");

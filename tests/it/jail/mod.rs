@@ -82,7 +82,8 @@ both! {
         bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,
         a_flood_while_no_cell_runs_belongs_to_none, output_while_no_cell_runs_is_an_event_without_a_cell,
         output_streams_while_the_cell_runs, events_are_numbered_without_gaps;
-    modes: a_fork_cell_sees_everything_and_changes_nothing, eval_changes_nothing_and_takes_one_expression,
+    modes: a_fork_cell_sees_everything_and_changes_nothing, a_fork_cell_that_lacks_descriptors_says_so,
+        a_variable_that_ends_its_process_costs_only_itself, eval_changes_nothing_and_takes_one_expression,
         isolated_expressions_compute, isolated_expressions_cannot_get_out, tools_of_the_host_are_callables;
     stops: cells_run_first_in_first_out_and_the_queue_is_bounded, waiting_is_not_counted_as_run_time,
         a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
