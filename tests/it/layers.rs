@@ -13,7 +13,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("bridge", &["config", "memory", "protocol"]),
     ("llm", &["config", "memory", "protocol", "schema"]),
     ("quota", &["config", "memory", "protocol"]),
-    ("sandbox", &["config", "protocol"]),
+    ("sandbox", &["config", "protocol", "quota"]),
     ("store", &["config", "memory", "protocol"]),
     ("tools", &["config", "memory", "protocol", "schema"]),
     ("session", &["agent", "config", "memory", "protocol", "sandbox", "store", "tools"]),
