@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::actors::calls::ask;
+use crate::actors::calls::try_call;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
 use crate::protocol::api::ReplayReport;
@@ -18,7 +18,7 @@ use crate::store::{EventLog, Overdraft};
 
 /// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
-    ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
+    try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
     let take = |fold: &mut Fold, event: Event| {
         let _ = fold.take(&event);
@@ -29,7 +29,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     let past = fold.end(&BTreeMap::new());
     let mut replay = Replay::of(&past);
     let cells = Some(replay.to_run().to_vec());
-    ask(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
+    try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
     while let Some(cell) = replay.next_cell() {
         // Records are loaded one by one, so that each is in memory only while its cell runs.
         let Some(span) = past.spans.get(&cell).copied() else { continue };
@@ -43,7 +43,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             rules: was.ask.map(|ask| past.rules_of(ask)),
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
-        let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+        let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
             return Ok(replay.report());
         }

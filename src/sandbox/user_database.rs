@@ -104,7 +104,7 @@ where
                 // The question was answered with an error.
                 None if was_asked => break,
                 None if known.open_questions < QUESTIONS => {
-                    if !self.ask(key, &mut known) {
+                    if !self.start_lookup(key, &mut known) {
                         break;
                     }
                     was_asked = true;
@@ -120,8 +120,8 @@ where
         last.map(|(_, answer)| answer).ok_or(Unanswered)
     }
 
-    /// Puts the question; whether it could be put.
-    fn ask(&self, key: &K, known: &mut LookupState<K, T>) -> bool {
+    /// Looks the key up on a thread of its own; whether one could be started.
+    fn start_lookup(&self, key: &K, known: &mut LookupState<K, T>) -> bool {
         let (lookups, asked_key) = (self.clone(), key.clone());
         let thread = std::thread::Builder::new().name("user-database".into());
         let begun = thread.spawn(move || {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::messages::{AsksMsg, AsksRef};
 use super::shared_budget::ParentBudget;
 use super::state::AsksState;
-use crate::actors::calls::{ask, call_own};
+use crate::actors::calls::{call_own, try_call};
 use crate::actors::directory::Directory;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
@@ -106,7 +106,13 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             session
-                .ask(|reply_to| SessionMsg::Compute { expression, values, timeout, memory: None, reply_to })
+                .try_call(|reply_to| SessionMsg::Compute {
+                    expression,
+                    values,
+                    timeout,
+                    memory: None,
+                    reply_to,
+                })
                 .await
         })
     }
@@ -115,7 +121,7 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             session
-                .ask(|reply_to| SessionMsg::Variables {
+                .try_call(|reply_to| SessionMsg::Variables {
                     which: VariablesFilter::default(),
                     patient: false,
                     reply_to,
@@ -142,7 +148,7 @@ impl SessionPort for Port {
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
         let session = self.session.clone();
         Box::pin(async move {
-            let handles = session.ask(|reply_to| SessionMsg::Handles { reply_to }).await?;
+            let handles = session.try_call(|reply_to| SessionMsg::Handles { reply_to }).await?;
             handles.workspace.access(WorkKind::Look, move |root| read_file(root, &path, max_bytes)).await?
         })
     }
@@ -163,7 +169,7 @@ impl SessionPort for Port {
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
         let asks = self.asks.clone();
         Box::pin(async move {
-            ask(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
+            try_call(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
         })
     }
 
@@ -206,11 +212,11 @@ impl Port {
     /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
     async fn nested(self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
-        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
+        let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
         let request = Box::new(self.inner_session(&around));
         let peer = self.owner;
-        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
+        let made = try_call(&self.supervisor, |reply_to| SupervisorMsg::Create {
             id: SessionId::fresh(),
             peer,
             request,
@@ -224,7 +230,7 @@ impl Port {
         let inner = found
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
-        let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
+        let _held = try_call(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
         let has_schema = nested.schema.is_some();
         let new = Box::new(NewAsk {
             text: nested.prompt,
@@ -237,10 +243,10 @@ impl Port {
             ..NewAsk::default()
         });
         let above = outer.above.clone();
-        let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let asks = try_call(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), memory: None, reply_to };
-        let begun = ask(&asks, start).await?;
-        let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let begun = try_call(&asks, start).await?;
+        let handles = try_call(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let since = Instant::now();
         let mut pause = Pause { on_waiting, above, within: made.id, approvals: Vec::new(), since };
         let pause_while_waiting = |view: &AskView| pause.set(&view.waits_for);

@@ -14,7 +14,7 @@ use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, Que
 use crate::actors::calls::Reply;
 use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
-use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
+use crate::agent::{AskMachine, Effect, Input, most_schema_bytes, schema_bytes};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
@@ -212,9 +212,9 @@ impl AsksState {
         }
     }
 
-    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
+    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> AskMachine {
         let setup = spec::setup(&self.args.settings, spec, tools, (self.args.packages)());
-        Machine::new(spec.clone(), setup, history)
+        AskMachine::new(spec.clone(), setup, history)
     }
 
     /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with

@@ -78,7 +78,7 @@ impl OwnSession {
     }
 
     /// Calls the session with a request that it may refuse.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn try_call<T: Send + 'static>(
         &self,
         message: impl FnOnce(Reply<T>) -> SessionMsg,
     ) -> Result<T, Problem> {

@@ -18,7 +18,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::values;
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::session::machine::{Input, Machine, Phase, Unfinished};
+use crate::session::machine::{Input, Phase, SessionMachine, Unfinished};
 use crate::session::notices;
 use crate::session::replay::RecordedCell;
 use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
@@ -108,7 +108,11 @@ pub(super) async fn past(
 }
 
 /// The machine of a restored session. `replays`: the replay that was under way continues.
-pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Reply<VariableList>> {
+pub(super) fn machine(
+    args: &SessionArgs,
+    past: &Restored,
+    replays: bool,
+) -> SessionMachine<Reply<VariableList>> {
     let before = Unfinished {
         cells: past.cells,
         queued: past.queued.clone(),
@@ -120,7 +124,7 @@ pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Mac
         sandbox: past.sandbox.is_some(),
         reset: past.reset,
     };
-    Machine::restored(expiry(args), before, Instant::now())
+    SessionMachine::restored(expiry(args), before, Instant::now())
 }
 
 impl SessionActorState {

@@ -8,7 +8,7 @@ mod random;
 
 use serde_json::{Value, json};
 
-use super::{Effect, Input, Machine, ModelApprovals, Setup};
+use super::{AskMachine, Effect, Input, ModelApprovals, Setup};
 use crate::protocol::ask::{ApprovalPolicy, AskEnd, AskLimits, AskSpec, Dialect, Language};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
@@ -86,8 +86,8 @@ fn spec(dialect: Dialect) -> AskSpec {
     }
 }
 
-fn started(spec: AskSpec, setup: Setup) -> (Machine, Vec<Effect>) {
-    let mut machine = Machine::new(spec, setup, Vec::new());
+fn started(spec: AskSpec, setup: Setup) -> (AskMachine, Vec<Effect>) {
+    let mut machine = AskMachine::new(spec, setup, Vec::new());
     let effects = machine.step(Input::Begin);
     (machine, effects)
 }
@@ -126,7 +126,7 @@ fn cell_call(id: &str, code: &str) -> ChatReply {
     calls("", &[(id, "execute_python_code", &json!({"python_code_snippet": code}).to_string())])
 }
 
-fn reply(machine: &mut Machine, reply: ChatReply) -> Vec<Effect> {
+fn reply(machine: &mut AskMachine, reply: ChatReply) -> Vec<Effect> {
     machine.step(Input::ModelReplied { step: machine.steps(), reply: Box::new(reply) })
 }
 
@@ -166,19 +166,19 @@ fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
     })
 }
 
-fn ran(machine: &mut Machine, id: &str, stdout: &str) -> Vec<Effect> {
+fn ran(machine: &mut AskMachine, id: &str, stdout: &str) -> Vec<Effect> {
     machine.step(Input::CellFinished { id: id.into(), result: cell_result(stdout, None) })
 }
 
-fn raised(machine: &mut Machine, id: &str, exception: &str) -> Vec<Effect> {
+fn raised(machine: &mut AskMachine, id: &str, exception: &str) -> Vec<Effect> {
     machine.step(Input::CellFinished { id: id.into(), result: cell_result("", Some(exception)) })
 }
 
-fn gave(machine: &mut Machine, id: &str, value: Value) -> Vec<Effect> {
+fn gave(machine: &mut AskMachine, id: &str, value: Value) -> Vec<Effect> {
     machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Value(value) })
 }
 
-fn broke(machine: &mut Machine, id: &str, message: &str) -> Vec<Effect> {
+fn broke(machine: &mut AskMachine, id: &str, message: &str) -> Vec<Effect> {
     let failure = ToolFailure { code: "failed".into(), message: message.into() };
     machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Failure(failure) })
 }

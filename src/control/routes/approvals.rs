@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::requests::ListQuery;
 use crate::actors::asks::messages::AsksMsg;
-use crate::actors::calls::{ask, call_part, call_promptly};
+use crate::actors::calls::{call_part, call_promptly, try_call};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
@@ -61,7 +61,7 @@ pub async fn decide(
         Code::Forbidden => problem,
         _ => none(),
     })?;
-    let asks = ask(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+    let asks = try_call(&session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     let memory = Some(memory);
     let decide = |reply_to| AsksMsg::Decide { id, decision, by: peer.principal, memory, reply_to };
     // The answer comes when the journal has the decision.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::requests::{AnswerQuery, SessionRequest, WaitQuery};
 use super::sessions;
-use crate::actors::calls::{ask, call_promptly};
+use crate::actors::calls::{call_promptly, try_call};
 use crate::actors::results;
 use crate::actors::session::keyed_request::{KeyedRequest, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
@@ -35,7 +35,7 @@ pub async fn events_of(
     session: &SessionRef,
     (after, cell): (Seq, CellNumber),
 ) -> ApiResult<Response> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     app.stream(peer, handles.log, after, Until::CellEnd(cell))
 }
 
@@ -57,7 +57,7 @@ pub async fn run(
     let keyed = key.map(|key| KeyedRequest { owner: peer.principal, key, wants });
     let memory = Some(Arc::new(memory));
     let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
-    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if query.stream {
         return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
     }
@@ -105,12 +105,12 @@ pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellVi
 
 /// Waits for the end of a cell and returns its result.
 pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Arc<ExecutionResult>> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok(results::result_of(session, &handles.log, cell).await?)
 }
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let (events_after, result) = results::ended(&handles.log, cell).await?;
     Ok(CellView { cell, state: CellState::Done, events_after, result: Some(result) })
 }
@@ -122,7 +122,7 @@ pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval
     if isolated {
         let memory = security_controls::setting("requests_keep_their_charge", memory);
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, memory, reply_to };
-        return Ok(Json(ask(&session, message).await?).into_response());
+        return Ok(Json(try_call(&session, message).await?).into_response());
     }
     if !values.is_empty() {
         return Err(Problem::new(Code::BadRequest, "`values` are only for `isolated` expressions")
@@ -132,6 +132,6 @@ pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval
     let memory = Some(Arc::new(memory));
     let request =
         CellRequest { expression: true, memory, ..CellRequest::new(expression, Mode::Fork, timeout) };
-    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
 }

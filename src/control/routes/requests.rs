@@ -5,7 +5,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::Deserialize;
 
-use crate::actors::calls::{Reply, ask};
+use crate::actors::calls::{Reply, try_call};
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::Path;
@@ -44,19 +44,22 @@ impl SessionRequest {
     }
 
     /// Asks the session, whose answer takes as long as the work does.
-    pub async fn ask<T: Send + 'static>(&self, message: impl FnOnce(Reply<T>) -> SessionMsg) -> ApiResult<T> {
-        Ok(ask(&self.session().await?, message).await?)
+    pub async fn try_call<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(Reply<T>) -> SessionMsg,
+    ) -> ApiResult<T> {
+        Ok(try_call(&self.session().await?, message).await?)
     }
 
     /// Has the session do something that has no answer but its end.
     pub async fn act(&self, message: impl FnOnce(Reply<()>) -> SessionMsg) -> ApiResult<Json<Done>> {
-        self.ask(message).await?;
+        self.try_call(message).await?;
         Ok(Json(Done {}))
     }
 
     pub async fn handles(&self) -> ApiResult<(SessionRef, Handles)> {
         let session = self.session().await?;
-        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let handles = try_call(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         Ok((session, handles))
     }
 }
