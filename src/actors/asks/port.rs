@@ -22,8 +22,8 @@ use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::accounts::Accounts;
 use crate::sandbox::attest::facts::primary_group;
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
@@ -65,7 +65,7 @@ pub struct Port {
     pub supervisor: SupervisorRef,
     pub directory: Directory,
     pub owner: Principal,
-    pub accounts: Accounts,
+    pub accounts: UidAccounts,
     pub language: Language,
     pub image: Option<String>,
     pub settings: Arc<Settings>,
@@ -215,10 +215,10 @@ impl Port {
         let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
         let request = Box::new(self.inner_session(&around));
-        let peer = self.owner;
+        let owner = self.owner;
         let made = try_call(&self.supervisor, |reply_to| SupervisorMsg::Create {
             id: SessionId::fresh(),
-            peer,
+            owner,
             request,
             nested: true,
             job: None,
@@ -226,7 +226,7 @@ impl Port {
             reply_to,
         })
         .await?;
-        let found = self.directory.find(peer, &made.id.to_string(), false);
+        let found = self.directory.find(owner, &made.id.to_string(), false);
         let inner = found
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;

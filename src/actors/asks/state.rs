@@ -22,7 +22,7 @@ use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota;
-use crate::sandbox::accounts::Accounts;
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::ask_clock::AskClock;
@@ -52,7 +52,7 @@ pub struct AsksArgs {
     pub name: SessionName,
     pub owner: Principal,
     /// Says whether the owner's user id is still the owner's account.
-    pub accounts: Accounts,
+    pub accounts: UidAccounts,
     pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,

@@ -143,10 +143,10 @@ impl JobRun {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
         let job = Some(ForJob { id: view.id, sandbox_permit });
-        let (id, peer) = (SessionId::fresh(), view.owner);
+        let (id, owner) = (SessionId::fresh(), view.owner);
         let create = |reply_to| SupervisorMsg::Create {
             id,
-            peer,
+            owner,
             request,
             nested: false,
             job,

@@ -150,7 +150,7 @@ async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
     let (id, request) = (SessionId::fresh(), Box::new(named.clone()));
     let first = send_now(&daemon.supervisor, |reply_to| SupervisorMsg::Create {
         id,
-        peer: OWNER,
+        owner: OWNER,
         request,
         nested: false,
         job: None,

@@ -180,11 +180,11 @@ impl Daemon {
         self.makes(OWNER, NewSession::default()).await.unwrap()
     }
 
-    async fn makes(&self, peer: Principal, request: NewSession) -> Result<Client, Problem> {
+    async fn makes(&self, owner: Principal, request: NewSession) -> Result<Client, Problem> {
         let (id, request) = (SessionId::fresh(), Box::new(request));
         let create = |reply_to| SupervisorMsg::Create {
             id,
-            peer,
+            owner,
             request,
             nested: false,
             job: None,
@@ -192,7 +192,7 @@ impl Daemon {
             reply_to,
         };
         within("there is a session", try_call(&self.supervisor, create)).await?;
-        let session = self.directory.find(peer, &id.to_string(), false).expect("the session").session;
+        let session = self.directory.find(owner, &id.to_string(), false).expect("the session").session;
         Ok(Client { id, session, journal: self.journal.clone() })
     }
 

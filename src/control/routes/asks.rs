@@ -47,7 +47,7 @@ async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) ->
 
 /// Answers with the stream of the ask's events, with the ask when it has ended, or with the ask as it is.
 async fn answer(
-    SessionRequest { app, peer, .. }: &SessionRequest,
+    SessionRequest { app, caller, .. }: &SessionRequest,
     session: &SessionRef,
     query: &AnswerQuery,
     (status, view): (StatusCode, AskView),
@@ -57,7 +57,7 @@ async fn answer(
     }
     let log = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?.log;
     if query.stream {
-        return app.stream(peer, log, view.events_after, Until::AskEnd(view.ask));
+        return app.stream(caller, log, view.events_after, Until::AskEnd(view.ask));
     }
     Ok(Json(until_ended(session, &log, view.ask).await?).into_response())
 }

@@ -13,8 +13,8 @@ use crate::actors::session::keyed_request::{KeyedRequest, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
+use crate::control::caller::Caller;
 use crate::control::idempotency::Key;
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::Until;
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
@@ -31,12 +31,12 @@ pub fn is_path(path: &str) -> bool {
 /// Streams the events of a cell until its end.
 pub async fn events_of(
     app: &App,
-    peer: &Peer,
+    caller: &Caller,
     session: &SessionRef,
     (after, cell): (Seq, CellNumber),
 ) -> ApiResult<Response> {
     let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    app.stream(peer, handles.log, after, Until::CellEnd(cell))
+    app.stream(caller, handles.log, after, Until::CellEnd(cell))
 }
 
 pub async fn run(
@@ -46,7 +46,7 @@ pub async fn run(
     JsonBody(body, memory): JsonBody<RunCell>,
 ) -> ApiResult<Response> {
     let session = request.session().await?;
-    let SessionRequest { app, peer, .. } = request;
+    let SessionRequest { app, caller, .. } = request;
     let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let key = idempotency.map(|Extension(Key(key))| key);
     let wants = match query {
@@ -54,12 +54,12 @@ pub async fn run(
         AnswerQuery { wait: true, .. } => Wants::Result,
         AnswerQuery { .. } => Wants::Number,
     };
-    let keyed = key.map(|key| KeyedRequest { owner: peer.principal, key, wants });
+    let keyed = key.map(|key| KeyedRequest { owner: caller.principal, key, wants });
     let memory = Some(Arc::new(memory));
     let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
     let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if query.stream {
-        return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
+        return events_of(&app, &caller, &session, (ticket.events_after, ticket.cell)).await;
     }
     if query.wait {
         return finished(&session, ticket).await;

@@ -37,7 +37,7 @@ pub async fn stream(
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
     };
     let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
-    request.app.stream(&request.peer, handles.log, after, until)
+    request.app.stream(&request.caller, handles.log, after, until)
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {

@@ -9,7 +9,7 @@ use crate::actors::calls::{Reply, try_call};
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::Path;
-use crate::control::peer::Peer;
+use crate::control::caller::Caller;
 use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::protocol::api::Done;
 use crate::protocol::principal::Principal;
@@ -18,7 +18,7 @@ use crate::protocol::problem::Problem;
 /// A request about one session: who asks, and how the path names the session.
 pub struct SessionRequest {
     pub app: App,
-    pub peer: Peer,
+    pub caller: Caller,
     key: String,
 }
 
@@ -31,16 +31,16 @@ impl FromRequestParts<App> for SessionRequest {
     type Rejection = RefusedRequest;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
-        let peer = Peer::from_request_parts(parts, app).await?;
+        let caller = Caller::from_request_parts(parts, app).await?;
         let Path(SessionParameter { session: key }) = Path::from_request_parts(parts, app).await?;
-        Ok(Self { app: app.clone(), peer, key })
+        Ok(Self { app: app.clone(), caller, key })
     }
 }
 
 impl SessionRequest {
     /// Finds the session. To be called once in a request, because each access by an administrator is recorded.
     pub async fn session(&self) -> ApiResult<SessionRef> {
-        self.app.session(&self.peer, &self.key).await
+        self.app.session(&self.caller, &self.key).await
     }
 
     /// Asks the session, whose answer takes as long as the work does.
@@ -92,11 +92,11 @@ pub struct ListQuery {
 
 impl ListQuery {
     /// The user whose things are listed; `None` for all users.
-    pub(super) fn owner(&self, app: &App, peer: &Peer) -> Result<Option<Principal>, Problem> {
+    pub(super) fn owner(&self, app: &App, caller: &Caller) -> Result<Option<Principal>, Problem> {
         if self.all {
-            peer.require_admin(&app.settings.admin.group, "see what others have")?;
+            caller.require_admin(&app.settings.admin.group, "see what others have")?;
         }
-        Ok((!self.all).then_some(peer.principal))
+        Ok((!self.all).then_some(caller.principal))
     }
 }
 

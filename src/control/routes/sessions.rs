@@ -14,8 +14,8 @@ use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
+use crate::control::caller::Caller;
 use crate::control::idempotency::{Key, NewTarget};
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{
     Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
@@ -29,7 +29,7 @@ pub const PATH: &str = "/v1/sessions";
 
 pub async fn create(
     State(app): State<App>,
-    Peer { principal, .. }: Peer,
+    Caller { principal, .. }: Caller,
     idempotency: Option<Extension<Key>>,
     JsonBody(request, memory): JsonBody<NewSession>,
 ) -> ApiResult<(StatusCode, Json<SessionView>)> {
@@ -44,7 +44,7 @@ pub async fn create(
     let memory = Some(memory);
     let message = |reply_to| SupervisorMsg::Create {
         id,
-        peer: principal,
+        owner: principal,
         request,
         nested: false,
         job: None,
@@ -62,10 +62,10 @@ pub async fn create(
 
 pub async fn list(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<SessionList>> {
-    let owner = query.owner(&app, &peer)?;
+    let owner = query.owner(&app, &caller)?;
     // All at once, because one of them may answer late.
     let views = app.directory.list(owner).into_iter().map(async |session| {
         let view = || session.view();
