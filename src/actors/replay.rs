@@ -8,6 +8,7 @@ use crate::actors::calls::try_call;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
 use crate::protocol::api::ReplayReport;
+use crate::protocol::clock::Moment;
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
@@ -20,13 +21,14 @@ use crate::store::{EventLog, Overdraft};
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
     try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
-    let take = |fold: &mut Fold, event: Event| {
-        let _ = fold.take(&event);
+    let now = Moment::now();
+    let take = move |fold: &mut Fold, event: Event| {
+        let _ = fold.take(&event, now);
         Ok(())
     };
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
-    let past = fold.end(&BTreeMap::new());
+    let past = fold.end(&BTreeMap::new(), now);
     let mut replay = Replay::of(&past);
     let cells = Some(replay.to_run().to_vec());
     try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;

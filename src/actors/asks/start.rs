@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::messages::{AsksMsg, AsksRef};
 use super::spec::{self, Outer};
-use super::state::LastPrograms;
-use super::state::Remains;
-use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, QueuedAsk};
+use super::state::{
+    ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, LastPrograms, QueuedAsk, Remains,
+};
 use crate::actors::calls::Reply;
 use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
@@ -18,6 +18,7 @@ use crate::agent::{AskMachine, Effect, Input, most_schema_bytes, schema_bytes};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
+use crate::protocol::clock::Moment;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
@@ -263,7 +264,10 @@ impl AsksState {
             (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             used += machine.usage();
             let steps = machine.steps_in_all().saturating_add(steps);
-            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.work_time()));
+            self.keep_remains(
+                ask,
+                Remains::of(&recalled.spec, used, steps, recalled.work_time(Moment::now())),
+            );
             self.asks.insert(ask, view);
             let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
             let strayed =
@@ -298,7 +302,7 @@ impl AsksState {
             let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
             let begun = QueuedAsk { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
-            let current = Current::new(begun, machine, recalled.work_time(), Arc::clone(&tools));
+            let current = Current::new(begun, machine, recalled.work_time(Moment::now()), Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         self.go_on(myself);

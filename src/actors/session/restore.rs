@@ -12,7 +12,7 @@ use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, ResumedCel
 use crate::memory::{Charge, MemoryPurpose};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
-use crate::protocol::clock;
+use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::receipt::Receipt;
@@ -79,8 +79,9 @@ pub(super) async fn past(
     let _turn = args.restore_turn.take().await;
     let told_chars = args.launcher.settings.agent.told_chars;
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
-    let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
-        let decided = of_session.take(&event);
+    let now = Moment::now();
+    let take = move |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
+        let decided = of_session.take(&event, now);
         of_asks.take(event, decided, of_session.approvals());
         Ok(())
     };
@@ -92,7 +93,7 @@ pub(super) async fn past(
         records.extend(record.map(|record| (replayed.0, record)));
         charges.extend(charge);
     }
-    let mut past = of_session.end(&records);
+    let mut past = of_session.end(&records, Moment::now());
     drop(charges);
     let pool = args.ledger.memory(args.owner);
     let running = past.running.iter_mut().map(|begun| &mut begun.start);
@@ -154,7 +155,7 @@ impl SessionActorState {
         let past = self.restored.take()?;
         let receipt = past.sandbox?;
         let ran = |begun: BegunCell| ResumedCell {
-            ran: begun.ran(past.frozen_since.as_deref()),
+            ran: begun.ran(past.frozen_since.as_deref(), Moment::now()),
             start: begun.start,
             completed: begun.completed,
             passed: begun.passed,

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::result::Mode;
 use crate::session::restore::{Fold, Recording};
@@ -75,7 +76,7 @@ proptest! {
     /// Every cell of a replay is run once, or is still on the list.
     #[test]
     fn no_cell_of_a_replay_is_lost(cells in 0..8_u64, stops_after in prop::option::of(0..8_usize)) {
-        let past = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new()) };
+        let past = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new(), Moment::now()) };
         let mut replay = Replay::of(&past);
         let mut ran = Vec::new();
         while let Some(cell) = replay.next_cell() {

@@ -61,7 +61,7 @@ fn lost() -> EventBody {
 fn restored(events: &[Event]) -> Restored {
     let mut fold = Fold::new(&Arc::default());
     for event in events {
-        fold.take(event);
+        fold.take(event, Moment::now());
     }
     let recorded = fold.replayed().filter_map(|(cell, span)| {
         let mut recording = Recording::of(cell);
@@ -70,7 +70,7 @@ fn restored(events: &[Event]) -> Restored {
         Some((cell, recording.end()?))
     });
     let recorded = recorded.collect();
-    fold.end(&recorded)
+    fold.end(&recorded, Moment::now())
 }
 
 fn past(bodies: &[EventBody]) -> Restored {
@@ -443,7 +443,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
     let mut seq = 0;
     let mut happens = |body: EventBody| {
         seq += 1;
-        fold.take(&event(seq, body.clone()));
+        fold.take(&event(seq, body.clone()), Moment::now());
         recording.take(event(seq, body));
     };
     for cell in 1..=50 {
@@ -464,7 +464,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
     }
     assert!(format!("{fold:?}").len() < LARGE, "{}", format!("{fold:?}").len());
     assert!(format!("{recording:?}").len() < LARGE);
-    assert_eq!(fold.end(&BTreeMap::new()).replayable.len(), 50);
+    assert_eq!(fold.end(&BTreeMap::new(), Moment::now()).replayable.len(), 50);
 }
 
 #[test]
