@@ -5,6 +5,7 @@ use super::caller::Caller;
 use super::problems::ApiResult;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 use crate::security_controls;
 
 impl App {
@@ -38,7 +39,7 @@ impl App {
 }
 
 fn no_such_session(key: &str) -> Problem {
-    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
+    let printable_key = quotable(key);
     let hint = match printable_key.split_once('@') {
         Some(_) => "list all with `belljar ps --all`, if you are an administrator".to_owned(),
         None => format!("make it with `belljar new {printable_key}`, or list yours with `belljar ps`"),

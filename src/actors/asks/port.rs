@@ -22,6 +22,7 @@ use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
+use crate::protocol::text::quotable;
 use crate::sandbox::attest::facts::primary_group;
 use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::Root;
@@ -341,13 +342,10 @@ pub async fn ended(
 
 fn read_file(root: &Root<'_>, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
     let path = files::clean(path)?;
-    let failed = |error: std::io::Error| {
-        Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()))
-    };
+    let failed =
+        |error: std::io::Error| Problem::new(Code::NoSuchFile, format!("`{}`: {error}", quotable(&path)));
     match files::open(root, &path)? {
-        Opened::Folder => {
-            Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default())))
-        }
+        Opened::Folder => Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", quotable(&path)))),
         Opened::File { file, bytes } if bytes > max_bytes => {
             let lines = count_lines(file).map_err(failed)?;
             Ok(FileRead::TooLarge { bytes, lines })
