@@ -26,6 +26,7 @@ use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::machine::Input as SessionInput;
 use crate::session::restore::{RecalledAsk, queued_view};
+use crate::store::Payment;
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -71,58 +72,45 @@ impl AsksState {
         outer: Option<Box<Outer>>,
         reply_to: Reply<AskView>,
     ) {
-        let admitted = self.admit(new, outer.as_deref());
-        let spec = match admitted {
-            Ok(spec) => spec,
-            Err(problem) => {
-                let _ = reply_to.send(Err(problem));
-                return;
-            }
-        };
         let ask = self.newest + 1;
-        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
-        let paid = match self
-            .args
-            .log
-            .has_room(ROOM_TO_BEGIN_BYTES)
-            .and_then(|()| self.args.log.pay_for(&started))
-        {
-            Ok(paid) => paid,
-            Err(exceeded) => {
-                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
-                return;
-            }
-        };
-        let memory = match self.ask_in_memory(&started) {
-            Ok(memory) => memory,
-            Err(no_room) => {
-                let _ = reply_to.send(Err(no_room.into()));
-                return;
-            }
-        };
-        let schema_memory = match self.schema_in_memory(&spec) {
-            Ok(memory) => memory,
-            Err(no_room) => {
-                let _ = reply_to.send(Err(no_room.into()));
-                return;
-            }
+        let (queued, started, paid, memory) = match self.admit_charged(ask, new, outer) {
+            Ok(admitted) => admitted,
+            Err(problem) => return drop(reply_to.send(Err(problem))),
         };
         self.memory.insert(ask, memory);
         self.newest = ask;
-        let view = queued_view(ask, &spec, self.args.log.newest());
+        let view = queued_view(ask, &queued.spec, self.args.log.newest());
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             if let Some((oldest, _)) = self.asks.pop_first() {
                 self.memory.remove(&oldest);
             }
         }
-        let above = outer.and_then(|outer| outer.above);
-        self.waiting.push_back(QueuedAsk { ask, spec, above, schema_memory });
+        self.waiting.push_back(queued);
         let asks = myself.clone();
         self.args.log.append_keyed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
             let _ = asks.cast(AsksMsg::Begun { ask });
         });
+    }
+
+    /// Admits an ask and charges its event, its memory and the schema of its answer.
+    fn admit_charged(
+        &self,
+        ask: AskNumber,
+        new: NewAsk,
+        outer: Option<Box<Outer>>,
+    ) -> Result<(QueuedAsk, EventBody, Payment, Charge), Problem> {
+        let spec = self.admit(new, outer.as_deref())?;
+        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
+        let log = &self.args.log;
+        let paid = log
+            .has_room(ROOM_TO_BEGIN_BYTES)
+            .and_then(|()| log.pay_for(&started))
+            .map_err(|exceeded| Problem::new(Code::QuotaExceeded, exceeded.to_string()))?;
+        let (memory, schema_memory) = (self.ask_in_memory(&started)?, self.schema_in_memory(&spec)?);
+        let above = outer.and_then(|outer| outer.above);
+        Ok((QueuedAsk { ask, spec, above, schema_memory }, started, paid, memory))
     }
 
     /// Charges the memory of an ask from its admission until it is no longer shown.

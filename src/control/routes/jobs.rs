@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::io::{BufReader, Read, Seek, Write};
@@ -16,7 +17,7 @@ use crate::actors::jobs::{InputReservation, JobsMsg, WatchedJob, artifacts_of};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_slot};
 use crate::control::caller::Caller;
-use crate::control::problems::ApiResult;
+use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::control::sse::{self, Until};
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::protocol::api::Done;
@@ -24,6 +25,7 @@ use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 use crate::sandbox::workspace::job_files;
 use crate::security_controls;
 use crate::store::JobRecord;
@@ -99,12 +101,10 @@ pub async fn list(
 }
 
 pub async fn show(
-    State(app): State<App>,
-    caller: Caller,
-    Path(key): Path<String>,
     Query(query): Query<WaitQuery>,
+    JobRequest { app, record, .. }: JobRequest,
 ) -> ApiResult<Json<JobView>> {
-    let id = find(&app, &caller, &key).await?.view.id;
+    let id = record.view.id;
     while query.wait
         && let Some(mut watched) = watch(&app, id).await?
     {
@@ -117,8 +117,7 @@ pub async fn show(
             () = ended(&mut watched) => {}
         }
     }
-    let known = app.journal.job(id)?;
-    let mut view = known.ok_or_else(|| no_such_job(&key))?.view;
+    let mut view = known_job(&app, id)?.view;
     view.admin_acts = app.journal.acts(id)?;
     Ok(Json(view))
 }
@@ -129,12 +128,7 @@ async fn ended(watched: &mut WatchedJob) {
 }
 
 /// Deletes an ended job: its verdict, its artifacts and its output.
-pub async fn forget(
-    State(app): State<App>,
-    caller: Caller,
-    Path(key): Path<String>,
-) -> ApiResult<Json<Done>> {
-    let record = find(&app, &caller, &key).await?;
+pub async fn forget(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Json<Done>> {
     let id = record.view.id;
     if !app.journal.forget_job(id).await? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
@@ -151,12 +145,8 @@ pub async fn forget(
 /// How long the answer to a cancellation waits for the end of the job.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(60);
 
-pub async fn cancel(
-    State(app): State<App>,
-    caller: Caller,
-    Path(key): Path<String>,
-) -> ApiResult<Json<Done>> {
-    let id = find(&app, &caller, &key).await?.view.id;
+pub async fn cancel(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Json<Done>> {
+    let id = record.view.id;
     let cancelled = app.jobs.call(|reply_to| JobsMsg::Cancel { id, reply_to });
     tokio::time::timeout(CANCELLED_WITHIN, cancelled).await.map_err(|_| {
         Problem::new(Code::Storage, "the job is being cancelled, and its end is not in the journal yet")
@@ -167,14 +157,11 @@ pub async fn cancel(
 
 /// Streams the events of the job's sandbox; with `follow`, from the moment there is a sandbox until the job has ended.
 pub async fn events(
-    State(app): State<App>,
-    caller: Caller,
-    Path(key): Path<String>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
+    JobRequest { app, caller, mut record }: JobRequest,
 ) -> ApiResult<Response> {
     let follow = query.follow.unwrap_or(true);
-    let mut record = find(&app, &caller, &key).await?;
     let mut watching = if follow { watch(&app, record.view.id).await? } else { None };
     if let Some(watched) = &mut watching
         && *watched.state.borrow_and_update() == JobState::Queued
@@ -184,8 +171,7 @@ pub async fn events(
             // The state also changes if the job ends without ever having run.
             _ = watched.state.changed() => {}
         }
-        let known = app.journal.job(record.view.id)?;
-        record = known.ok_or_else(|| no_such_job(&key))?;
+        record = known_job(&app, record.view.id)?;
     }
     let Some(session) = record.session else { return Ok(sse::event_stream(Body::empty())) };
     let log = app.journal.log(session)?;
@@ -206,13 +192,8 @@ pub async fn events(
     Ok(sse::respond(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
-pub async fn artifacts(
-    State(app): State<App>,
-    caller: Caller,
-    Path(key): Path<String>,
-) -> ApiResult<Response> {
-    let id = find(&app, &caller, &key).await?.view.id;
-    let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
+pub async fn artifacts(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Response> {
+    let file = tokio::fs::File::open(artifacts_of(&app.launcher, record.view.id)).await.map_err(|_| {
         Problem::new(Code::NoSuchFile, "nothing was kept of this job")
             .hint("name patterns of files with `artifacts`")
     })?;
@@ -220,24 +201,38 @@ pub async fn artifacts(
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
 
-/// The caller's job of that id. Administrators also reach jobs of other users; each such access is recorded first.
-async fn find(app: &App, caller: &Caller, key: &str) -> ApiResult<JobRecord> {
-    let unknown = || no_such_job(key);
-    let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
-    let found = app.journal.job(id)?;
-    let may = |record: &JobRecord| {
-        caller.reaches(record.view.owner) || !security_controls::holds("jobs_have_an_owner")
-    };
-    let record = found.filter(may).ok_or_else(unknown)?;
-    if record.view.owner != caller.principal {
-        app.journal.note_act(id, caller.principal, &caller.act).await?;
+/// A request about one job of the caller's. Administrators also reach jobs of other users; each such access is recorded
+/// first.
+pub struct JobRequest {
+    app: App,
+    caller: Caller,
+    record: JobRecord,
+}
+
+impl FromRequestParts<App> for JobRequest {
+    type Rejection = RefusedRequest;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Path(key) = Path::<String>::from_request_parts(parts, app).await?;
+        let id = JobId(uuid::Uuid::parse_str(&key).map_err(|_| no_such_job(&key))?);
+        let record = known_job(app, id)?;
+        if !caller.reaches(record.view.owner) && security_controls::holds("jobs_have_an_owner") {
+            return Err(no_such_job(&key).into());
+        }
+        if record.view.owner != caller.principal {
+            app.journal.note_act(id, caller.principal, &caller.act).await?;
+        }
+        Ok(Self { app: app.clone(), caller, record })
     }
-    Ok(record)
+}
+
+fn known_job(app: &App, id: JobId) -> ApiResult<JobRecord> {
+    Ok(app.journal.job(id)?.ok_or_else(|| no_such_job(&id.to_string()))?)
 }
 
 fn no_such_job(key: &str) -> Problem {
-    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    Problem::new(Code::NoSuchJob, format!("there is no job `{printable_key}`"))
+    Problem::new(Code::NoSuchJob, format!("there is no job `{}`", quotable(key)))
         .hint("list yours with `belljar job ls`")
 }
 
