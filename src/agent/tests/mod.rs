@@ -14,10 +14,9 @@ use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
 };
 use crate::protocol::event::ToolOutcome;
+use crate::protocol::exit_codes;
 use crate::protocol::frames::ToolFailure;
-use crate::protocol::result::{
-    ExceptionView, ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated,
-};
+use crate::protocol::result::{ExceptionView, ExecutionResult, Reason, Status};
 
 fn tool(name: &str, properties: Value, required: &[&str]) -> ModelTool {
     ModelTool {
@@ -131,21 +130,13 @@ fn reply(machine: &mut AskMachine, reply: ChatReply) -> Vec<Effect> {
 }
 
 fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
-    let failed = exception.is_some();
+    let (status, reason) = match exception {
+        Some(_) => (Status::Failure, Reason::Exception),
+        None => (Status::Success, Reason::Ok),
+    };
     Box::new(ExecutionResult {
-        cell: 1,
-        mode: Mode::Main,
-        status: if failed { Status::Failure } else { Status::Success },
-        reason: if failed { Reason::Exception } else { Reason::Ok },
-        exit_code: Some(0),
         code: "print(amount)".into(),
-        timeout_s: 30.0,
         stdout: stdout.into(),
-        stderr: String::new(),
-        output: Vec::new(),
-        result: None,
-        displays: Vec::new(),
-        artifacts: Vec::new(),
         exception: exception.map(|text| ExceptionView {
             type_name: text.split(':').next().unwrap().into(),
             value: String::new(),
@@ -153,16 +144,7 @@ fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
             traceback: text.into(),
         }),
         duration_ms: 1.0,
-        truncated: Truncated::default(),
-        state: StateReport {
-            kind: StateKind::Kept,
-            restored_to: None,
-            unprotected: false,
-            as_before: None,
-            maybe_assigned: Vec::new(),
-            completed_tool_calls: Vec::new(),
-            note: None,
-        },
+        ..exit_codes::tests::result(status, reason, Some(0))
     })
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::protocol::ask::Decision;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
-use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated};
+use crate::protocol::exit_codes;
+use crate::protocol::result::{Mode, Reason, StateKind, Status};
 
 fn event(seq: u64, body: EventBody) -> Event {
     Event { seq, at: format!("t{seq}"), body }
@@ -79,35 +80,9 @@ fn past(bodies: &[EventBody]) -> Restored {
 }
 
 fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
-    EventBody::CellFinished {
-        result: Box::new(ExecutionResult {
-            cell,
-            mode: Mode::Main,
-            status,
-            reason: Reason::Ok,
-            exit_code: Some(0),
-            code: String::new(),
-            timeout_s: 2.0,
-            stdout: String::new(),
-            stderr: String::new(),
-            output: Vec::new(),
-            result: None,
-            displays: Vec::new(),
-            artifacts: Vec::new(),
-            exception: None,
-            duration_ms: 0.0,
-            truncated: Truncated::default(),
-            state: StateReport {
-                kind,
-                restored_to: None,
-                unprotected: false,
-                as_before: None,
-                maybe_assigned: Vec::new(),
-                completed_tool_calls: Vec::new(),
-                note: None,
-            },
-        }),
-    }
+    let mut result = Box::new(exit_codes::tests::result(status, Reason::Ok, Some(0)));
+    (result.cell, result.state.kind) = (cell, kind);
+    EventBody::CellFinished { result }
 }
 
 #[test]
