@@ -1,4 +1,4 @@
-//! Which user a request speaks of: the caller, or somebody whom an administrator names. The effective group of
+//! Which user a request speaks of: the caller, or a user whom an administrator names. The effective group of
 //! the client process does not count: a set-gid program, or a shell that was left open, keeps a group that its user has
 //! lost.
 

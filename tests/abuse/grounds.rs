@@ -2,7 +2,7 @@
 
 use crate::support::User;
 
-/// Nobody has this account; the kernel does not mind.
+/// A user id without an account; the kernel does not mind.
 pub const ANN: User = User { uid: 61_201, gid: 61_201, group: None };
 
 /// Makes three tests of each function, in a module of its name.

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::grounds::on_every_ground;
 use crate::support::{Daemon, engine, eventually};
 
-/// Leaves a process that is nobody's child and in nobody's session, and waits.
+/// Leaves a process that has no parent and a session of its own, and waits.
 const HIDE: &str = "
 import os, time
 if os.fork() == 0:

@@ -127,7 +127,7 @@ async fn all_who_wait_for_a_cell_get_its_result() {
     kernel.lets_go_on(1);
     let result = client.result(first).await;
     assert_eq!(client.result(again.expect("the cell has not ended")).await, result);
-    // Whoever comes later reads the journal.
+    // A client that comes later reads the journal.
     let log = client.journal.log(client.id).unwrap();
     let later = within("a result", result_of(&client.session, &log, 1)).await.unwrap();
     assert_eq!(later, result);
