@@ -104,10 +104,8 @@ impl AsksState {
         let spec = self.admit(new, outer.as_deref())?;
         let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
         let log = &self.args.log;
-        let paid = log
-            .has_room(ROOM_TO_BEGIN_BYTES)
-            .and_then(|()| log.pay_for(&started))
-            .map_err(|exceeded| Problem::new(Code::QuotaExceeded, exceeded.to_string()))?;
+        log.has_room(ROOM_TO_BEGIN_BYTES)?;
+        let paid = log.pay_for(&started)?;
         let (memory, schema_memory) = (self.ask_in_memory(&started)?, self.schema_in_memory(&spec)?);
         let above = outer.and_then(|outer| outer.above);
         Ok((QueuedAsk { ask, spec, above, schema_memory }, started, paid, memory))
