@@ -198,7 +198,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn problems_of(tree: Value) -> Vec<String> {
-        problems(&serde_json::from_value(tree).unwrap())
+        check(&serde_json::from_value(tree).unwrap()).err().unwrap_or_default()
     }
 
     #[test]
