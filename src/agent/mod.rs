@@ -21,10 +21,10 @@ mod words;
 
 pub use answer::{most_schema_bytes, schema_bytes};
 pub use budget::tokens_of_text;
-pub use effects::{Effect, Input, ModelApprovals, Setup, SetupProblem};
+pub use effects::{Effect, Input, ModelApprovals, Setup};
 pub use machine::AskMachine;
 pub use report::report;
-pub use template::{TemplateProblem, fill as fill_template};
+pub use template::fill as fill_template;
 
 #[cfg(test)]
 mod tests;

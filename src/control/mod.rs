@@ -8,6 +8,7 @@ mod body;
 mod caller;
 mod connected_user;
 mod idempotency;
+#[cfg(test)]
 pub mod openapi;
 mod problems;
 mod refused_connections;
@@ -21,7 +22,6 @@ mod user_slots;
 
 pub use answer_charges::AnswerCharges;
 pub use app::App;
-pub use caller::Caller;
 pub use requests_in_progress::RequestsInProgress;
 pub use server::serve;
 pub use user_slots::UserSlots;

@@ -80,14 +80,6 @@ impl Client {
         })
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn settings(&self) -> &Model {
-        &self.model
-    }
-
     /// Asks the model. Dropping the future cancels the request.
     ///
     /// # Errors

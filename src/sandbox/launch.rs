@@ -23,7 +23,7 @@ use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::{Service, Workspace};
 
-pub use crate::sandbox::backend::{ByteStream, ConnectError, SandboxEnd};
+pub use crate::sandbox::backend::{ConnectError, SandboxEnd};
 pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
 pub use crate::sandbox::spec::SandboxRequest;

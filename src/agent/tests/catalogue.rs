@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::agent::SetupProblem;
+use crate::agent::effects::SetupProblem;
 use crate::protocol::ask::AskOutcome;
 use crate::protocol::chat::{ModelFailure, ModelFailureKind};
 
