@@ -14,7 +14,7 @@ pub const PROMPT: Duration = Duration::from_secs(30);
 pub type Reply<T> = RpcReplyPort<Result<T, Problem>>;
 
 /// Calls an actor that may refuse. The answer takes as long as the work does.
-pub async fn ask<M: ractor::Message, T: Send + 'static>(
+pub async fn try_call<M: ractor::Message, T: Send + 'static>(
     actor: &ActorRef<M>,
     message: impl FnOnce(Reply<T>) -> M,
 ) -> Result<T, Problem> {

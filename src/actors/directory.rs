@@ -104,11 +104,11 @@ impl Directory {
         self.0.read().contains_key(&id)
     }
 
-    /// Finds a session of `peer` by its name or id. With `of_all`, an id also finds a session of another user.
+    /// Finds a session of `owner` by its name or id. With `of_all`, an id also finds a session of another user.
     #[must_use]
-    pub fn find(&self, peer: Principal, key: &str, of_all: bool) -> Option<ListedSession> {
+    pub fn find(&self, owner: Principal, key: &str, of_all: bool) -> Option<ListedSession> {
         let is_meant = |id: &SessionId, listed: &ListedSession| {
-            let is_own = listed.owner == peer || !security_controls::holds("sessions_have_an_owner");
+            let is_own = listed.owner == owner || !security_controls::holds("sessions_have_an_owner");
             is_own && listed.name.as_str() == key || (is_own || of_all) && id.to_string() == key
         };
         let sessions = self.0.read();
@@ -118,11 +118,11 @@ impl Directory {
 
     /// The sessions of one user, or of all; without those that serve jobs.
     #[must_use]
-    pub fn list(&self, peer: Option<Principal>) -> Vec<ListedSession> {
+    pub fn list(&self, owner: Option<Principal>) -> Vec<ListedSession> {
         let sessions = self.0.read();
         let meant = sessions
             .values()
-            .filter(|listed| listed.is_seen() && peer.is_none_or(|peer| peer == listed.owner));
+            .filter(|listed| listed.is_seen() && owner.is_none_or(|owner| owner == listed.owner));
         meant.cloned().collect()
     }
 }

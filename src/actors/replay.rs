@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::actors::calls::ask;
+use crate::actors::calls::try_call;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
 use crate::protocol::api::ReplayReport;
+use crate::protocol::clock::Moment;
 use crate::protocol::event::Event;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
@@ -18,18 +19,19 @@ use crate::store::{EventLog, Overdraft};
 
 /// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
-    ask(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
+    try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
     let mut under_way = UnderWay { session, finished: false };
-    let take = |fold: &mut Fold, event: Event| {
-        let _ = fold.take(&event);
+    let now = Moment::now();
+    let take = move |fold: &mut Fold, event: Event| {
+        let _ = fold.take(&event, now);
         Ok(())
     };
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
-    let past = fold.end(&BTreeMap::new());
+    let past = fold.end(&BTreeMap::new(), now);
     let mut replay = Replay::of(&past);
     let cells = Some(replay.to_run().to_vec());
-    ask(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
+    try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
     while let Some(cell) = replay.next_cell() {
         // Records are loaded one by one, so that each is in memory only while its cell runs.
         let Some(span) = past.spans.get(&cell).copied() else { continue };
@@ -43,7 +45,7 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
             rules: was.ask.map(|ask| past.rules_of(ask)),
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
-        let ticket = ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+        let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
             return Ok(replay.report());
         }

@@ -43,7 +43,7 @@ impl Ticket {
 impl OwnSession {
     /// Runs a cell for a part of the session, and gives its result.
     pub async fn run(&self, request: CellRequest) -> Result<Arc<ExecutionResult>, Problem> {
-        let ticket = self.ask(|reply_to| SessionMsg::Run { request, reply_to }).await?;
+        let ticket = self.try_call(|reply_to| SessionMsg::Run { request, reply_to }).await?;
         ticket.result(self.any_generation()).await
     }
 }

@@ -28,7 +28,7 @@ impl Conversation {
     }
 
     /// Adds the text of the ask, which is never cut.
-    pub fn ask(&mut self, text: String) {
+    pub fn push_ask_text(&mut self, text: String) {
         self.anchor = self.messages.len();
         self.messages.push(Message::new(Role::User, text));
     }

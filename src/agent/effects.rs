@@ -109,7 +109,7 @@ impl Input {
 }
 
 /// What has to be done. `AskModel`, `RunCell`, `CallTool` and `AskPerson` need an answer; until it comes,
-/// [`super::Machine::outstanding`] lists them.
+/// [`super::AskMachine::outstanding`] lists them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Effect {

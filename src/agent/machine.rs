@@ -2,7 +2,7 @@
 //!
 //! The machine is deterministic: the same spec, setup, history and inputs give the same effects. So an actor
 //! that journals inputs can feed them again after a restart of the daemon, drop the effects, and carry on
-//! with those that [`Machine::outstanding`] lists.
+//! with those that [`AskMachine::outstanding`] lists.
 
 mod answers;
 
@@ -27,7 +27,7 @@ use crate::schema::Checker;
 const NOTE_CHARS: usize = 400;
 const NAME_CHARS: usize = 64;
 
-pub struct Machine {
+pub struct AskMachine {
     spec: AskSpec,
     setup: Setup,
     words: Words,
@@ -58,8 +58,8 @@ enum Phase {
     Ended,
 }
 
-impl Machine {
-    /// `history` is the result of [`Machine::into_history`] of the previous ask, or empty.
+impl AskMachine {
+    /// `history` is the result of [`AskMachine::into_history`] of the previous ask, or empty.
     pub fn new(spec: AskSpec, setup: Setup, history: Vec<Message>) -> Self {
         let words = Words(spec.language);
         let scene = DialectContext { spec: &spec, setup: &setup, words };
@@ -187,7 +187,7 @@ impl Machine {
             return self.finish(AskOutcome::Malformed, None, Some(problem.to_string()));
         }
         let mut effects = noted(self.conversation.repair());
-        self.conversation.ask(self.spec.text.clone());
+        self.conversation.push_ask_text(self.spec.text.clone());
         effects.extend(self.ask_model());
         effects
     }

@@ -1,6 +1,6 @@
 //! The logic between a model and a session. Pure: no I/O, no clock, no randomness, no actors.
 //!
-//! [`Machine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies, `turn`
+//! [`AskMachine`] leads one ask: inputs in, effects out. A dialect renders requests and reads replies, `turn`
 //! keeps the calls of one reply, `conversation` the messages, valid (`history`) and small enough (`budget`).
 
 mod answer;
@@ -21,10 +21,10 @@ mod words;
 
 pub use answer::{most_schema_bytes, schema_bytes};
 pub use budget::tokens_of_text;
-pub use effects::{Effect, Input, ModelApprovals, Setup, SetupProblem};
-pub use machine::Machine;
+pub use effects::{Effect, Input, ModelApprovals, Setup};
+pub use machine::AskMachine;
 pub use report::report;
-pub use template::{TemplateProblem, fill as fill_template};
+pub use template::fill as fill_template;
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,15 @@
 //! The bridge to a kernel: a websocket over any byte stream, on which the daemon is the client, and the task that owns
 //! the connection. Where the byte stream comes from is a matter of the backend that holds the sandbox.
 
-mod calls;
 mod connection;
 mod handshake;
 mod meter;
+mod open_calls;
 
-pub use calls::{Calls, Refusal};
 pub use connection::{Closed, Delivery, FrameGuard, Incoming, Link, SendError, Sink};
 pub use handshake::{Hello, connect};
 pub use meter::Metered;
+pub use open_calls::{OpenCalls, Refusal};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {

@@ -22,11 +22,8 @@ mod settings;
 mod units;
 
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
-pub use layer::{ConfigProblem, Source};
 pub use load::{ConfigError, Loaded, SourcedValue, load, load_text};
-pub use paths::{Paths, PathsError, Serving, has_user_manager, is_system};
+pub use paths::{Paths, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};
-pub use settings::{
-    Admin, Api, Cells, Daemon, LogLevel, MIN_MEMORY_BYTES, Pull, Sandbox, Sessions, Settings,
-};
-pub use units::{UnitError, parse_duration, parse_size, show_size};
+pub use settings::{MIN_MEMORY_BYTES, Pull, Sandbox, Settings};
+pub use units::{parse_duration, parse_size, show_size};

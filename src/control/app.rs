@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio_util::sync::CancellationToken;
 
-use super::identity::Identities;
-use super::key_accounts::KeyAccounts;
-use super::peer::{Peer, UserSlots};
+use super::answer_charges::AnswerCharges;
+use super::caller::Caller;
 use super::problems::ApiResult;
 use super::requests_in_progress::RequestsInProgress;
 use super::sse::{self, Until};
+use super::user_lookup::UserLookup;
+use super::user_slots::UserSlots;
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
@@ -40,25 +41,25 @@ pub struct App {
     pub remove_all: Arc<AtomicBool>,
     pub journal: Journal,
     pub in_work: RequestsInProgress,
-    pub key_accounts: KeyAccounts,
+    pub answer_charges: AnswerCharges,
     pub uploads: UserSlots,
     pub models: Models,
     /// The tools of every session.
     pub tools: Arc<Registry>,
     pub ledger: Ledger,
-    pub identities: Identities,
+    pub users: UserLookup,
 }
 
 impl App {
     /// Streams events of a session to the caller.
     pub(super) fn stream(
         &self,
-        peer: &Peer,
+        caller: &Caller,
         log: Arc<EventLog>,
         after: Seq,
         until: Until,
     ) -> ApiResult<Response> {
-        let (shutdown, pool) = (self.shutdown.clone(), self.ledger.memory(peer.principal));
+        let (shutdown, pool) = (self.shutdown.clone(), self.ledger.memory(caller.principal));
         Ok(sse::respond(log, after, until, shutdown, pool, None)?)
     }
 }

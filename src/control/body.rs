@@ -15,8 +15,9 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::app::App;
-use super::peer::{Connection, Peer, UserSlot};
+use super::caller::Caller;
 use super::problems::{ApiResult, RefusedRequest};
+use super::user_slots::{Connection, UserSlot};
 use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::principal::Principal;
@@ -49,10 +50,10 @@ impl<T: DeserializeOwned> FromRequest<App> for JsonBody<T> {
         let limit = security_controls::setting("body_size_limit", app.settings.api.body);
         let limit = limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX);
         let (mut parts, body) = request.into_parts();
-        let peer = Peer::from_request_parts(&mut parts, app).await?;
+        let caller = Caller::from_request_parts(&mut parts, app).await?;
         let charge = parts.extensions.get::<ReadBefore>().and_then(ReadBefore::take);
         let charge =
-            charge.unwrap_or_else(|| app.ledger.memory(peer.principal).open(MemoryPurpose::Requests));
+            charge.unwrap_or_else(|| app.ledger.memory(caller.principal).open(MemoryPurpose::Requests));
         let (bytes, mut charge) = read(body, limit, charge).await?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             Problem::new(Code::BadRequest, format!("the body is not UTF-8: {error}"))
@@ -116,7 +117,7 @@ pub fn charged(pool: &Pool, bytes: bytes::Bytes) -> Result<Body, Problem> {
 /// A middleware for all routes: charges a large answer until the client has read it. Streams have charges of their own.
 pub async fn charge_answer(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     request: Request,
     next: Next,
 ) -> ApiResult<Response> {
@@ -128,7 +129,7 @@ pub async fn charge_answer(
     let (parts, body) = response.into_parts();
     let unread = |error: axum::Error| Problem::new(Code::Internal, error.to_string());
     let bytes = body.collect().await.map_err(unread)?.to_bytes();
-    Ok(Response::from_parts(parts, charged(&app.ledger.memory(peer.principal), bytes)?))
+    Ok(Response::from_parts(parts, charged(&app.ledger.memory(caller.principal), bytes)?))
 }
 
 /// Bytes whose charge is released when the last reference to them is dropped.

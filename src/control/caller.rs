@@ -1,111 +1,116 @@
-//! The caller at the other end of a connection: the kernel reports the user id once; the name and groups are looked up
-//! for each request and for as long as an answer is being sent.
+//! The caller of a request and what the request does: the kernel reports the user id of each connection; a message
+//! cannot claim it.
 
-use parking_lot::Mutex;
-use std::sync::Arc;
+use axum::extract::{FromRequestParts, MatchedPath};
+use axum::http::Method;
+use axum::http::request::Parts;
 
 use super::app::App;
-use super::peer::Peer;
+use super::problems::RefusedRequest;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::user_database::{REMEMBERED, UserInfo};
-use crate::security_controls;
 
-pub(super) struct Caller {
-    app: App,
+/// Characters of the path that are kept in the record.
+const ACT_CHARS: usize = 200;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
     pub principal: Principal,
-    /// The result of the last lookup.
-    last: Mutex<Option<(Arc<UserInfo>, Peer)>>,
+    /// Whether the caller may see and act on everything: root and the members of the administrators' group.
+    pub admin: bool,
+    /// The request, as it is recorded in the events of another user's session.
+    pub act: String,
+    /// Whether the request neither runs nor changes anything that may run.
+    pub looks_or_stops: bool,
 }
 
 impl Caller {
-    pub fn new(app: App, principal: Principal) -> Self {
-        Self { app, principal, last: Mutex::default() }
+    /// A caller who has not asked for anything yet.
+    pub fn new(principal: Principal, admin: bool) -> Self {
+        Self { principal, admin, act: String::new(), looks_or_stops: false }
     }
 
-    fn last(&self) -> Option<(Arc<UserInfo>, Peer)> {
-        self.last.lock().clone()
+    /// Whether the caller may see what `owner` has, and act on it.
+    pub fn reaches(&self, owner: Principal) -> bool {
+        self.admin || self.principal == owner
     }
 
-    /// Looks up the caller, applies the user's limits and determines whether the caller is an administrator.
-    pub async fn peer(&self) -> Result<Peer, Problem> {
-        let last = self.last();
-        if let Some((_, peer)) = &last
-            && !security_controls::holds("administrators_are_looked_up_again")
-        {
-            return Ok(peer.clone());
+    pub fn require_admin(&self, group: &str, what: &str) -> Result<(), Problem> {
+        if self.admin {
+            return Ok(());
         }
-        let who = self.app.identities.of(self.principal).await?;
-        if let Some((known, peer)) = last
-            && Arc::ptr_eq(&known, &who)
-        {
-            return Ok(peer);
+        Err(Problem::new(Code::Forbidden, format!("only administrators may {what}"))
+            .hint(format!("they are root and the members of the group `{group}`")))
+    }
+}
+
+/// Whether a request neither runs nor changes anything that may run, judged by its route. The programs of tools run as
+/// the owner of the session, so a caller who runs code in a session of root acts as root, and an administrator need not
+/// be root.
+fn looks_or_stops(method: &Method, route: &str) -> bool {
+    let below = route.strip_prefix("/v1/sessions/{session}");
+    match (method, below) {
+        (&Method::GET, _) => true,
+        (&Method::DELETE, Some(below)) => below.is_empty(),
+        (&Method::POST, Some(below)) => {
+            matches!(below, "/interrupt" | "/reset" | "/undo" | "/freeze" | "/thaw" | "/asks/{ask}/cancel")
         }
-        let peer = recognise(&self.app, self.principal, &who)?;
-        *self.last.lock() = Some((who, peer.clone()));
-        Ok(peer)
+        _ => false,
     }
+}
 
-    /// Waits until the caller stops being an administrator, so that streams which were started with these rights can be
-    /// ended.
-    pub async fn until_demoted(&self) {
-        loop {
-            tokio::time::sleep(REMEMBERED).await;
-            let was_admin = self.last().is_some_and(|(_, peer)| peer.admin);
-            if was_admin && !self.peer().await.is_ok_and(|peer| peer.admin) {
-                return;
-            }
+/// The record of a request by an administrator. Both ends of a long path are kept, so that nothing can be hidden behind
+/// a long prefix.
+fn act(method: &Method, path: &str) -> String {
+    let chars: Vec<char> = path.chars().collect();
+    if chars.len() <= ACT_CHARS {
+        return format!("{method} {path}");
+    }
+    let (head, tail) = (&chars[..ACT_CHARS / 2], &chars[chars.len() - ACT_CHARS / 2..]);
+    format!("{method} {}…{}", String::from_iter(head), String::from_iter(tail))
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = RefusedRequest;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Problem::new(Code::Internal, "a connection without a caller"))?;
+        let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let looks_or_stops = looks_or_stops(&parts.method, route);
+        Ok(Self { act: act(&parts.method, parts.uri.path()), looks_or_stops, ..caller })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_runs_nothing_is_looking_or_stopping() {
+        let below = |method: Method, below: &str| {
+            looks_or_stops(&method, &format!("/v1/sessions/{{session}}{below}"))
+        };
+        for stops in ["/interrupt", "/reset", "/undo", "/freeze", "/thaw", "/asks/{ask}/cancel"] {
+            assert!(below(Method::POST, stops), "{stops}");
         }
+        assert!(below(Method::GET, "/events") && below(Method::DELETE, ""));
+        for runs in ["/cells", "/eval", "/asks", "/replay", "/tools", "/tool-calls/{call}", ""] {
+            assert!(!below(Method::POST, runs), "{runs}");
+        }
+        for method in [Method::PUT, Method::DELETE] {
+            assert!(!below(method, "/files/{*path}"));
+        }
+        assert!(!looks_or_stops(&Method::POST, "/v1/approvals/{id}"));
+        assert!(!looks_or_stops(&Method::DELETE, ""), "what no route serves");
     }
-}
 
-fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Peer, Problem> {
-    if app.launcher.service.system && !principal.is_root() {
-        is_a_user(app, principal, who)?;
-        is_the_same_account(app, principal, who)?;
+    #[test]
+    fn the_end_of_a_long_path_is_noted_too() {
+        assert_eq!(act(&Method::GET, "/v1/sessions/a"), "GET /v1/sessions/a");
+        let long = format!("/v1/sessions/{}/files/keep.txt", "é".repeat(500));
+        let noted = act(&Method::DELETE, &long);
+        assert!(noted.ends_with("/files/keep.txt") && noted.starts_with("DELETE /v1/sessions/é"), "{noted}");
+        assert!(noted.chars().count() <= ACT_CHARS + "DELETE …".len(), "{noted}");
     }
-    app.ledger.set_limits(principal, app.settings.quota.of(principal, who.name.as_deref(), &who.groups));
-    let admin = !security_controls::holds("administrators_are_few")
-        || principal.is_root()
-        || who.groups.contains(&app.settings.admin.group);
-    Ok(Peer::new(principal, admin))
-}
-
-/// Refuses ids that a user or a guest can assume at will, because each of them would have a quota of its own.
-fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
-    if !security_controls::holds("lent_ids_are_no_users") {
-        return Ok(());
-    }
-    if let Some(owner) = &who.subordinate_to {
-        let what = format!("user id {principal} is one of those that `/etc/subuid` lends to `{owner}`");
-        return Err(
-            Problem::new(Code::Forbidden, what).hint("connect as that user, outside of its namespace")
-        );
-    }
-    let sandbox = &app.settings.sandbox;
-    if (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count)).contains(&principal.uid()) {
-        let what = format!("user id {principal} is one of those that guests run as");
-        return Err(Problem::new(Code::Forbidden, what).hint("connect as an ordinary user"));
-    }
-    Ok(())
-}
-
-/// Refuses a user id that was given to another account while sessions or jobs of the previous account remain.
-fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
-    if !security_controls::holds("reused_ids_inherit_nothing") {
-        return Ok(());
-    }
-    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref())
-        && has_something(app, principal)?
-    {
-        return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
-    }
-    app.launcher.accounts.note(principal, who.name.as_deref())
-}
-
-/// Whether the user has open sessions or kept jobs.
-fn has_something(app: &App, principal: Principal) -> Result<bool, Problem> {
-    let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
-    let jobs = app.journal.jobs(Some(principal), 1).map_err(|_| unknown())?;
-    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty())
 }

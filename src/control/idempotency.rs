@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::app::App;
 use super::body::{self, ReadBefore};
-use super::peer::Peer;
+use super::caller::Caller;
 use super::problems::{ApiResult, RefusedRequest};
 use super::requests_in_progress::{Entry, WorkGuard};
 use super::routes::{cells, sessions};
@@ -48,18 +48,23 @@ pub struct NewTarget {
 const FREED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A middleware for all routes. It does nothing for requests without the header.
-pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Next) -> ApiResult<Response> {
+pub async fn once(
+    State(app): State<App>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> ApiResult<Response> {
     let Some(key) = key_of(&request)? else { return Ok(next.run(request).await) };
     let (parts, body) = request.into_parts();
     let limit = usize::try_from(app.settings.api.body).unwrap_or(usize::MAX);
-    let charge = app.ledger.memory(peer.principal).open(MemoryPurpose::Requests);
+    let charge = app.ledger.memory(caller.principal).open(MemoryPurpose::Requests);
     let (bytes, charge) = body::read(body, limit, charge).await?;
     // An answer that was given to an administrator is not given again to a user who is none any more.
     let method =
-        if peer.admin { format!("{} by an administrator", parts.method) } else { parts.method.to_string() };
+        if caller.admin { format!("{} by an administrator", parts.method) } else { parts.method.to_string() };
     let hash = hash(&method, &parts.uri.to_string(), &bytes);
     let work = loop {
-        match app.in_work.enter(peer.principal, &key, &hash) {
+        match app.in_work.enter(caller.principal, &key, &hash) {
             Entry::First(work) => break work,
             // The loop ends when the sender is dropped; then there is an answer, or the key is free again.
             Entry::Repetition(mut first) => while first.changed().await.is_ok() {},
@@ -72,35 +77,35 @@ pub async fn once(State(app): State<App>, peer: Peer, request: Request, next: Ne
             }
         }
     };
-    app.key_accounts.charge(peer.principal, KEY_BYTES).await?;
-    let claim = app.journal.claim(peer.principal, &key, &hash).await;
+    app.answer_charges.charge(caller.principal, KEY_BYTES).await?;
+    let claim = app.journal.claim(caller.principal, &key, &hash).await;
     if !matches!(claim, Ok(Claim::New)) {
-        app.key_accounts.refund(peer.principal, KEY_BYTES);
+        app.answer_charges.refund(caller.principal, KEY_BYTES);
     }
     match claim? {
         Claim::Conflict => return Err(conflict(&key).into()),
         Claim::Known { answer: Some(answer), .. } => return Ok(again(answer)),
         Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
-            if let Some(answer) = made_before(&app, &peer, target).await? {
+            if let Some(answer) = made_before(&app, &caller, target).await? {
                 return Ok(answer);
             }
         }
         // A key gets its target together with its cell, so without a target there is no cell and the request runs now.
         Claim::Known { answer: None, target: None } if cells::is_path(parts.uri.path()) => {}
-        Claim::Known { answer: None, target } => return resume(&app, peer, target).await,
+        Claim::Known { answer: None, target } => return resume(&app, caller, target).await,
         Claim::New => {}
     }
     let mut request = Request::from_parts(parts, Body::from(bytes));
     request.extensions_mut().insert(Key(key.clone()));
     request.extensions_mut().insert(ReadBefore::new(charge));
     // The work goes on if the client disconnects, and its answer is kept for a repetition.
-    let done = tokio::spawn(act(app, peer, key, request, next, work));
+    let done = tokio::spawn(act(app, caller, key, request, next, work));
     done.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))?
 }
 
 async fn act(
     app: App,
-    peer: Peer,
+    caller: Caller,
     key: String,
     request: Request,
     next: Next,
@@ -122,12 +127,12 @@ async fn act(
         .to_bytes();
     if parts.status.is_success() {
         let found_in_events = is_cell && bytes.len() > CELL_ANSWER_BYTES;
-        if found_in_events || app.key_accounts.charge(peer.principal, bytes.len() as u64).await.is_err() {
+        if found_in_events || app.answer_charges.charge(caller.principal, bytes.len() as u64).await.is_err() {
             drop(work);
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
         let answer: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        app.journal.answer(peer.principal, &key, parts.status.as_u16(), &answer, None).await?;
+        app.journal.answer(caller.principal, &key, parts.status.as_u16(), &answer, None).await?;
         drop(work);
     } else {
         // Nothing was done, so the key becomes free for another try. A full disk may delay its release, and the client
@@ -137,10 +142,10 @@ async fn act(
         let freeing = tokio::spawn(async move {
             let freed = async {
                 if unwritten {
-                    app.journal.aim(peer.principal, &key, None).await?;
+                    app.journal.aim(caller.principal, &key, None).await?;
                 }
-                app.journal.release(peer.principal, &key).await?;
-                app.key_accounts.refund(peer.principal, KEY_BYTES);
+                app.journal.release(caller.principal, &key).await?;
+                app.answer_charges.refund(caller.principal, KEY_BYTES);
                 Ok::<(), JournalError>(())
             };
             if let Err(error) = freed.await {
@@ -181,12 +186,12 @@ fn again(answer: Answered) -> Response {
 }
 
 /// Answers a repetition of a request whose answer was not kept, from the target that it was about to create.
-async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Response> {
+async fn resume(app: &App, caller: Caller, target: Option<Value>) -> ApiResult<Response> {
     let target = target.and_then(|target| serde_json::from_value::<CellTarget>(target).ok());
     if let Some(CellTarget { session, cell, result, events_after }) = target {
-        let session = app.session(&peer, &session).await?;
+        let session = app.session(&caller, &session).await?;
         if let Some(after) = events_after {
-            return cells::events_of(app, &peer, &session, (after, cell)).await;
+            return cells::events_of(app, &caller, &session, (after, cell)).await;
         }
         if result {
             return Ok(axum::Json(&*cells::result_of(&session, cell).await?).into_response());
@@ -205,13 +210,13 @@ async fn resume(app: &App, peer: Peer, target: Option<Value>) -> ApiResult<Respo
 
 /// The session that the first request created. `None` if there is none: a session that was never ready did not survive
 /// the daemon's death, one that was removed is gone, and a request without a target was never begun.
-async fn made_before(app: &App, peer: &Peer, target: Option<Value>) -> ApiResult<Option<Response>> {
+async fn made_before(app: &App, caller: &Caller, target: Option<Value>) -> ApiResult<Option<Response>> {
     let target = target.and_then(|target| serde_json::from_value::<NewTarget>(target).ok());
     let Some(NewTarget { new_session: id }) = target else { return Ok(None) };
     if !app.journal.was_ready(id)? || !app.journal.is_living(id)? {
         return Ok(None);
     }
-    let view = sessions::view_of(&app.session(peer, &id.to_string()).await?).await?;
+    let view = sessions::view_of(&app.session(caller, &id.to_string()).await?).await?;
     Ok(Some((StatusCode::CREATED, axum::Json(view)).into_response()))
 }
 

@@ -2,14 +2,14 @@
 //! messages for the actors and their answers into HTTP, and has no knowledge of containers.
 
 mod access;
+mod answer_charges;
 mod app;
 mod body;
 mod caller;
+mod connected_user;
 mod idempotency;
-pub mod identity;
-mod key_accounts;
+#[cfg(test)]
 pub mod openapi;
-mod peer;
 mod problems;
 mod refused_connections;
 mod requests_in_progress;
@@ -17,10 +17,11 @@ mod routes;
 mod server;
 mod sse;
 mod unread_bodies;
+pub mod user_lookup;
+mod user_slots;
 
+pub use answer_charges::AnswerCharges;
 pub use app::App;
-pub use key_accounts::KeyAccounts;
-pub use peer::Peer;
-pub use peer::UserSlots;
 pub use requests_in_progress::RequestsInProgress;
 pub use server::serve;
+pub use user_slots::UserSlots;

@@ -1,5 +1,5 @@
 //! The accept loop. It replaces `axum::serve`, which does not install the timer that a header timeout needs, and it
-//! attaches the credentials of the peer to each connection.
+//! attaches the credentials of the caller to each connection.
 
 use axum::Router;
 use axum::response::IntoResponse;
@@ -14,10 +14,10 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use super::app::App;
-use super::caller::Caller;
-use super::peer::{Connection, UserSlot, UserSlots};
+use super::connected_user::ConnectedUser;
 use super::problems::RefusedRequest;
 use super::refused_connections::RefusedConnections;
+use super::user_slots::{Connection, UserSlot, UserSlots};
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
 use crate::security_controls;
@@ -50,7 +50,7 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
             }
         };
         let (principal, slot) = match let_in(&stream, only, &connections) {
-            Ok(peer) => peer,
+            Ok(caller) => caller,
             Err(why) => {
                 if let Some(count) = hang_ups.add(Instant::now()) {
                     tracing::warn!(count, last = why, "connections were hung up on");
@@ -58,13 +58,13 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
                 continue;
             }
         };
-        let (caller, router, shutdown) =
-            (Caller::new(app.clone(), principal), router.clone(), shutdown.clone());
+        let (user, router, shutdown) =
+            (ConnectedUser::new(app.clone(), principal), router.clone(), shutdown.clone());
         tasks.spawn(async move {
             // The user is looked up before the first request is read, so that a client which closes its sending half
             // early still gets an immediate answer. If the lookup fails, each request is refused.
-            let _ = caller.peer().await;
-            serve_connection(stream, router, Arc::new(caller), Connection(Arc::new(slot)), shutdown).await;
+            let _ = user.caller().await;
+            serve_connection(stream, router, Arc::new(user), Connection(Arc::new(slot)), shutdown).await;
         });
     }
     drop(listener);
@@ -81,31 +81,31 @@ fn let_in(
     slots: &UserSlots,
 ) -> Result<(Principal, UserSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
-    let caller = Principal::new(credentials.uid());
+    let user = Principal::new(credentials.uid());
     if security_controls::holds("one_user_is_served")
-        && only.is_some_and(|own| caller != own && !caller.is_root())
+        && only.is_some_and(|own| user != own && !user.is_root())
     {
-        return Err(format!("user {caller} is not the one who is served"));
+        return Err(format!("user {user} is not the one who is served"));
     }
-    let slot = slots.take(caller).ok_or_else(|| format!("user {caller} has too many"))?;
-    Ok((caller, slot))
+    let slot = slots.take(user).ok_or_else(|| format!("user {user} has too many"))?;
+    Ok((user, slot))
 }
 
 async fn serve_connection(
     stream: UnixStream,
     router: Router,
-    caller: Arc<Caller>,
+    user: Arc<ConnectedUser>,
     connection: Connection,
     shutdown: CancellationToken,
 ) {
-    let uid = caller.principal.uid();
-    let called = Arc::clone(&caller);
+    let uid = user.principal.uid();
+    let called = Arc::clone(&user);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let (mut router, caller, connection) = (router.clone(), Arc::clone(&called), connection.clone());
+        let (mut router, user, connection) = (router.clone(), Arc::clone(&called), connection.clone());
         async move {
-            match caller.peer().await {
-                Ok(peer) => {
-                    request.extensions_mut().insert(peer);
+            match user.caller().await {
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller);
                     request.extensions_mut().insert(connection);
                     router.call(request.map(axum::body::Body::new)).await
                 }
@@ -121,8 +121,8 @@ async fn serve_connection(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = caller.until_demoted() => {
-            tracing::info!(uid, "hung up on somebody who is no administrator any more");
+        () = user.until_demoted() => {
+            tracing::info!(uid, "hung up on a user who is no administrator any more");
             return;
         }
         () = shutdown.cancelled() => {

@@ -107,8 +107,8 @@ impl Lock {
         Ok(Self { file, path, pid_file })
     }
 
-    /// Returns when the home has been removed or replaced. Then nothing that the daemon writes is where anybody finds
-    /// it, and the lock keeps no other daemon out.
+    /// Returns when the home has been removed or replaced. Then no client and no later daemon finds what this
+    /// one writes, and the lock keeps no other daemon out.
     pub async fn lost(&self) {
         while self.is_in_place() {
             tokio::time::sleep(HOME_LOOK).await;

@@ -20,7 +20,7 @@ use crate::actors::restarting_actor::RestartingActor;
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Paths, Serving};
-use crate::control::identity::Identities;
+use crate::control::user_lookup::UserLookup;
 use crate::control::{self, App};
 use crate::panics::spawn_restarting;
 use crate::protocol::exit_codes;
@@ -142,12 +142,12 @@ async fn serve(
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
-    let (identities, directory) = (Identities::default(), Directory::default());
+    let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
     let of_jobs = journal.open_jobs().map_err(unreadable)?.into_iter().map(|record| record.view.owner);
     let living = journal.sessions().map_err(unreadable)?;
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
-    limit(&ledger, &identities, &launcher, owners).await?;
+    limit(&ledger, &users, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     let pool = Pool::default();
     let args = SupervisorArgs {
@@ -199,14 +199,14 @@ async fn serve(
         shutdown: shutdown.clone(),
         stop: stop.clone(),
         remove_all: Arc::clone(&remove_all),
-        key_accounts: control::KeyAccounts::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
+        answer_charges: control::AnswerCharges::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
         in_work: control::RequestsInProgress::default(),
         uploads: control::UserSlots::of_uploads(),
         models,
         tools,
         ledger,
-        identities,
+        users,
     };
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
@@ -296,12 +296,12 @@ impl Signals {
 /// Applies the limits of users who already have sessions or jobs, and records their accounts, before the daemon serves.
 async fn limit(
     ledger: &Ledger,
-    identities: &Identities,
+    users: &UserLookup,
     launcher: &Launcher,
     owners: BTreeSet<Principal>,
 ) -> Result<(), DaemonError> {
     for owner in owners {
-        let found = identities.of(owner).await;
+        let found = users.of(owner).await;
         if let Ok(who) = &found
             && launcher.service.system
             && !launcher.accounts.knows(owner)

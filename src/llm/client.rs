@@ -80,14 +80,6 @@ impl Client {
         })
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn settings(&self) -> &Model {
-        &self.model
-    }
-
     /// Asks the model. Dropping the future cancels the request.
     ///
     /// # Errors
@@ -107,7 +99,7 @@ impl Client {
             Source::Http(http) => {
                 let mut redactor = KeyRedactor { key: self.key.as_ref(), ..KeyRedactor::default() };
                 let mut without_key = |delta| redactor.through(delta).into_iter().for_each(&mut deltas);
-                let reply = self.ask(http, request, &mut without_key).await?;
+                let reply = self.attempt_until_answered(http, request, &mut without_key).await?;
                 redactor.rest().for_each(&mut deltas);
                 self.without_key(reply)
             }
@@ -127,7 +119,7 @@ impl Client {
     }
 
     /// Repeats attempts until one succeeds, none is left, or the total time is over.
-    async fn ask(
+    async fn attempt_until_answered(
         &self,
         http: &Http,
         request: &ChatRequest,

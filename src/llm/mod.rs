@@ -17,4 +17,3 @@ mod secret;
 pub use assemble::REPLY_BYTES;
 pub use client::{Client, Delta};
 pub use http::reply_bytes;
-pub use secret::Secret;

@@ -161,12 +161,6 @@ impl Charge {
         self
     }
 
-    /// Whether this charge exceeds the limit, which is allowed to one charge of each user.
-    #[must_use]
-    pub fn overdraws(&self) -> bool {
-        self.overdraws
-    }
-
     pub fn try_grow(&mut self, more: u64) -> Result<(), NoRoom> {
         let mut inner = self.pool.memory.inner.lock();
         inner.fits(self.pool.owner, more)?;
@@ -316,7 +310,7 @@ mod tests {
         let mut first = pool.open(MemoryPurpose::Frames);
         first.grow_or_overdraw(50, HASTY).await;
         first.grow_or_overdraw(50, HASTY).await;
-        assert!(first.overdraws());
+        assert!(first.overdraws);
         let mut second = pool.open(MemoryPurpose::Frames);
         let waits = tokio::time::timeout(HASTY * 5, second.grow_or_overdraw(50, HASTY)).await;
         assert!(waits.is_err(), "one is enough");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -26,10 +26,32 @@ pub fn wall_since_epoch() -> Duration {
     wall().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// RFC 3339 in UTC with milliseconds.
+/// A moment by both clocks: pure code is given one instead of reading a clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub instant: Instant,
+    pub since_epoch: Duration,
+}
+
+impl Moment {
+    pub fn now() -> Self {
+        Self { instant: Instant::now(), since_epoch: wall_since_epoch() }
+    }
+
+    /// The moment as a timestamp: RFC 3339 in UTC with milliseconds.
+    pub fn timestamp(&self) -> String {
+        rfc3339(self.since_epoch.as_secs(), self.since_epoch.subsec_millis())
+    }
+
+    /// Time since `at`, a timestamp from [`now`]; zero if it is in the future or malformed.
+    pub fn since(&self, at: &str) -> Duration {
+        since_epoch(at).map_or(Duration::ZERO, |at| self.since_epoch.saturating_sub(at))
+    }
+}
+
+/// The timestamp of this moment.
 pub fn now() -> String {
-    let since = wall_since_epoch();
-    rfc3339(since.as_secs(), since.subsec_millis())
+    Moment::now().timestamp()
 }
 
 /// Days since 1970 in UTC, for what is counted per day.
@@ -37,10 +59,9 @@ pub fn today() -> u64 {
     wall_since_epoch().as_secs() / 86_400
 }
 
-/// Time since `at`, a timestamp from [`now`]; zero if it is in the future or malformed.
+/// Time from `at` until now, as [`Moment::since`] counts it.
 pub fn since(at: &str) -> Duration {
-    let now = wall_since_epoch();
-    since_epoch(at).map_or(Duration::ZERO, |at| now.saturating_sub(at))
+    Moment::now().since(at)
 }
 
 /// Time between two timestamps from [`now`]; zero if they are in the wrong order or one is malformed.

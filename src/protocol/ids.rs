@@ -6,6 +6,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::limits::SESSION_NAME_CHARS;
+use super::text::quotable;
 
 /// Number of a cell in its session: 1, 2, 3, …
 pub type CellNumber = u64;
@@ -90,7 +91,7 @@ impl SessionName {
         if !first_ok || !rest_ok || text.len() > SESSION_NAME_CHARS {
             return Err(format!(
                 "`{}` is no session name: use 1 to {SESSION_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit",
-                text.chars().take(SESSION_NAME_CHARS).collect::<String>().escape_default()
+                quotable(text)
             ));
         }
         Ok(Self(text.to_owned()))

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A user as the daemon knows one. Today this is the user id that the kernel reports for a connection. Whoever needs the
-/// id for a system call takes it with [`Principal::uid`], at the place of that call.
+/// A user as the daemon knows one. Today this is the user id that the kernel reports for a connection. Code that
+/// needs the id for a system call takes it with [`Principal::uid`], at the place of that call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Principal(u32);

@@ -216,7 +216,7 @@ impl Ledger {
         self.inner.lock().books.used_by_all(kind)
     }
 
-    #[must_use]
+    #[cfg(test)]
     pub fn used(&self, owner: Principal, kind: Kind) -> u64 {
         self.inner.lock().books.used(owner, kind)
     }

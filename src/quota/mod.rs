@@ -11,6 +11,6 @@ mod books;
 mod ledger;
 mod refusal;
 
-pub use books::{Amounts, Books, HoldId};
-pub use ledger::{Gauge, Ledger, Permit, PermitWaiter};
-pub use refusal::{LimitOwner, Refusal, show_amount};
+pub use books::Amounts;
+pub use ledger::{Gauge, Ledger, Permit};
+pub use refusal::Refusal;

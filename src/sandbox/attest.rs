@@ -4,6 +4,8 @@ pub mod cgroup;
 pub(in crate::sandbox) mod checks;
 pub mod counters;
 pub mod facts;
+#[cfg(test)]
+pub(in crate::sandbox) mod tests;
 
 use sha2::{Digest, Sha256};
 

@@ -11,7 +11,6 @@ use crate::config::{Paths, Settings};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::accounts::Accounts;
 use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Isolation, Jails};
 use crate::sandbox::backend::{Progress, SandboxBackend};
@@ -21,9 +20,10 @@ use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::{Service, Workspace};
 
-pub use crate::sandbox::backend::{ByteStream, ConnectError, SandboxEnd};
+pub use crate::sandbox::backend::{ConnectError, SandboxEnd};
 pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
 pub use crate::sandbox::spec::SandboxRequest;
@@ -39,7 +39,7 @@ pub struct Launcher {
     pub instance: String,
     pub slots: Arc<UserSlots>,
     /// The accounts whose sessions and jobs are here.
-    pub accounts: Accounts,
+    pub accounts: UidAccounts,
     claims: Arc<Claims>,
     pub(super) health_checks: HealthChecks,
     /// Compiled kernels by image id.
@@ -70,7 +70,7 @@ impl Launcher {
             jails: jails(Isolation::Bubblewrap),
             processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
-            accounts: Accounts::load(paths.home().join("accounts")),
+            accounts: UidAccounts::load(paths.home().join("accounts")),
             service,
             settings,
             paths,

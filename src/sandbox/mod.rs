@@ -6,7 +6,6 @@
 //! run in a sandbox: the guardian, which is its first process, and Python's side. Nothing here depends on models,
 //! conversations or HTTP.
 
-pub mod accounts;
 pub mod attest;
 pub mod backend;
 pub mod choice;
@@ -23,5 +22,6 @@ mod running;
 pub mod slots;
 pub mod spec;
 pub mod subordinate;
+pub mod uid_accounts;
 pub mod user_database;
 pub mod workspace;

@@ -50,9 +50,9 @@ pub struct Bounds {
     pub idle: Duration,
 }
 
-/// The state of the machine at the time of a decision.
+/// How busy the machine is, and what its waiting sandboxes take, at the time of a decision.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Machine {
+pub struct MachineLoad {
     /// Cells run.
     pub is_busy: bool,
     /// Less memory is available than is to be left to everything else.
@@ -128,7 +128,7 @@ impl<T> Shelf<T> {
 
     /// Takes the sandbox that has waited longest of those that can serve. No other request gets it any more.
     pub fn claim(&mut self, class: &Class, now: Instant) -> Option<T> {
-        self.ask(class, now);
+        self.count_request(class, now);
         let found = self.waiting.iter().position(|(waits, _)| {
             waits == class || !security_controls::holds("waiting_sandboxes_are_of_the_class_asked_for")
         });
@@ -139,7 +139,7 @@ impl<T> Shelf<T> {
         found.map(|index| self.waiting.remove(index).1)
     }
 
-    fn ask(&mut self, class: &Class, now: Instant) {
+    fn count_request(&mut self, class: &Class, now: Instant) {
         let known = self.classes.iter().position(|asked| asked.class == *class);
         let times = known.map_or(0, |index| self.classes.remove(index).times);
         self.classes.push(RequestedClass { class: class.clone(), times: times + 1, last: now });
@@ -149,17 +149,17 @@ impl<T> Shelf<T> {
     }
 
     /// The class of the sandbox that is to be started now. There is no other until `started` is told.
-    pub fn next(&mut self, now: Instant, machine: Machine) -> Option<Class> {
+    pub fn next(&mut self, now: Instant, load: MachineLoad) -> Option<Class> {
         let pauses = self.not_before.is_some_and(|at| now < at);
-        let full = machine.held_bytes.saturating_add(machine.next_bytes) > self.bounds.memory_bytes;
-        if self.is_closed || self.starting.is_some() || pauses || full || machine.is_short {
+        let full = load.held_bytes.saturating_add(load.next_bytes) > self.bounds.memory_bytes;
+        if self.is_closed || self.starting.is_some() || pauses || full || load.is_short {
             return None;
         }
         let Some(class) = self.lacking() else {
             self.put_off = None;
             return None;
         };
-        let is_quiet = !machine.is_busy
+        let is_quiet = !load.is_busy
             && self.classes.last().is_none_or(|asked| now.saturating_duration_since(asked.last) >= QUIET);
         let since = *self.put_off.get_or_insert(now);
         if !is_quiet && now.saturating_duration_since(since) < PATIENCE {
@@ -215,13 +215,13 @@ impl<T> Shelf<T> {
     }
 
     /// Takes out what is not wanted any more: all of classes that are not asked for, and one more if memory is short.
-    pub fn remove_surplus(&mut self, now: Instant, machine: Machine) -> Vec<T> {
+    pub fn remove_surplus(&mut self, now: Instant, load: MachineLoad) -> Vec<T> {
         let idle = self.bounds.idle;
         self.classes.retain(|asked| now.saturating_duration_since(asked.last) < idle);
         let classes = std::mem::take(&mut self.classes);
         let mut surplus = self.remove_where(|class, _| !classes.iter().any(|asked| asked.class == *class));
         self.classes = classes;
-        let must_shrink = machine.is_short || machine.held_bytes > self.bounds.memory_bytes;
+        let must_shrink = load.is_short || load.held_bytes > self.bounds.memory_bytes;
         if must_shrink && surplus.is_empty() && !self.waiting.is_empty() {
             surplus.push(self.waiting.remove(0).1);
         }

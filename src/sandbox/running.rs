@@ -89,7 +89,15 @@ impl Sandbox {
 
     /// Reads the sandbox's properties back; an error names every difference from its spec.
     pub fn attest(&self, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        let receipt = self.handle.attest(&self.spec, python, probe)?;
+        let (differences, receipt) = self.handle.read_back(&self.spec, python, probe).ok_or_else(|| {
+            let what = "the isolation of the sandbox cannot be read back from the host";
+            Problem::new(Code::PolicyViolation, what)
+                .hint("the daemon has to run on the host of the sandbox and see its `/proc`")
+        })?;
+        if !differences.is_empty() && security_controls::holds("attestation") {
+            let what = format!("the sandbox is not as isolated as it has to be: {}", differences.join("; "));
+            return Err(Problem::new(Code::PolicyViolation, what).hint(self.handle.remedy(&differences)));
+        }
         Ok(Receipt { chosen: self.why.clone(), ..receipt })
     }
 
@@ -104,7 +112,8 @@ impl Sandbox {
             }
             now
         };
-        if self.handle.receipt(&self.spec, python, probe).map(carried).as_ref() == Some(before) {
+        let now = self.handle.read_back(&self.spec, python, probe);
+        if now.map(|(_, receipt)| carried(receipt)).as_ref() == Some(before) {
             return Ok(());
         }
         Err(Problem::new(Code::PolicyViolation, "the sandbox is no longer isolated as its receipt says"))

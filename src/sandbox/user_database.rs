@@ -104,7 +104,7 @@ where
                 // The question was answered with an error.
                 None if was_asked => break,
                 None if known.open_questions < QUESTIONS => {
-                    if !self.ask(key, &mut known) {
+                    if !self.start_lookup(key, &mut known) {
                         break;
                     }
                     was_asked = true;
@@ -120,8 +120,8 @@ where
         last.map(|(_, answer)| answer).ok_or(Unanswered)
     }
 
-    /// Puts the question; whether it could be put.
-    fn ask(&self, key: &K, known: &mut LookupState<K, T>) -> bool {
+    /// Looks the key up on a thread of its own; whether one could be started.
+    fn start_lookup(&self, key: &K, known: &mut LookupState<K, T>) -> bool {
         let (lookups, asked_key) = (self.clone(), key.clone());
         let thread = std::thread::Builder::new().name("user-database".into());
         let begun = thread.spawn(move || {
@@ -187,7 +187,7 @@ pub fn users() -> Users {
     USERS.clone()
 }
 
-/// Whether a group with this id has no name. Without an answer it counts as having one, because then nobody gets it.
+/// Whether a group with this id has no name. Without an answer it counts as having one, because then no guest gets it.
 pub fn is_nameless_group(gid: u32) -> bool {
     static NAMED: LazyLock<Lookups<u32, bool>> = LazyLock::new(|| {
         Lookups::new(|gid| Group::from_gid(Gid::from_raw(*gid)).map(|group| group.is_some()))
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((lookups.get(&1), lookups.get(&5)), (Ok(2), Err(Unanswered)));
     }
 
-    /// The database hangs on one key until the test ends: nobody waits for it twice, and other keys are answered.
+    /// The database hangs on one key until the test ends: no caller waits for it twice, and other keys are answered.
     #[test]
     fn a_question_that_hangs_is_asked_once_and_holds_up_nobody_else() {
         static HANGS: AtomicBool = AtomicBool::new(false);

@@ -163,21 +163,18 @@ impl Check<'_> {
 
     /// Holds each item against the schema at its place.
     fn first_items(&mut self, schemas: &Value, items: &[Value]) -> Verdict {
-        let mut fits = true;
-        for (number, (schema, item)) in list(schemas).iter().zip(items).enumerate() {
-            fits &= self.part(Part::Item(number), schema, item)?;
-            if !fits && !self.is_collecting() {
-                break;
-            }
-        }
-        Ok(fits)
+        self.each_item(list(schemas).iter().zip(items).enumerate())
     }
 
     /// Holds the items that have no schema at their place against a schema.
     fn items_after(&mut self, first: &str, keywords: &Keywords, schema: &Value, items: &[Value]) -> Verdict {
         let first = keywords.get(first).map_or(0, |schemas| list(schemas).len());
+        self.each_item(items.iter().map(|item| (schema, item)).enumerate().skip(first))
+    }
+
+    fn each_item<'v>(&mut self, items: impl Iterator<Item = (usize, (&'v Value, &'v Value))>) -> Verdict {
         let mut fits = true;
-        for (number, item) in items.iter().enumerate().skip(first) {
+        for (number, (schema, item)) in items {
             fits &= self.part(Part::Item(number), schema, item)?;
             if !fits && !self.is_collecting() {
                 break;

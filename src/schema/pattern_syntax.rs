@@ -1,6 +1,6 @@
 //! Translates patterns of JSON Schema, which are those of JavaScript (ECMA-262), for the crate `regex`. Both look alike
 //! and differ in details, so that everything but plain characters is read here and written anew; what has no
-//! counterpart is refused by name. Nobody asks what a group captured: every group is written as one that captures
+//! counterpart is refused by name. No caller asks what a group captured: every group is written as one that captures
 //! nothing, because for those that capture the crate builds one more automaton that its size limit does not count.
 
 /// The part of a pattern that matches one character.

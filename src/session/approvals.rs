@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Agent;
 use crate::protocol::ask::{Approval, AskNumber, Decision, DefaultDecision, Subject};
-use crate::protocol::clock;
+use crate::protocol::clock::Moment;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::{CellNumber, SessionId, SessionName};
 use crate::protocol::principal::Principal;
@@ -61,11 +61,11 @@ struct WaitingApproval {
 
 impl Approvals {
     /// Takes an event. Gives the approval that the event decides on.
-    pub fn take(&mut self, event: &EventBody) -> Option<Approval> {
+    pub fn take(&mut self, event: &EventBody, now: Moment) -> Option<Approval> {
         match event {
             EventBody::ApprovalWanted { approval } => {
-                let (now, age) = (Instant::now(), clock::since(&approval.asked_at));
-                let since = now.checked_sub(age).unwrap_or(now);
+                let age = now.since(&approval.asked_at);
+                let since = now.instant.checked_sub(age).unwrap_or(now.instant);
                 self.wanted += 1;
                 self.waiting
                     .insert(approval.id.clone(), WaitingApproval { approval: (**approval).clone(), since });
@@ -124,7 +124,7 @@ impl Approvals {
 
     /// The approval that a question leads to. It waits once its event is taken.
     #[must_use]
-    pub fn approval(&self, question: Question, asker: &Asker<'_>) -> Approval {
+    pub fn approval(&self, question: Question, asker: &Asker<'_>, now: Moment) -> Approval {
         let Asker { session, name, owner, agent } = asker;
         let Question { ask, cell, call, bound_by, subject } = question;
         Approval {
@@ -137,7 +137,7 @@ impl Approvals {
             cell,
             bound_by,
             subject,
-            asked_at: clock::now(),
+            asked_at: now.timestamp(),
             deadline_s: agent.approval_deadline.map(|deadline| deadline.as_secs_f64()),
             by_default: agent.approval_deadline.map(|_| agent.approval_default),
         }
@@ -181,7 +181,7 @@ impl Approvals {
         }
     }
 
-    /// The decisions on approvals for which nobody decided in time.
+    /// The decisions on approvals that no person decided on in time.
     #[must_use]
     pub fn overdue(&self, now: Instant) -> Vec<(String, Decision)> {
         let overdue = self.waiting.values().filter_map(|WaitingApproval { approval, since }| {

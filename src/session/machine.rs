@@ -51,7 +51,7 @@ struct BeginningCell {
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
-pub struct Machine<W> {
+pub struct SessionMachine<W> {
     expiry: Expiry,
     phase: Phase,
     queue: Queue<W>,
@@ -84,7 +84,7 @@ pub struct Machine<W> {
     freezes: u64,
 }
 
-impl<W> Machine<W> {
+impl<W> SessionMachine<W> {
     #[must_use]
     pub fn new(expiry: Expiry, now: Instant) -> Self {
         Self {

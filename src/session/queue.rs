@@ -14,7 +14,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
 
 /// The most copies of a session that run at once.
-const COPIES: usize = 4;
+const RUNNING_COPIES: usize = 4;
 
 /// `W` is the reply port of a list of variables.
 pub enum QueueItem<W> {
@@ -132,7 +132,7 @@ impl<W> Queue<W> {
             // possible.
             let behind_a_start = main_waits && !main_runs;
             let has_to_wait = job.is_patient() && main_runs;
-            !behind_a_start && !has_to_wait && copies < COPIES
+            !behind_a_start && !has_to_wait && copies < RUNNING_COPIES
         })
     }
 
@@ -240,7 +240,7 @@ mod tests {
         queue.take(1);
         assert_eq!(start(&mut queue), [2]);
         (3..20).for_each(|n| queue.push(cell(n, Mode::Fork, false)));
-        assert_eq!(start(&mut queue).len(), COPIES - 1);
+        assert_eq!(start(&mut queue).len(), RUNNING_COPIES - 1);
         assert_eq!(queue.foremost(), Some(5));
     }
 }

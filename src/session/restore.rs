@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::ask::AskNumber;
-use crate::protocol::clock;
+use crate::protocol::clock::Moment;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::preload::Preloaded;
@@ -102,9 +102,9 @@ pub struct ProcessDeath {
 
 impl BegunCell {
     /// How long the cell has run by now, without pauses.
-    pub fn ran(&self, frozen_since: Option<&str>) -> Duration {
-        let frozen_now = frozen_since.map_or(Duration::ZERO, clock::since);
-        clock::since(&self.at).saturating_sub(self.frozen + frozen_now)
+    pub fn ran(&self, frozen_since: Option<&str>, now: Moment) -> Duration {
+        let frozen_now = frozen_since.map_or(Duration::ZERO, |since| now.since(since));
+        now.since(&self.at).saturating_sub(self.frozen + frozen_now)
     }
 }
 

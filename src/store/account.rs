@@ -3,6 +3,8 @@
 //! The store does not know users and quotas: the caller that opens a log passes in an account. Beyond what the account
 //! allows, each session has a reserve, so that refusals, ends of cells and the session's removal can always be written.
 
+use crate::protocol::problem::{Code, Problem};
+
 /// Bytes that one session may write beyond the quota of its owner, for ends of cells, refusals and its removal. Once
 /// the reserve is used up as well, the session accepts only its removal.
 pub const SESSION_RESERVE_BYTES: u64 = 1024 * 1024;
@@ -27,6 +29,12 @@ pub trait Account: Send + Sync {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Exceeded(pub String);
+
+impl From<Exceeded> for Problem {
+    fn from(exceeded: Exceeded) -> Self {
+        Self::new(Code::QuotaExceeded, exceeded.0)
+    }
+}
 
 /// An account without a quota, for tests of this layer and for logs that are only read.
 pub(super) struct UnlimitedAccount;

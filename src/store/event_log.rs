@@ -345,11 +345,6 @@ impl EventLog {
         self.core.queue.unwritten(outcome)
     }
 
-    /// Waits until at most `at_most` events are uncommitted, or the log is abandoned.
-    pub async fn settled(&self, at_most: usize) {
-        self.until(|inner| inner.lag() <= at_most as u64).await;
-    }
-
     /// Waits until all events appended so far are committed, or the log is abandoned.
     pub async fn flushed(&self) {
         let last = self.state.inner.lock().next - 1;

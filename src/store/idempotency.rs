@@ -79,7 +79,7 @@ impl Journal {
             file.execute(query, params![owner, key, body_hash, seconds(now)])?;
             Ok(Claim::New)
         };
-        self.core.queue.ask(Durability::Full, OnRefusal::Fail, claim).await
+        self.core.queue.write(Durability::Full, OnRefusal::Fail, claim).await
     }
 
     /// Records what a claimed request is about to create, so that a repeated request finds it even if no answer is ever
@@ -87,7 +87,7 @@ impl Journal {
     pub async fn aim(&self, owner: Principal, key: &str, target: Option<&Value>) -> Result<(), JournalError> {
         let (key, target) = (key.to_owned(), target.map(Value::to_string));
         let note = move |file: &Connection, _: &Blobs| Ok(aim(file, owner, &key, target.as_deref())?);
-        self.core.queue.ask(Durability::Full, OnRefusal::Wait, note).await
+        self.core.queue.write(Durability::Full, OnRefusal::Wait, note).await
     }
 
     /// Records that a claimed request created no session. If the session exists after all, the key keeps leading to it.

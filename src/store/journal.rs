@@ -121,7 +121,7 @@ impl Journal {
                 let _ = released.recv();
                 Ok(())
             };
-            let _ = runtime.block_on(journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, work));
+            let _ = runtime.block_on(journal.core.queue.write(Durability::Normal, OnRefusal::Wait, work));
         });
         is_held.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
         release
@@ -194,7 +194,7 @@ impl Core {
         values: V,
     ) -> Result<usize, JournalError> {
         let execute = move |file: &Connection, _: &Blobs| Ok(file.execute(query, values.clone())?);
-        self.queue.ask(durability, on_refusal, execute).await
+        self.queue.write(durability, on_refusal, execute).await
     }
 
     fn close(&self) {

@@ -59,7 +59,7 @@ impl Journal {
     pub async fn create_session(&self, record: &SessionRecord) -> Result<(), JournalError> {
         let record = record.clone();
         let insert = move |file: &Connection, _: &Blobs| insert(file, &record);
-        let made = self.core.queue.ask(Durability::Full, OnRefusal::Fail, insert).await?;
+        let made = self.core.queue.write(Durability::Full, OnRefusal::Fail, insert).await?;
         if made { Ok(()) } else { Err(JournalError::NameTaken) }
     }
 
@@ -145,7 +145,7 @@ impl Journal {
             let left = free_pages()?;
             Ok(left > 0 && left < before)
         };
-        while self.core.queue.ask(Durability::Normal, OnRefusal::Wait, step).await? {}
+        while self.core.queue.write(Durability::Normal, OnRefusal::Wait, step).await? {}
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Journal {
             Ok((file.execute(&format!("DELETE FROM events WHERE {oldest}"), values)?, large))
         };
         let (deleted, large): (usize, Vec<String>) =
-            self.core.queue.ask(Durability::Normal, OnRefusal::Wait, delete).await?;
+            self.core.queue.write(Durability::Normal, OnRefusal::Wait, delete).await?;
         if !large.is_empty() {
             // Blobs are removed after the deletion is committed, and on the writer's thread, so that no event with the
             // same content is written in between.
@@ -175,7 +175,7 @@ impl Journal {
                 }
                 Ok(())
             };
-            self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
+            self.core.queue.write(Durability::Normal, OnRefusal::Wait, clean).await?;
         }
         Ok(deleted > 0)
     }
@@ -205,7 +205,7 @@ impl Journal {
                 // This runs on the writer's thread, so that no event with a new blob is written in between.
                 Ok(blobs.sweep(&names, |name| used.exists([name]))?)
             };
-            tidied.blobs += self.core.queue.ask(Durability::Normal, OnRefusal::Wait, clean).await?;
+            tidied.blobs += self.core.queue.write(Durability::Normal, OnRefusal::Wait, clean).await?;
         }
         self.give_pages_back().await?;
         Ok(tidied)

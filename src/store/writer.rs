@@ -287,7 +287,7 @@ impl Queue {
     }
 
     /// Queues a write and returns its outcome once it is committed.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn write<T: Send + 'static>(
         &self,
         durability: Durability,
         on_refusal: OnRefusal,

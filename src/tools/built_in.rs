@@ -9,6 +9,8 @@ mod plan_todo;
 mod read_variable;
 mod session_info;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -31,6 +33,11 @@ pub fn all() -> Vec<Arc<dyn Tool>> {
         Arc::new(session_info::SessionInfo),
     ]
 }
+
+/// The arguments of a tool that takes none.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NoArguments {}
 
 /// Parses arguments into the struct from which their schema was generated.
 fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, ToolFailure> {

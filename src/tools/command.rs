@@ -103,7 +103,15 @@ async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<
         ended.cancel();
         verdict
     };
-    let work = async { tokio::try_join!(read_all(stdout, most), read_tail(stderr), end) };
+    let whole = |read: &mut Vec<u8>| {
+        let too_large = || failure("too_large", format!("the program printed more than {most} bytes"));
+        if read.len() > most { Err(too_large()) } else { Ok(()) }
+    };
+    let tail = |read: &mut Vec<u8>| {
+        read.drain(..read.len().saturating_sub(STDERR_BYTES));
+        Ok(())
+    };
+    let work = async { tokio::try_join!(read_to_end(stdout, whole), read_to_end(stderr, tail), end) };
     let done = tokio::time::timeout(settings.timeout, work).await;
     kept_program.end().await;
     let (output, complaint, verdict) = done.map_err(|_| timed_out(settings.timeout))??;
@@ -215,7 +223,11 @@ impl<R: AsyncRead + Unpin> Pipe<'_, R> {
     }
 }
 
-async fn read_all(mut pipe: Pipe<'_, impl AsyncRead + Unpin>, most: usize) -> Result<Vec<u8>, ToolFailure> {
+/// Reads to the end of a pipe; `bound` refuses or shortens what has come so far.
+async fn read_to_end(
+    mut pipe: Pipe<'_, impl AsyncRead + Unpin>,
+    bound: impl Fn(&mut Vec<u8>) -> Result<(), ToolFailure>,
+) -> Result<Vec<u8>, ToolFailure> {
     let mut read = Vec::new();
     let mut buffer = vec![0; READ_BYTES];
     loop {
@@ -224,23 +236,7 @@ async fn read_all(mut pipe: Pipe<'_, impl AsyncRead + Unpin>, most: usize) -> Re
             return Ok(read);
         }
         read.extend_from_slice(buffer.get(..came).unwrap_or_default());
-        if read.len() > most {
-            return Err(failure("too_large", format!("the program printed more than {most} bytes")));
-        }
-    }
-}
-
-async fn read_tail(mut pipe: Pipe<'_, impl AsyncRead + Unpin>) -> Result<Vec<u8>, ToolFailure> {
-    let mut tail = Vec::new();
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        let came = pipe.read(&mut buffer).await;
-        if came == 0 {
-            return Ok(tail);
-        }
-        tail.extend_from_slice(buffer.get(..came).unwrap_or_default());
-        let surplus = tail.len().saturating_sub(STDERR_BYTES);
-        tail.drain(..surplus);
+        bound(&mut read)?;
     }
 }
 

@@ -18,11 +18,9 @@ mod tests;
 
 pub use crate::schema::check as check_schema;
 pub use built_in::ASK;
-pub use client::{AnswerError, ClientTools, Lease};
-pub use contract::{Caller, Context, Definition, Image, OnWaiting, PURPOSE, Tool, ToolFuture, ToolOutput};
-pub use markers::{
-    ExpandedText, Expander, Responses, before_begun_marker, expand_markers, marker, replace_markers,
-};
-pub use plan::{PlanHistory, PlanNode, PlanTree, TaskStatus, plan_report};
+pub use client::{ClientTools, Lease};
+pub use contract::{Caller, Context, Definition, Image, OnWaiting, Tool, ToolFuture, ToolOutput};
+pub use markers::{Responses, before_begun_marker, expand_markers, replace_markers};
+pub use plan::{PlanHistory, PlanTree};
 pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};
 pub use registry::{Allowed, Registry, RegistryError};

@@ -135,8 +135,8 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
     let waiting = queue(daemon, "waiting", "x.append('waiting')");
     let home = daemon.home().join("w").join(text(&made, "id"));
     std::fs::write(home.join("go"), "").expect("written");
-    // Of a call over which everything died before the question was in the journal nobody knows whether it was made:
-    // the cell is told so, and nobody is asked.
+    // If everything died over a call before its question was in the journal, it is unknown whether the call was made:
+    // the cell is told so, and no person is asked.
     let asked = eventually("a person is asked, or the cell ends", || {
         let waits = !list(&get(daemon, "/v1/approvals"), "approvals").is_empty();
         let ended = get(daemon, &format!("/v1/sessions/s/cells/{busy}"))["state"] == "done";
@@ -148,7 +148,7 @@ fn play(daemon: &Daemon, file: &std::path::Path) {
     let result = outcome(daemon, busy);
     let said = text(&result, "stdout").to_owned();
     assert_eq!(result["status"], "success", "{result:#}\n{}", daemon.log());
-    // Of a call that was under way nobody knows whether it took effect, and it is not made again.
+    // It is unknown whether a call that was under way took effect, so it is not made again.
     let noted = notes(file);
     match said.trim_end() {
         "busy\nnoted called" => assert_eq!(noted, ["called"]),
@@ -315,7 +315,7 @@ fn a_writer_of_the_journal_that_panics_writes_what_it_had() {
     dies_at_every_message("writer", 7, 4);
 }
 
-/// The reaper dies at its first looks; what belongs to nobody goes all the same, and what belongs to somebody stays.
+/// The reaper dies at its first looks; sandboxes without a session go all the same, and those of sessions stay.
 #[test]
 fn a_reaper_that_panics_looks_again() {
     if !crate::support::engine() {
@@ -367,7 +367,7 @@ fn a_session_that_dies_too_often_is_parked_with_its_sandbox() {
         let listed = get(&daemon, "/v1/sessions");
         assert_eq!(listed["sessions"][0]["state"], "parked", "{listed}");
         assert!(!daemon.events("s", 0).is_empty(), "its events can be read");
-        // Longer than the reaper takes to find what is nobody's.
+        // Longer than the reaper takes to find what has no owner.
         std::thread::sleep(Duration::from_secs(4));
         assert_eq!(daemon.containers().len(), 1, "its sandbox is there\n{}", daemon.log());
         daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
@@ -415,7 +415,7 @@ fn a_writer_that_panics_too_often_ends_the_daemon_and_the_next_one_goes_on() {
         let began = Instant::now();
         while !daemon.has_ended() {
             assert!(began.elapsed() < SOON, "it goes on without a journal\n{}", daemon.log());
-            // Whoever waits is answered or hung up on at once.
+            // A client that waits is answered or hung up on at once.
             if let Ok(mut socket) = daemon.connect() {
                 socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
                 let head = "POST /v1/sessions/s/cells?wait=true HTTP/1.1\r\nHost: b\r\nConnection: close";

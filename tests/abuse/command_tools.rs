@@ -1,5 +1,5 @@
 //! Programs of the host that tools are: whatever calls them, they run as the owner of the session, within limits, and
-//! nobody becomes root by them.
+//! no user becomes root by them.
 
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +36,7 @@ fn a_program_of_a_tool_runs_within_limits() {
     assert!(said.contains("MemoryError"), "{said}");
 }
 
-/// Whoever calls tools from hundreds of threads starts no more programs than a user may have at once.
+/// Code that calls tools from hundreds of threads starts no more programs than a user may have at once.
 #[test]
 fn programs_of_tools_are_counted_by_user() {
     let (_folder, file) = notebook();
@@ -107,7 +107,7 @@ fn what_a_program_started_ends_with_its_call() {
     let said = printed(&daemon, "try:\n    slow()\nexcept ToolError as error:\n    print(error.code)");
     assert_eq!(said, "timed_out\n");
     gone(&file);
-    // Whoever called is gone; and then the daemon is.
+    // The session that called is gone; and then the daemon is.
     for ends_by in ["interrupt", "death"] {
         queue(&daemon, &json!({"code": "stuck()", "timeout_s": 300}));
         let pid: u32 = eventually("it runs", || notes(&stuck).first()?.parse().ok());

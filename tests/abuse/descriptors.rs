@@ -1,4 +1,4 @@
-//! A daemon that has no descriptors left: whoever connects waits, nothing that runs is lost, and it serves again.
+//! A daemon that has no descriptors left: a client that connects waits, nothing that runs is lost, and it serves again.
 
 use serde_json::json;
 use std::io::{Read, Write};
@@ -46,7 +46,7 @@ fn a_daemon_without_descriptors_serves_again_when_it_has_some() {
         let readers: Vec<UnixStream> = (0..CONNECTIONS).map(|_| reader(&daemon)).collect();
         eventually("no descriptor is left", || daemon.log().contains("accept failed").then_some(()));
 
-        // Whoever comes now is neither answered nor turned away.
+        // A client that comes now is neither answered nor turned away.
         let mut late = reader(&daemon);
         late.set_read_timeout(Some(Duration::from_secs(2))).expect("a timeout");
         let waits = late.read(&mut [0; 1]).expect_err("nobody answers");

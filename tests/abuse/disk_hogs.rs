@@ -247,7 +247,7 @@ fn files_that_come_in_at_once_share_the_room() {
                 stream
             })
             .collect();
-        // Nobody's last byte comes before all others' first ones.
+        // No user's last byte comes before the first bytes of all others.
         let all_but_one = std::sync::Barrier::new(UPLOADS);
         let statuses: Vec<String> = std::thread::scope(|scope| {
             let senders: Vec<_> = begun
@@ -287,7 +287,7 @@ for number in range(16):
 print('survived')
 ";
 
-/// Hides what it writes where no process holds it: in messages that nobody receives.
+/// Hides what it writes where no process holds it: in messages that no process receives.
 const IN_FLIGHT: &str = r"
 import array, os, socket, time
 ours, theirs = socket.socketpair()

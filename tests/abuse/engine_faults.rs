@@ -24,7 +24,7 @@ const ENDLESS: &str = "example/endless";
 struct Behaviour {
     /// Nothing is passed on, in either direction.
     hangs: AtomicBool,
-    /// Somebody read the endless stream, and hung up.
+    /// A client read the endless stream, and hung up.
     hung_up: AtomicBool,
 }
 
@@ -157,7 +157,7 @@ fn an_engine_that_hangs_holds_up_only_what_needs_it() {
     daemon.assert_sound();
 }
 
-/// Whoever asked for it is told of each step, nobody else waits, and it ends with who asked.
+/// The client that asked for an image is told of each step, no other client waits, and the work ends with that client.
 #[test]
 fn a_stream_of_the_engine_that_never_ends_ends_with_its_reader() {
     if !engine() {

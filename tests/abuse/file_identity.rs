@@ -8,7 +8,7 @@ use crate::support::{Daemon, Response, User, eventually, http_as, jails::in_a_ja
 
 /// Every Debian has that group; its members may use the daemon here.
 const USERS: (&str, u32) = ("daemon", 1);
-/// Nobody of these has an account; the kernel does not mind.
+/// User ids without accounts; the kernel does not mind.
 const ALICE: User = User { uid: 61_001, gid: 61_001, group: Some(USERS.1) };
 const BOB: User = User { uid: 61_002, gid: 61_002, group: Some(USERS.1) };
 const SECRET: &str = "the secret of bob";

@@ -1,4 +1,4 @@
-//! Folders and clients that answer late or never: whoever has them waits alone.
+//! Folders and clients that answer late or never: their user waits alone.
 
 use serde_json::json;
 use std::io::Write;

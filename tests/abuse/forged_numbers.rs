@@ -1,6 +1,6 @@
 //! Numbers that a kernel makes up. Guest code cannot reach the connection on which they would come: the guardian wraps
 //! what a guest may say. A guardian that was taken over can, so the daemon's side is tried here with a peer that is
-//! none: whatever it counts, nothing overflows, and whoever owns the connection hears of its end.
+//! none: whatever it counts, nothing overflows, and the owner of the connection hears of its end.
 
 use belljar::bridge::{Closed, Incoming, Link, Metered, Sink};
 use belljar::memory::Memory;

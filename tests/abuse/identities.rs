@@ -1,4 +1,4 @@
-//! Who somebody is: by the machine's lists as they are now, and never more than they say.
+//! Who a caller is: what the machine's lists of users say now, and never more than that.
 
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -165,7 +165,7 @@ fn a_user_id_that_is_another_account_by_now_inherits_nothing() {
         lists.add("passwd", "bjdan:x:61302:61302::/:/bin/sh");
         let mut daemon = lists.daemon("");
         ask(&daemon, DAN, "POST", "/v1/sessions", json!({"name": "secret"})).expect_status(201);
-        // Also if nobody looked meanwhile.
+        // The same holds if no request came meanwhile.
         daemon.kill();
         lists.set("passwd", &format!("{own}bjeve:x:61302:61302::/:/bin/sh\n"));
         daemon.restart();
@@ -220,7 +220,7 @@ fn a_daemon_does_not_give_guests_the_user_ids_of_others() {
     });
 }
 
-/// Answers nobody.
+/// A user database that never answers.
 const PRETENDER: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\n\
                          s.listen()\nprint('here', flush=True)\nwhile True: s.accept()[0].close()";
 

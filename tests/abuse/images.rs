@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::docker::many_users::{ALICE, CAROL, ask, shared};
 use crate::support::{Daemon, docker, engine};
 
-/// A name for an image that nobody else has; gone at the end with what it stands for.
+/// A name for an image that no other test uses; gone at the end with what it stands for.
 struct Name(String);
 
 impl Name {

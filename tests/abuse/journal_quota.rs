@@ -1,4 +1,4 @@
-//! Nobody fills the host's disk beyond a quota: every byte that a user can cause is charged before it is written.
+//! No user fills the host's disk beyond a quota: every byte that a user can cause is charged before it is written.
 
 use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 /// the journal, its empty pages, logs.
 const QUOTA: u64 = 100 * MIB;
 const SLACK: u64 = 40 * MIB;
-/// No answer to somebody else may take longer, whatever one user does. Generous on purpose: an unoptimised daemon on
+/// No answer to another user may take longer, whatever one user does. Generous on purpose: an unoptimised daemon on
 /// a busy machine takes seconds to look through a few MB, but not in the way of others.
 const PROMPT: Duration = Duration::from_secs(10);
 

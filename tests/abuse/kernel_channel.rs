@@ -5,7 +5,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 use super::grounds::on_every_ground;
-use crate::support::{Daemon, engine};
+use crate::support::Daemon;
 
 /// `say(kind, payload)` writes a message to the guardian, on the control channel or on that of tools.
 const SAY: &str = r#"
@@ -33,9 +33,6 @@ fn is_as_it_was(daemon: &Daemon) {
 }
 
 fn forged_frames_end_at_worst_the_cell_that_sent_them() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     let events = daemon.events("a", 0).len();
     for kind in ["F", "H", "X"] {
@@ -56,21 +53,10 @@ fn forged_frames_end_at_worst_the_cell_that_sent_them() {
 }
 
 fn a_cell_cannot_outlive_its_deadline_by_a_forged_end() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     // The time of a cell that is over is over, whatever it says when it is told so.
     let code = "signal.signal(signal.SIGTERM, lambda *_: done(2))\nwhile True: pass";
-    let begun = Instant::now();
-    let result = daemon.run_with("a", json!({"code": code, "timeout_s": 2}));
-    assert!(begun.elapsed() < Duration::from_secs(2) + LATE, "{:?}", begun.elapsed());
-    assert_eq!(
-        (&result["status"], &result["state"]["kind"]),
-        (&json!("timeout"), &json!("restored")),
-        "{result}"
-    );
-    is_as_it_was(&daemon);
+    times_out(&daemon, code);
     // A cell that is said to be done and runs on costs its own variables: the next one runs on those before.
     assert_eq!(daemon.run("a", "kept = 'changed'\ndone(4)\nwhile True: pass")["status"], "success");
     let begun = Instant::now();
@@ -111,9 +97,6 @@ for _ in range(4):
 ";
 
 fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     times_out(&daemon, &format!("{SEND_FOR_EVER}while True: pass"));
     // Nor the end of a worker that ends by itself and leaves them behind.
@@ -130,9 +113,6 @@ fn processes_that_send_for_ever_do_not_put_off_a_deadline() {
 }
 
 fn nothing_can_be_sent_where_the_guardian_passes_descriptors_on() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     let code = "import socket
 def tried(number):
@@ -150,9 +130,6 @@ for n in itertools.count():
     say('C', struct.pack('>I', n) + WORDS, 901)";
 
 fn a_flood_of_forged_calls_ends_with_its_cell() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     for words in
         [r#"b'{"name":"session_info","arguments":{}}'"#, r#"b'{"name":"none","arguments":{}}'"#, "b'{'"]
@@ -165,9 +142,6 @@ fn a_flood_of_forged_calls_ends_with_its_cell() {
 }
 
 fn forged_numbers_and_ends_cost_no_later_cell() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     daemon.run("a", "worker = os.getpid()");
     for (round, number) in ["2**32 - 1", "0", "2**31"].into_iter().enumerate() {
@@ -185,9 +159,6 @@ fn forged_numbers_and_ends_cost_no_later_cell() {
 
 /// What the next cell says would be read as the rest of it.
 fn half_a_message_costs_no_later_cell() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     let code = "os.write(901, struct.pack('>IB', 1000, ord('C')) + b'half')\nmine = 'too'";
     assert_eq!(daemon.run("a", code)["status"], "success");
@@ -197,9 +168,6 @@ fn half_a_message_costs_no_later_cell() {
 }
 
 fn checkpoints_that_do_not_answer_do_not_cost_the_session() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     let mute = "import sys\nsys.modules['belljar_kernel.runner'].Runner._become_worker = lambda self: time.sleep(1000)";
     assert_eq!(daemon.run("a", mute)["status"], "success");
@@ -217,9 +185,6 @@ fn checkpoints_that_do_not_answer_do_not_cost_the_session() {
 }
 
 fn a_copy_that_says_that_it_is_done_ends() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     let code = "done(2)\nwhile True:\n    open('alive', 'w').close()\n    time.sleep(0.02)";
     let result = daemon.run_with("a", json!({"code": code, "mode": "fork"}));
@@ -258,9 +223,6 @@ while True: pass
 ";
 
 fn a_connection_that_lingers_holds_up_nobody() {
-    if !engine() {
-        return;
-    }
     let daemon = daemon();
     times_out(&daemon, SEND_WHAT_LINGERS);
     assert_eq!(daemon.run("a", "kept = kept + ''")["status"], "success");

@@ -1,4 +1,4 @@
-//! The kernel that all sandboxes run: nobody but the daemon ever writes it.
+//! The kernel that all sandboxes run: only the daemon ever writes it.
 
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

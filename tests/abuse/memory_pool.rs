@@ -1,4 +1,4 @@
-//! Nobody fills the daemon's memory: what a user makes it keep there is charged to a pool of that user. Beyond it the
+//! No user fills the daemon's memory: what a user makes it keep there is charged to a pool of that user. Beyond it the
 //! user's clients and sandboxes are not read from, or refused; small requests get through, and others notice nothing.
 
 use serde_json::json;
@@ -18,7 +18,7 @@ const POOL: u64 = 64 * MIB;
 const GROWTH: u64 = POOL + 192 * MIB;
 /// After that a request that waits for room is refused for sure.
 const GIVEN_UP: Duration = Duration::from_secs(100);
-/// Within that somebody else is answered.
+/// Another user is answered within that time.
 const PROMPT: Duration = Duration::from_secs(10);
 
 const CONFIG: &str = r#"
@@ -77,7 +77,7 @@ fn taken(daemon: &Daemon) -> u64 {
     found["used"].as_u64().expect("a number")
 }
 
-/// Somebody else is answered, and root can still interrupt, look and remove.
+/// Another user is answered, and root can still interrupt, look and remove.
 #[track_caller]
 fn assert_others_work(daemon: &Daemon) {
     let begun = Instant::now();

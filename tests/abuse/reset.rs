@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::grounds::on_every_ground;
-use crate::support::{Daemon, engine, eventually};
+use crate::support::{Daemon, eventually};
 
-/// Leaves a process that is nobody's child and in nobody's session, and waits.
+/// Leaves a process that has no parent and a session of its own, and waits.
 const HIDE: &str = "
 import os, time
 if os.fork() == 0:
@@ -32,9 +32,6 @@ os.path.exists('alive')
 ";
 
 fn nothing_of_before_a_reset_runs() {
-    if !engine() {
-        return;
-    }
     let daemon = Daemon::start();
     daemon.session("a", json!({"image": "belljar/base"}));
     for mode in ["main", "fork"] {
@@ -54,9 +51,6 @@ fn nothing_of_before_a_reset_runs() {
 }
 
 fn a_copy_takes_along_what_it_has_started() {
-    if !engine() {
-        return;
-    }
     let daemon = Daemon::start();
     daemon.session("a", json!({"image": "belljar/base"}));
     // What the main line has started stays.

@@ -10,7 +10,7 @@ use crate::docker::asking::{
 use crate::docker::helpers::{go, list, outcome, post, queue, restart_by, text, with_go, workspace};
 use crate::support::{Daemon, User, eventually};
 
-/// Nobody has this account; the kernel does not mind.
+/// A user id without an account; the kernel does not mind.
 const ANN: User = User { uid: 61_101, gid: 61_101, group: None };
 
 /// Tries to have a model call the tool by way of an ask within, and writes down what came of it.

@@ -1,4 +1,4 @@
-//! Tar streams whose headers announce more than anybody may make the daemon keep in its memory.
+//! Tar streams whose headers announce more than a user may make the daemon keep in its memory.
 
 use crate::support::{Daemon, Response, jails::in_a_jail};
 

@@ -11,7 +11,7 @@ use crate::support::{Daemon, eventually};
 
 /// For a daemon whose reaper looks every other second.
 const LOOKS_OFTEN: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
-/// Longer than the reaper takes to find what is nobody's.
+/// Longer than the reaper takes to find what has no owner.
 const REAPED_BY_THEN: Duration = Duration::from_secs(4);
 
 /// A file of the daemon's home that is not what it has to be, until it is put back.

@@ -87,7 +87,7 @@ fn a_healthy_machine_has_no_failure() {
 fn a_stopped_engine_is_named_with_its_remedy() {
     let machine = Machine::new("[sandbox]\nminimum_isolation = 'container'\n");
     let dead = machine.home.path().join("dead.sock");
-    // Bound and closed again: the file is there, and nobody listens.
+    // Bound and closed again: the file is there, and no daemon listens.
     drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
     let found = Examined::of(machine.command().env("DOCKER_HOST", format!("unix://{}", dead.display())));
     found.assert_failure("engine", path(&dead), "systemctl start docker");

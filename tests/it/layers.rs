@@ -13,7 +13,7 @@ const MAY_USE: [(&str, &[&str]); 17] = [
     ("bridge", &["config", "memory", "protocol"]),
     ("llm", &["config", "memory", "protocol", "schema"]),
     ("quota", &["config", "memory", "protocol"]),
-    ("sandbox", &["config", "protocol"]),
+    ("sandbox", &["config", "protocol", "quota"]),
     ("store", &["config", "memory", "protocol"]),
     ("tools", &["config", "memory", "protocol", "schema"]),
     ("session", &["agent", "config", "memory", "protocol", "sandbox", "store", "tools"]),
@@ -244,7 +244,7 @@ fn use_trees_are_read() {
 }
 
 /// A test of containers that is `pub` is one for every kind of sandbox: forgotten in the list of the jails, it would
-/// hold for containers only, and nobody would notice.
+/// hold for containers only, and no test would notice.
 #[test]
 fn every_test_that_is_open_to_jails_runs_there() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");

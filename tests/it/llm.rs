@@ -127,7 +127,7 @@ async fn a_wrong_key_is_not_tried_again_and_not_repeated() {
     assert_eq!(failure.message, "model `m`: the provider answered 401: Incorrect API key provided: [key]");
 }
 
-/// A provider, or whoever stands in for it, may send the key back in any part of a reply.
+/// A provider, or a server that stands in for it, may send the key back in any part of a reply.
 #[tokio::test]
 async fn a_key_that_comes_back_in_a_reply_is_not_passed_on() {
     let reply = Reply {

@@ -121,14 +121,14 @@ pub fn parse_names(written: &[u8], most: usize) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// How far undo reaches, in words; `reach` are the numbers of cells back for which there are states, ascending.
-pub fn describe_reach(reach: &[u64]) -> String {
-    let reach: Vec<u64> = reach.iter().copied().filter(|cells| *cells > 0).collect();
-    let Some(last) = reach.last() else { return "there is nothing to undo".into() };
-    if *last == reach.len() as u64 {
+/// How far undo reaches, in words; `distances` are the numbers of cells back for which there are states, ascending.
+pub fn describe_undo_distances(distances: &[u64]) -> String {
+    let distances: Vec<u64> = distances.iter().copied().filter(|cells| *cells > 0).collect();
+    let Some(last) = distances.last() else { return "there is nothing to undo".into() };
+    if *last == distances.len() as u64 {
         return format!("undo reaches {last} {} back", if *last == 1 { "cell" } else { "cells" });
     }
-    let listed: Vec<String> = reach.iter().map(ToString::to_string).collect();
+    let listed: Vec<String> = distances.iter().map(ToString::to_string).collect();
     format!("undo reaches {last} cells back, and of those only: {}", listed.join(", "))
 }
 
@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn the_reach_of_undo_in_words() {
-        assert_eq!(describe_reach(&[0]), "there is nothing to undo");
-        assert_eq!(describe_reach(&[0, 1]), "undo reaches 1 cell back");
-        assert_eq!(describe_reach(&[0, 1, 2]), "undo reaches 2 cells back");
-        assert_eq!(describe_reach(&[2, 3]), "undo reaches 3 cells back, and of those only: 2, 3");
+        assert_eq!(describe_undo_distances(&[0]), "there is nothing to undo");
+        assert_eq!(describe_undo_distances(&[0, 1]), "undo reaches 1 cell back");
+        assert_eq!(describe_undo_distances(&[0, 1, 2]), "undo reaches 2 cells back");
+        assert_eq!(describe_undo_distances(&[2, 3]), "undo reaches 3 cells back, and of those only: 2, 3");
     }
 }

@@ -137,7 +137,7 @@ impl Guardian {
                 self.after_bridge();
             }
             Timer::Orphan => self.stop(),
-            Timer::Checkpoint => self.protect_if_there_is_room(),
+            Timer::Checkpoint => self.checkpoint_if_there_is_room(),
             Timer::StartWorker => self.start_worker(),
             Timer::Reap => self.reap_regularly(),
             Timer::Sweep => self.sweep(),
@@ -152,7 +152,7 @@ impl Guardian {
                     self.end(index);
                 }
             }
-            Timer::NotBack(index) => self.not_back(index),
+            Timer::NotBack(index) => self.kill_unless_back(index),
             Timer::EndedUnseen(index) => self.ended_unseen(index),
             Timer::GatherStdout(index) => self.watch_output_again(index, Stream::Stdout),
             Timer::GatherStderr(index) => self.watch_output_again(index, Stream::Stderr),
@@ -425,7 +425,7 @@ impl Guardian {
         }
         self.can_serve(false)?;
         if !self.undo(cells) {
-            return Err(Refusal::OutOfReach(frames::describe_reach(&self.reach())));
+            return Err(Refusal::OutOfReach(frames::describe_undo_distances(&self.undo_distances())));
         }
         self.send(&json!({"type": "undone", "request": request, "state_of": self.state_of()}));
         self.settle_after_undo();

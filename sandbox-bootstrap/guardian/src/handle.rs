@@ -68,9 +68,9 @@ pub struct Handle {
     pub state_of: u64,
     /// How many cells of the main line led there.
     pub position: u64,
-    /// Of a checkpoint: the cells after it, with what repeats each, as far as they need no copy.
+    /// The cells after a checkpoint, with what repeats each, as far as they need no copy.
     pub redo: Vec<(u64, Vec<u8>)>,
-    /// Of a checkpoint: seed or tools were given after the cells in `redo`.
+    /// Whether seed or tools were given to a checkpoint after the cells in `redo`.
     pub given_later: bool,
     /// The cell that ran when it was copied.
     pub as_before: Option<u64>,

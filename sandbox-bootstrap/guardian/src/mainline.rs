@@ -15,7 +15,7 @@ use crate::limits::{
     REDO_ALL_BYTES, REDO_CELLS, SETTLE, VIEW,
 };
 use crate::poller::Timer;
-use crate::recovery::Untold;
+use crate::recovery::PendingReport;
 use crate::wire::{self, to_runner};
 
 /// `hello`, `configure` and `imports` are the daemon's latest frames of these kinds, for future workers.
@@ -36,7 +36,7 @@ pub struct MainLine {
     /// The code of the last cell that was lost, and names that it may have assigned.
     pub lost: Option<(String, Vec<u8>)>,
     /// What is told when a fresh worker has started.
-    pub at_worker_start: Vec<Untold>,
+    pub at_worker_start: Vec<PendingReport>,
     /// Starts of workers that failed in a row.
     pub failed_starts: u32,
     /// Workers that ended in a row at rest, without a cell between them.
@@ -126,7 +126,7 @@ impl Guardian {
             self.poller.cancel(Timer::Checkpoint);
             self.ask_back();
         } else {
-            self.protect();
+            self.ensure_checkpoint();
         }
         (self.line.started, self.line.code) = (Some(text.to_owned()), code.to_owned());
         self.send_cell(cell, text);
@@ -166,7 +166,7 @@ impl Guardian {
         if self.line.unsaved_since.is_none() && !self.has_newest() {
             self.line.unsaved_since = Some(Instant::now());
         }
-        self.protect_soon();
+        self.checkpoint_soon();
     }
 
     /// Whether the session gets no checkpoint before its next cell, because it has not rested.
@@ -178,7 +178,7 @@ impl Guardian {
     }
 
     /// Whether a state can be restored that is as near as the session wants it to be; some want none.
-    pub fn has_way_back(&mut self) -> bool {
+    pub fn has_near_checkpoint(&mut self) -> bool {
         self.limits.checkpoints == 0
             || self.is_protected()
             || (self.limits.checkpoints_at_rest && !self.line.ring.is_empty())
@@ -275,21 +275,21 @@ impl Guardian {
         }
     }
 
-    pub fn protect_soon(&mut self) {
+    pub fn checkpoint_soon(&mut self) {
         self.poller.after(Timer::Checkpoint, CHECKPOINT_PAUSE);
     }
 
     /// Puts the checkpoint off while a killed crowd still takes the room for processes.
-    pub fn protect_if_there_is_room(&mut self) {
+    pub fn checkpoint_if_there_is_room(&mut self) {
         if self.has_room() {
-            self.protect();
+            self.ensure_checkpoint();
         } else {
             self.poller.after(Timer::Checkpoint, KILLED_POLL);
         }
     }
 
     /// Makes a checkpoint of the present state, unless there is one.
-    pub fn protect(&mut self) {
+    pub fn ensure_checkpoint(&mut self) {
         self.poller.cancel(Timer::Checkpoint);
         self.ask_back();
         if self.is_idle() && !self.has_newest() {
@@ -311,7 +311,7 @@ impl Guardian {
         }
     }
 
-    pub fn not_back(&mut self, index: u32) {
+    pub fn kill_unless_back(&mut self, index: u32) {
         if self.is_pressed {
             self.poller.after(Timer::NotBack(index), BACK); // its messages are not read at present
             return;

@@ -129,7 +129,7 @@ impl Guardian {
         let is_main = self.line.worker == Some(index);
         let as_before = handle.as_before;
         // A cell in a copy cannot harm the main line.
-        let protected = !is_main || self.has_way_back();
+        let protected = !is_main || self.has_near_checkpoint();
         self.end_cell(index);
         let harmless = is_main && frames::is_redo(done.redo);
         let own = json!({

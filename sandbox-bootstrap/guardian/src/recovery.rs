@@ -20,7 +20,7 @@ use crate::wire::{self, to_runner};
 use crate::zygote::Wanted;
 
 /// What is told when a fresh worker has started.
-pub enum Untold {
+pub enum PendingReport {
     ResetDone(u64),
     End { worker: Box<Handle>, cell: u64, exit_code: i32 },
 }
@@ -36,7 +36,7 @@ impl Guardian {
             return;
         };
         let Some(worker) = worker else {
-            self.line.at_worker_start.push(Untold::ResetDone(request));
+            self.line.at_worker_start.push(PendingReport::ResetDone(request));
             self.start_worker();
             return;
         };
@@ -48,7 +48,7 @@ impl Guardian {
     }
 
     /// For how many cells back there are states, in order.
-    pub fn reach(&self) -> Vec<u64> {
+    pub fn undo_distances(&self) -> Vec<u64> {
         let position = self.worker().map_or(0, |worker| worker.position);
         let checkpoints = self.line.ring.iter().filter_map(|index| self.handles.get(index));
         let places = checkpoints.flat_map(|each| each.position..=each.reaches());
@@ -59,7 +59,7 @@ impl Guardian {
 
     /// Restores the state of that many cells ago. False if there is no checkpoint of it.
     pub fn undo(&mut self, cells: u64) -> bool {
-        self.protect();
+        self.ensure_checkpoint();
         self.trim();
         let Some(undone) = self.line.worker else { return false };
         let position = self.worker().map_or(0, |worker| worker.position);
@@ -188,7 +188,7 @@ impl Guardian {
         let killed = self.processes.kill_strays(Which::All, &kept);
         self.strays.killed(killed);
         let has_spoken = ended.has_spoken;
-        self.line.at_worker_start.push(Untold::End { worker: Box::new(ended), cell, exit_code });
+        self.line.at_worker_start.push(PendingReport::End { worker: Box::new(ended), cell, exit_code });
         if has_spoken || was_reset {
             self.start_worker();
         } else {
@@ -230,9 +230,9 @@ impl Guardian {
         }
         self.repeat_cells();
         let after = After::Restored(self.state_of());
-        let Some(text) = self.unrun(ended, cell) else {
+        let Some(text) = self.take_unbegun_cell(ended, cell) else {
             self.tell_end(ended, cell, exit_code, after);
-            self.protect_soon();
+            self.checkpoint_soon();
             return;
         };
         self.tell_end(ended, 0, exit_code, after);
@@ -249,7 +249,7 @@ impl Guardian {
     /// had no effect, and the state that it was meant for is restored; or that state never existed, because the
     /// previous cell was reported as done and was not. This is tried only once, since the cell itself may be the cause
     /// after all.
-    fn unrun(&mut self, ended: &Handle, cell: u64) -> Option<String> {
+    fn take_unbegun_cell(&mut self, ended: &Handle, cell: u64) -> Option<String> {
         if cell == 0 || ended.begun || ended.killed || ended.interrupted {
             return None;
         }
@@ -301,10 +301,12 @@ impl Guardian {
         if let Some((request, text)) = self.line.imports.clone() {
             self.send_imports(request, &text);
         }
-        for untold in std::mem::take(&mut self.line.at_worker_start) {
-            match untold {
-                Untold::ResetDone(request) => self.send(&json!({"type": "reset_done", "request": request})),
-                Untold::End { worker, cell, exit_code } => {
+        for report in std::mem::take(&mut self.line.at_worker_start) {
+            match report {
+                PendingReport::ResetDone(request) => {
+                    self.send(&json!({"type": "reset_done", "request": request}));
+                }
+                PendingReport::End { worker, cell, exit_code } => {
                     self.tell_end(&worker, cell, exit_code, After::Lost);
                 }
             }

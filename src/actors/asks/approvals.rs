@@ -10,6 +10,7 @@ use super::state::AsksState;
 use crate::actors::calls::Reply;
 use crate::agent::Input;
 use crate::protocol::ask::{Approval, AskNumber, Decision, Subject};
+use crate::protocol::clock::Moment;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::principal::Principal;
@@ -48,14 +49,14 @@ impl AsksState {
         }
         let (session, name, owner) = (self.args.id, &self.args.name, self.args.owner);
         let asker = Asker { session, name, owner, agent: &self.args.settings.agent };
-        let approval = self.approvals.approval(question, &asker);
+        let approval = self.approvals.approval(question, &asker, Moment::now());
         let id = approval.id.clone();
         self.record(EventBody::ApprovalWanted { approval: Box::new(approval) });
         id
     }
 
     fn record(&mut self, event: EventBody) {
-        let _ = self.approvals.take(&event);
+        let _ = self.approvals.take(&event, Moment::now());
         self.args.log.append(event);
     }
 
@@ -97,7 +98,7 @@ impl AsksState {
         }
         let permit = self.permits.remove(&id);
         let event = EventBody::ApprovalDecided { id, decision: decision.clone(), by };
-        let decided = self.approvals.take(&event);
+        let decided = self.approvals.take(&event, Moment::now());
         let for_call = decision.clone();
         self.args.log.append_then(event, None, move || {
             permit.map(|permit| permit.send(for_call));

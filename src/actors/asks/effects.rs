@@ -15,7 +15,7 @@ use crate::actors::session::messages::{CellRequest, SessionMsg};
 use crate::agent::{Effect, Input, tokens_of_text};
 use crate::protocol::ask::{AskEnd, AskNumber, AskState};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
-use crate::protocol::clock;
+use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
@@ -410,7 +410,7 @@ impl AsksState {
         let end = Box::new(end);
         let asks = myself.clone();
         let finished = EventBody::AskFinished { ask, end: end.clone() };
-        let _ = self.approvals.take(&finished);
+        let _ = self.approvals.take(&finished, Moment::now());
         self.args.log.append_then(finished, None, move || {
             let _ = asks.cast(AsksMsg::AskEnded { ask, end });
         });

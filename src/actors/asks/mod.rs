@@ -1,5 +1,5 @@
 //! The asks of a session: which asks there are, which one is being worked on, and which decisions wait for a
-//! person. `agent::Machine` decides what has to be done; this actor does it, journals every input before
+//! person. `agent::AskMachine` decides what has to be done; this actor does it, journals every input before
 //! acting on it, and after a restart feeds the machine the same inputs again.
 //!
 //! `actor` handles messages, `state` holds the actor's state. `spec` turns a request into an ask, `start`

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::messages::{AsksMsg, AsksRef};
 use super::shared_budget::ParentBudget;
 use super::state::AsksState;
-use crate::actors::calls::{ask, call_own};
+use crate::actors::calls::{call_own, try_call};
 use crate::actors::directory::Directory;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
@@ -22,8 +22,9 @@ use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::sandbox::accounts::Accounts;
+use crate::protocol::text::quotable;
 use crate::sandbox::attest::facts::primary_group;
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
@@ -65,7 +66,7 @@ pub struct Port {
     pub supervisor: SupervisorRef,
     pub directory: Directory,
     pub owner: Principal,
-    pub accounts: Accounts,
+    pub accounts: UidAccounts,
     pub language: Language,
     pub image: Option<String>,
     pub settings: Arc<Settings>,
@@ -106,7 +107,13 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             session
-                .ask(|reply_to| SessionMsg::Compute { expression, values, timeout, memory: None, reply_to })
+                .try_call(|reply_to| SessionMsg::Compute {
+                    expression,
+                    values,
+                    timeout,
+                    memory: None,
+                    reply_to,
+                })
                 .await
         })
     }
@@ -115,7 +122,7 @@ impl SessionPort for Port {
         let session = self.session.clone();
         Box::pin(async move {
             session
-                .ask(|reply_to| SessionMsg::Variables {
+                .try_call(|reply_to| SessionMsg::Variables {
                     which: VariablesFilter::default(),
                     patient: false,
                     reply_to,
@@ -142,7 +149,7 @@ impl SessionPort for Port {
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
         let session = self.session.clone();
         Box::pin(async move {
-            let handles = session.ask(|reply_to| SessionMsg::Handles { reply_to }).await?;
+            let handles = session.try_call(|reply_to| SessionMsg::Handles { reply_to }).await?;
             handles.workspace.access(WorkKind::Look, move |root| read_file(root, &path, max_bytes)).await?
         })
     }
@@ -163,7 +170,7 @@ impl SessionPort for Port {
     fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
         let asks = self.asks.clone();
         Box::pin(async move {
-            ask(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
+            try_call(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
         })
     }
 
@@ -206,13 +213,13 @@ impl Port {
     /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
     async fn nested(self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
-        let outer = ask(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
+        let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
         let request = Box::new(self.inner_session(&around));
-        let peer = self.owner;
-        let made = ask(&self.supervisor, |reply_to| SupervisorMsg::Create {
+        let owner = self.owner;
+        let made = try_call(&self.supervisor, |reply_to| SupervisorMsg::Create {
             id: SessionId::fresh(),
-            peer,
+            owner,
             request,
             nested: true,
             job: None,
@@ -220,11 +227,11 @@ impl Port {
             reply_to,
         })
         .await?;
-        let found = self.directory.find(peer, &made.id.to_string(), false);
+        let found = self.directory.find(owner, &made.id.to_string(), false);
         let inner = found
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
-        let _held = ask(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
+        let _held = try_call(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
         let has_schema = nested.schema.is_some();
         let new = Box::new(NewAsk {
             text: nested.prompt,
@@ -237,10 +244,10 @@ impl Port {
             ..NewAsk::default()
         });
         let above = outer.above.clone();
-        let asks = ask(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let asks = try_call(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
         let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), memory: None, reply_to };
-        let begun = ask(&asks, start).await?;
-        let handles = ask(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let begun = try_call(&asks, start).await?;
+        let handles = try_call(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let since = Instant::now();
         let mut pause = Pause { on_waiting, above, within: made.id, approvals: Vec::new(), since };
         let pause_while_waiting = |view: &AskView| pause.set(&view.waits_for);
@@ -335,13 +342,10 @@ pub async fn ended(
 
 fn read_file(root: &Root<'_>, path: &str, max_bytes: u64) -> Result<FileRead, Problem> {
     let path = files::clean(path)?;
-    let failed = |error: std::io::Error| {
-        Problem::new(Code::NoSuchFile, format!("`{}`: {error}", path.escape_default()))
-    };
+    let failed =
+        |error: std::io::Error| Problem::new(Code::NoSuchFile, format!("`{}`: {error}", quotable(&path)));
     match files::open(root, &path)? {
-        Opened::Folder => {
-            Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", path.escape_default())))
-        }
+        Opened::Folder => Err(Problem::new(Code::BadRequest, format!("`{}` is a folder", quotable(&path)))),
         Opened::File { file, bytes } if bytes > max_bytes => {
             let lines = count_lines(file).map_err(failed)?;
             Ok(FileRead::TooLarge { bytes, lines })

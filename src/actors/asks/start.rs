@@ -8,16 +8,17 @@ use std::time::Duration;
 
 use super::messages::{AsksMsg, AsksRef};
 use super::spec::{self, Outer};
-use super::state::LastPrograms;
-use super::state::Remains;
-use super::state::{ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, QueuedAsk};
+use super::state::{
+    ASK_COPIES, ASKS_SHOWN, ASKS_WAITING, AsksState, Current, LastPrograms, QueuedAsk, Remains,
+};
 use crate::actors::calls::Reply;
 use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
-use crate::agent::{Effect, Input, Machine, most_schema_bytes, schema_bytes};
+use crate::agent::{AskMachine, Effect, Input, most_schema_bytes, schema_bytes};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
+use crate::protocol::clock::Moment;
 use crate::protocol::event::{EventBody, ToolOutcome};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::values::parsed_bytes;
@@ -25,6 +26,7 @@ use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::machine::Input as SessionInput;
 use crate::session::restore::{RecalledAsk, queued_view};
+use crate::store::Payment;
 use crate::tools::Registry;
 
 /// The message of an ask that cannot be resumed.
@@ -70,58 +72,43 @@ impl AsksState {
         outer: Option<Box<Outer>>,
         reply_to: Reply<AskView>,
     ) {
-        let admitted = self.admit(new, outer.as_deref());
-        let spec = match admitted {
-            Ok(spec) => spec,
-            Err(problem) => {
-                let _ = reply_to.send(Err(problem));
-                return;
-            }
-        };
         let ask = self.newest + 1;
-        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
-        let paid = match self
-            .args
-            .log
-            .has_room(ROOM_TO_BEGIN_BYTES)
-            .and_then(|()| self.args.log.pay_for(&started))
-        {
-            Ok(paid) => paid,
-            Err(exceeded) => {
-                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
-                return;
-            }
-        };
-        let memory = match self.ask_in_memory(&started) {
-            Ok(memory) => memory,
-            Err(no_room) => {
-                let _ = reply_to.send(Err(no_room.into()));
-                return;
-            }
-        };
-        let schema_memory = match self.schema_in_memory(&spec) {
-            Ok(memory) => memory,
-            Err(no_room) => {
-                let _ = reply_to.send(Err(no_room.into()));
-                return;
-            }
+        let (queued, started, paid, memory) = match self.admit_charged(ask, new, outer) {
+            Ok(admitted) => admitted,
+            Err(problem) => return drop(reply_to.send(Err(problem))),
         };
         self.memory.insert(ask, memory);
         self.newest = ask;
-        let view = queued_view(ask, &spec, self.args.log.newest());
+        let view = queued_view(ask, &queued.spec, self.args.log.newest());
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
             if let Some((oldest, _)) = self.asks.pop_first() {
                 self.memory.remove(&oldest);
             }
         }
-        let above = outer.and_then(|outer| outer.above);
-        self.waiting.push_back(QueuedAsk { ask, spec, above, schema_memory });
+        self.waiting.push_back(queued);
         let asks = myself.clone();
         self.args.log.append_keyed_then(started, paid, None, move || {
             let _ = reply_to.send(Ok(view));
             let _ = asks.cast(AsksMsg::Begun { ask });
         });
+    }
+
+    /// Admits an ask and charges its event, its memory and the schema of its answer.
+    fn admit_charged(
+        &self,
+        ask: AskNumber,
+        new: NewAsk,
+        outer: Option<Box<Outer>>,
+    ) -> Result<(QueuedAsk, EventBody, Payment, Charge), Problem> {
+        let spec = self.admit(new, outer.as_deref())?;
+        let started = EventBody::AskStarted { ask, spec: Box::new(spec.clone()) };
+        let log = &self.args.log;
+        log.has_room(ROOM_TO_BEGIN_BYTES)?;
+        let paid = log.pay_for(&started)?;
+        let (memory, schema_memory) = (self.ask_in_memory(&started)?, self.schema_in_memory(&spec)?);
+        let above = outer.and_then(|outer| outer.above);
+        Ok((QueuedAsk { ask, spec, above, schema_memory }, started, paid, memory))
     }
 
     /// Charges the memory of an ask from its admission until it is no longer shown.
@@ -212,9 +199,9 @@ impl AsksState {
         }
     }
 
-    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> Machine {
+    pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> AskMachine {
         let setup = spec::setup(&self.args.settings, spec, tools, (self.args.packages)());
-        Machine::new(spec.clone(), setup, history)
+        AskMachine::new(spec.clone(), setup, history)
     }
 
     /// Replays the asks of earlier daemons. An ended ask leaves its conversation; an unended one resumes with
@@ -263,7 +250,10 @@ impl AsksState {
             (view.steps, view.usage) = (machine.steps_in_all(), machine.usage());
             used += machine.usage();
             let steps = machine.steps_in_all().saturating_add(steps);
-            self.keep_remains(ask, Remains::of(&recalled.spec, used, steps, recalled.work_time()));
+            self.keep_remains(
+                ask,
+                Remains::of(&recalled.spec, used, steps, recalled.work_time(Moment::now())),
+            );
             self.asks.insert(ask, view);
             let wanted: BTreeSet<&str> = effects.iter().filter_map(Effect::id).collect();
             let strayed =
@@ -298,7 +288,7 @@ impl AsksState {
             let (spec, schema_memory) = (recalled.spec.clone(), self.schema_in_memory_anyway(&recalled.spec));
             let begun = QueuedAsk { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
-            let current = Current::new(begun, machine, recalled.work_time(), Arc::clone(&tools));
+            let current = Current::new(begun, machine, recalled.work_time(Moment::now()), Arc::clone(&tools));
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         self.go_on(myself);

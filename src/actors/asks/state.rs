@@ -7,7 +7,7 @@ use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
 use crate::actors::session::messages::OwnSession;
 use crate::actors::supervisor::messages::SupervisorRef;
-use crate::agent::{Effect, Machine};
+use crate::agent::{AskMachine, Effect};
 use crate::config::Settings;
 use crate::llm::{REPLY_BYTES, reply_bytes};
 use crate::memory::{Charge, MemoryPurpose};
@@ -22,7 +22,7 @@ use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::quota;
-use crate::sandbox::accounts::Accounts;
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::security_controls;
 use crate::session::approvals::Approvals;
 use crate::session::ask_clock::AskClock;
@@ -52,7 +52,7 @@ pub struct AsksArgs {
     pub name: SessionName,
     pub owner: Principal,
     /// Says whether the owner's user id is still the owner's account.
-    pub accounts: Accounts,
+    pub accounts: UidAccounts,
     pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
     pub settings: Arc<Settings>,
@@ -111,7 +111,7 @@ pub(super) struct QueuedAsk {
 pub(super) struct Current {
     pub(super) ask: AskNumber,
     pub(super) spec: AskSpec,
-    pub(super) machine: Machine,
+    pub(super) machine: AskMachine,
     /// The running calls by their id; dropping one stops it.
     pub(super) tasks: HashMap<String, Task>,
     pub(super) model: Option<Task>,
@@ -138,7 +138,7 @@ pub(super) struct Current {
 }
 
 impl Current {
-    pub fn new(waiting: QueuedAsk, machine: Machine, worked: Duration, tools: Arc<Registry>) -> Self {
+    pub fn new(waiting: QueuedAsk, machine: AskMachine, worked: Duration, tools: Arc<Registry>) -> Self {
         let QueuedAsk { ask, spec, above, schema_memory } = waiting;
         // A request that was running when the daemon ended is sent again, and counts as the same step.
         let is_asked = matches!(machine.outstanding().first(), Some(Effect::AskModel { .. }));

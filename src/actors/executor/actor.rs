@@ -13,7 +13,7 @@ use super::state::{ExecutorArgs, ExecutorState, FreezeState};
 use super::workspace::{measured, scanned};
 use crate::actors::launch::{ReadySandbox, attach, launch};
 use crate::actors::session::messages::SessionMsg;
-use crate::bridge::{Calls, Closed};
+use crate::bridge::{Closed, OpenCalls};
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariablesFilter;
@@ -105,7 +105,7 @@ impl Actor for Executor {
             finished: HashMap::new(),
             requests: HashMap::new(),
             preloading: None,
-            calls: Calls::default(),
+            calls: OpenCalls::default(),
             unassigned: Vec::new(),
             bound,
             responses: Arc::default(),
@@ -259,7 +259,7 @@ impl ExecutorState {
         // dropped.
         self.args.permit = None;
         self.connected = None;
-        self.calls = Calls::default();
+        self.calls = OpenCalls::default();
         // The attaching task would otherwise remove the sandbox, because the kernel connects to the next
         // executor instead.
         if let Some(attaching) = self.attaching.take() {

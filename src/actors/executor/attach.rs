@@ -4,12 +4,12 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calls::cell_ended;
 use super::messages::{ExecutorMsg, ExecutorRef, ResumedCell};
 use super::pending::Fence;
 use super::pending::Request;
 use super::running::RunningCell;
 use super::state::ExecutorState;
+use super::tool_calls::cell_ended;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::session::restore::fold;

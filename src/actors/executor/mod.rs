@@ -12,7 +12,6 @@
 pub mod actor;
 mod attach;
 mod call_approvals;
-mod calls;
 mod cells;
 mod foreign_pauses;
 mod freeze;
@@ -27,4 +26,5 @@ mod responses;
 mod running;
 pub mod state;
 mod teardown;
+mod tool_calls;
 mod workspace;

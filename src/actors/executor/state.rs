@@ -17,7 +17,7 @@ use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::OwnSession;
-use crate::bridge::{Calls, Delivery, FrameGuard, Link};
+use crate::bridge::{Delivery, FrameGuard, Link, OpenCalls};
 use crate::memory::{Charge, Pool};
 use crate::protocol::frames::LiveResources;
 use crate::protocol::ids::CellNumber;
@@ -78,7 +78,7 @@ pub struct ExecutorState {
     pub(super) requests: HashMap<u64, Request>,
     /// Set while the sandbox imports the preloaded modules; it is ready after that.
     pub(super) preloading: Option<Box<Receipt>>,
-    pub(super) calls: Calls<CallGuard>,
+    pub(super) calls: OpenCalls<CallGuard>,
     /// Names of the seed that have not been sent to the kernel yet.
     pub(super) unassigned: Vec<String>,
     /// The rules of all code that has run in the sandbox since its last reset.

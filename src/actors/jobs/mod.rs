@@ -23,5 +23,5 @@ mod verdict;
 
 pub use actor::Jobs;
 pub use inputs::{InputReservation, Inputs};
-pub use messages::{JobsArgs, JobsMsg, JobsRef, StartedJob, WatchedJob};
+pub use messages::{JobsArgs, JobsMsg, WatchedJob};
 pub use restore::{artifacts, artifacts_of};

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::messages::{JobsMsg, JobsRef, StartedJob};
 use super::{script, verdict};
-use crate::actors::calls::{ask, call, lost};
+use crate::actors::calls::{call, lost, try_call};
 use crate::actors::results;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
@@ -83,7 +83,7 @@ impl JobRun {
             // Written before the sandbox, the only other source, is removed. With a full disk it is written
             // later; if the actor has died, its successor finds the end again.
             let end = Box::new(end.clone());
-            match ask(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await {
+            match try_call(&self.jobs, |reply_to| JobsMsg::Judged { id, end, reply_to }).await {
                 Err(problem) if problem.code != Code::Storage => return,
                 Ok(()) | Err(_) => {}
             }
@@ -115,7 +115,7 @@ impl JobRun {
             Some(session) => session,
             None => self.make(sandbox_permit).await?,
         };
-        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let handles = try_call(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         let standing = call(&session, |reply_to| SessionMsg::CellStatus { cell: CELL, reply_to }).await?;
         if standing == CellStatus::Unknown {
             self.start(&session, &handles).await?;
@@ -143,23 +143,23 @@ impl JobRun {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
         let job = Some(ForJob { id: view.id, sandbox_permit });
-        let (id, peer) = (SessionId::fresh(), view.owner);
+        let (id, owner) = (SessionId::fresh(), view.owner);
         let create = |reply_to| SupervisorMsg::Create {
             id,
-            peer,
+            owner,
             request,
             nested: false,
             job,
             memory: None,
             reply_to,
         };
-        ask(&self.supervisor, create).await?;
+        try_call(&self.supervisor, create).await?;
         let session = session_of(&self.supervisor, view.id).await;
         session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
     }
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
-        let receipt = ask(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
+        let receipt = try_call(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
         let open_room = handles.upload_room(&self.launcher.settings.sandbox);
         let order = script::order(&self.record.job);
         let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
@@ -179,13 +179,14 @@ impl JobRun {
         // daemon.
         let started = StartedJob { session: handles.log.session(), receipt: self.receipt(&receipt) };
         let id = self.record.view.id;
-        ask(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to }).await?;
+        try_call(&self.jobs, |reply_to| JobsMsg::Started { id, started: Box::new(started), reply_to })
+            .await?;
         let timeout = Duration::try_from_secs_f64(self.record.view.timeout_s).unwrap_or_default();
         let request = CellRequest {
             rules: Some(Arc::new(CellRules { allowed: Some([].into()), ..CellRules::default() })),
             ..CellRequest::new(script::CODE.to_owned(), Mode::Main, timeout)
         };
-        ask(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
+        try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
     }
 
     fn receipt(&self, receipt: &Receipt) -> Option<JobReceipt> {
@@ -286,7 +287,8 @@ pub async fn given_up(jobs: JobsRef, supervisor: SupervisorRef, id: JobId) {
 pub async fn remove(supervisor: &SupervisorRef, job: JobId) {
     if let Some(session) = session_of(supervisor, job).await {
         let removed =
-            ask(&session, |reply_to| SessionMsg::Remove { remover: Some(Remover::of_all(reply_to)) }).await;
+            try_call(&session, |reply_to| SessionMsg::Remove { remover: Some(Remover::of_all(reply_to)) })
+                .await;
         if let Err(problem) = removed {
             tracing::warn!(%job, problem = problem.message, "the sandbox of a job is left to the next start");
         }

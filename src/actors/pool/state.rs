@@ -12,7 +12,7 @@ use crate::panics::spawn_reporting;
 use crate::protocol::api::PoolView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::sandbox::pool::{Bounds, Class, Machine, QUIET, Shelf};
+use crate::sandbox::pool::{Bounds, Class, MachineLoad, QUIET, Shelf};
 
 /// The memory that a sandbox is taken to have where it is not counted.
 const ASSUMED_BYTES: u64 = 64 * 1024 * 1024;
@@ -50,10 +50,10 @@ impl PoolState {
     pub fn refill(&mut self) {
         let now = Instant::now();
         let mut gone = self.shelf.remove_dead(now, WaitingSandbox::seems_alive);
-        gone.extend(self.shelf.remove_surplus(now, self.machine()));
+        gone.extend(self.shelf.remove_surplus(now, self.load()));
         discard(gone);
-        let machine = self.machine();
-        let Some(class) = self.shelf.next(now, machine) else { return };
+        let load = self.load();
+        let Some(class) = self.shelf.next(now, load) else { return };
         let myself = self.myself.clone();
         let start = fill(Arc::clone(&self.args.launcher), class);
         spawn_reporting(start, move |started| {
@@ -80,12 +80,12 @@ impl PoolState {
         self.refill();
     }
 
-    fn machine(&self) -> Machine {
+    fn load(&self) -> MachineLoad {
         let taken = self.shelf.waiting().map(|sandbox| sandbox.memory_bytes().unwrap_or(ASSUMED_BYTES));
         let (held_bytes, largest) = taken.fold((0_u64, None), |(sum, largest), bytes| {
             (sum.saturating_add(bytes), largest.max(Some(bytes)))
         });
-        Machine {
+        MachineLoad {
             is_busy: self.args.ledger.used_by_all(Kind::Cells) > 0,
             is_short: self.args.launcher.check_memory().is_err(),
             held_bytes,
@@ -104,7 +104,7 @@ impl PoolState {
             misses: counts.misses,
             starts: counts.starts,
             failures: counts.failures,
-            memory_bytes: self.machine().held_bytes,
+            memory_bytes: self.load().held_bytes,
             problem: self.problem.clone(),
         }
     }

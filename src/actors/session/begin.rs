@@ -8,7 +8,7 @@ use crate::actors::journal_charges::JournalAccount;
 use crate::actors::session::agent;
 use crate::actors::session::restore;
 use crate::protocol::ids::CellNumber;
-use crate::session::machine::Machine;
+use crate::session::machine::SessionMachine;
 use crate::session::restore::{RecalledAsks, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{OutputCaps, Recorder, Spill};
@@ -68,7 +68,7 @@ impl SessionActorState {
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
             Some(_) => restore::machine(&args, &past, replaying),
-            None => Machine::new(expiry(&args), Instant::now()),
+            None => SessionMachine::new(expiry(&args), Instant::now()),
         };
         let mut state = Self {
             args,

@@ -46,7 +46,7 @@ impl SessionActorState {
         let paid = match self.log.pay_for(&queued) {
             Ok(paid) => paid,
             Err(exceeded) => {
-                let _ = reply_to.send(Err(Problem::new(Code::QuotaExceeded, exceeded.to_string())));
+                let _ = reply_to.send(Err(exceeded.into()));
                 return;
             }
         };

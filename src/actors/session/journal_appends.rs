@@ -3,7 +3,7 @@
 use super::journal_waits::when_written;
 use super::state::SessionActorState;
 use crate::protocol::event::EventBody;
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::Problem;
 use crate::store::{AppliedFrame, KeyTarget, Payment};
 
 impl SessionActorState {
@@ -11,7 +11,7 @@ impl SessionActorState {
     pub(super) fn can_write(&self) -> Result<(), Problem> {
         self.args.journal.healthy()?;
         // Every action writes events and so needs quota; only the removal of a session can always be written.
-        self.log.has_reserve().map_err(|exceeded| Problem::new(Code::QuotaExceeded, exceeded.to_string()))
+        Ok(self.log.has_reserve()?)
     }
 
     /// Appends an event; `then` learns whether it was committed in time. A late event is still committed when

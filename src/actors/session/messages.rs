@@ -26,13 +26,12 @@ use crate::protocol::ids::{CellNumber, Seq, SessionId};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
-use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
-use crate::sandbox::workspace::upload_room::{Payer, UploadRoom};
+use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
@@ -79,7 +78,7 @@ impl OwnSession {
     }
 
     /// Calls the session with a request that it may refuse.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn try_call<T: Send + 'static>(
         &self,
         message: impl FnOnce(Reply<T>) -> SessionMsg,
     ) -> Result<T, Problem> {
@@ -155,24 +154,8 @@ impl Handles {
         limits: &Limits,
     ) -> impl FnOnce(&Root<'_>) -> Result<UploadRoom, Problem> + Send + use<> {
         let (most, reserve) = (limits.workspace_bytes, limits.disk_reserve_bytes);
-        let fill_level = self.workspace.fill_level();
-        let payer = self.gauge.clone().map(|gauge| Box::new(gauge) as Box<dyn Payer>);
-        move |root| UploadRoom::open(root, fill_level, most, reserve, payer)
-    }
-}
-
-/// Charges uploads into workspaces to the user.
-impl Payer for Gauge {
-    fn measured(&self, bytes: u64) -> Result<(), Problem> {
-        Ok(self.measure(Kind::Workspace, bytes)?)
-    }
-
-    fn grow(&self, bytes: u64) -> Result<(), Problem> {
-        Ok(Gauge::grow(self, Kind::Workspace, bytes)?)
-    }
-
-    fn shrink(&self, bytes: u64) {
-        Gauge::shrink(self, Kind::Workspace, bytes);
+        let (fill_level, gauge) = (self.workspace.fill_level(), self.gauge.clone());
+        move |root| UploadRoom::open(root, fill_level, most, reserve, gauge)
     }
 }
 

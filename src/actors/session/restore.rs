@@ -12,13 +12,13 @@ use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, ResumedCel
 use crate::memory::{Charge, MemoryPurpose};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
-use crate::protocol::clock;
+use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::values;
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::session::machine::{Input, Machine, Phase, Unfinished};
+use crate::session::machine::{Input, Phase, SessionMachine, Unfinished};
 use crate::session::notices;
 use crate::session::replay::RecordedCell;
 use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
@@ -79,8 +79,9 @@ pub(super) async fn past(
     let _turn = args.restore_turn.take().await;
     let told_chars = args.launcher.settings.agent.told_chars;
     let folds = (Fold::new(client_rules), AsksFold::new(told_chars));
-    let take = |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
-        let decided = of_session.take(&event);
+    let now = Moment::now();
+    let take = move |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
+        let decided = of_session.take(&event, now);
         of_asks.take(event, decided, of_session.approvals());
         Ok(())
     };
@@ -92,7 +93,7 @@ pub(super) async fn past(
         records.extend(record.map(|record| (replayed.0, record)));
         charges.extend(charge);
     }
-    let mut past = of_session.end(&records);
+    let mut past = of_session.end(&records, Moment::now());
     drop(charges);
     let pool = args.ledger.memory(args.owner);
     let running = past.running.iter_mut().map(|begun| &mut begun.start);
@@ -108,7 +109,11 @@ pub(super) async fn past(
 }
 
 /// The machine of a restored session. `replays`: the replay that was under way continues.
-pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Machine<Reply<VariableList>> {
+pub(super) fn machine(
+    args: &SessionArgs,
+    past: &Restored,
+    replays: bool,
+) -> SessionMachine<Reply<VariableList>> {
     let before = Unfinished {
         cells: past.cells,
         queued: past.queued.clone(),
@@ -120,7 +125,7 @@ pub(super) fn machine(args: &SessionArgs, past: &Restored, replays: bool) -> Mac
         sandbox: past.sandbox.is_some(),
         reset: past.reset,
     };
-    Machine::restored(expiry(args), before, Instant::now())
+    SessionMachine::restored(expiry(args), before, Instant::now())
 }
 
 impl SessionActorState {
@@ -150,7 +155,7 @@ impl SessionActorState {
         let past = self.restored.take()?;
         let receipt = past.sandbox?;
         let ran = |begun: BegunCell| ResumedCell {
-            ran: begun.ran(past.frozen_since.as_deref()),
+            ran: begun.ran(past.frozen_since.as_deref(), Moment::now()),
             start: begun.start,
             completed: begun.completed,
             passed: begun.passed,

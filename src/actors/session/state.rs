@@ -23,7 +23,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
 use crate::sandbox::workspace::Workspace;
-use crate::session::machine::{Expiry, Machine};
+use crate::session::machine::{Expiry, SessionMachine};
 use crate::session::restore::Restored;
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, Journal, Recorder};
@@ -98,7 +98,7 @@ pub struct SessionActorState {
     /// The rules for cells that clients send.
     pub(super) client_rules: Arc<CellRules>,
     /// Decides what the session does next.
-    pub(super) machine: Machine<Reply<VariableList>>,
+    pub(super) machine: SessionMachine<Reply<VariableList>>,
     /// The executor of the sandbox that runs, or that is being started.
     pub(super) executor: Option<ExecutorRef>,
     /// Requests that need a sandbox and arrived while there was none.

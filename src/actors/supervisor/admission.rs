@@ -36,7 +36,7 @@ impl SupervisorState {
     /// Checks everything before anything is created.
     pub(super) fn admit(
         &self,
-        peer: Principal,
+        owner: Principal,
         request: &NewSession,
         job: Option<JobId>,
         sandbox_permit: Option<Permit>,
@@ -49,7 +49,7 @@ impl SupervisorState {
             Some(name) => name.clone(),
             None => fresh_name(),
         };
-        if self.of(peer).any(|(_, entry)| entry.name == name && !entry.is_removed) {
+        if self.of(owner).any(|(_, entry)| entry.name == name && !entry.is_removed) {
             return Err(Problem::new(Code::SessionExists, format!("there is a session `{name}` already"))
                 .hint(format!(
                     "use it with `belljar exec -s {name}`, or remove it with `belljar rm {name}`"
@@ -71,15 +71,15 @@ impl SupervisorState {
         }
         self.args.journal.healthy()?;
         let ledger = &self.args.ledger;
-        ledger.tolerates(peer, Kind::Journal, REMOVED_TOLERANCE)?;
+        ledger.tolerates(owner, Kind::Journal, REMOVED_TOLERANCE)?;
         let record = serde_json::to_value(request).unwrap_or_default();
-        let permit = ledger.take(peer, name.as_str(), amounts::of_session(job, &record))?;
+        let permit = ledger.take(owner, name.as_str(), amounts::of_session(job, &record))?;
         permit.gauge().fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
         let first = match sandbox_permit {
             Some(permit) => permit,
-            None => ledger.take(peer, name.as_str(), amounts::of_sandbox(&wanted, &settings.sandbox))?,
+            None => ledger.take(owner, name.as_str(), amounts::of_sandbox(&wanted, &settings.sandbox))?,
         };
-        let seed = ledger.memory(peer).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;
+        let seed = ledger.memory(owner).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;
         Ok(Admitted { name, wanted, idle, permit, first, seed })
     }
 

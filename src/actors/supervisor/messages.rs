@@ -25,7 +25,7 @@ pub enum SupervisorMsg {
     /// Admit and start a session. Answered when its first sandbox is ready, or could not be made.
     Create {
         id: SessionId,
-        peer: Principal,
+        owner: Principal,
         request: Box<NewSession>,
         /// Whether a cell of the owner requested the session and waits for it.
         nested: bool,

@@ -41,14 +41,14 @@ impl SupervisorState {
     /// Makes a session, or refuses it. One for which only the quota has no room waits for the end of the owner's removed
     /// sessions, so that a client can remove one and make another at once.
     pub(super) fn create(&mut self, myself: &SupervisorRef, creation: Creation) {
-        let Creation { id, peer, request, nested, job, memory, reply_to } = creation;
+        let Creation { id, owner, request, nested, job, memory, reply_to } = creation;
         let (job, sandbox_permit) = job.map_or((None, None), |job| (Some(job.id), job.sandbox_permit));
-        let admitted = self.admit(peer, &request, job, sandbox_permit);
+        let admitted = self.admit(owner, &request, job, sandbox_permit);
         let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
-                if problem.code == Code::QuotaExceeded && job.is_none() && self.may_wait(peer) {
-                    self.waiting.push(Creation { id, peer, request, nested, job: None, memory, reply_to });
+                if problem.code == Code::QuotaExceeded && job.is_none() && self.may_wait(owner) {
+                    self.waiting.push(Creation { id, owner, request, nested, job: None, memory, reply_to });
                 } else {
                     let _ = reply_to.send(Err(problem));
                 }
@@ -57,7 +57,7 @@ impl SupervisorState {
         };
         let record = SessionRecord {
             id,
-            owner: peer,
+            owner,
             name,
             created_at: clock::now(),
             request: serde_json::to_value(&request).unwrap_or_default(),
@@ -75,8 +75,8 @@ impl SupervisorState {
     }
 
     /// Whether a removed session of the user still holds what a new one needs.
-    fn may_wait(&self, peer: Principal) -> bool {
-        self.waiting.len() < CREATIONS_WAITING && self.of(peer).any(|(_, entry)| entry.is_removed)
+    fn may_wait(&self, owner: Principal) -> bool {
+        self.waiting.len() < CREATIONS_WAITING && self.of(owner).any(|(_, entry)| entry.is_removed)
     }
 
     /// Tries the requests again that wait for room, because a session has ended.
@@ -132,25 +132,25 @@ impl SupervisorState {
         permit: Permit,
         begin: Option<Begin>,
     ) {
-        let (id, peer, name, job) = (record.id, record.owner, record.name, record.job);
+        let (id, owner, name, job) = (record.id, record.owner, record.name, record.job);
         let is_new = begin.is_some();
         let (created, first, begun_seed, nested) = match begin {
             Some(Begin { reply_to, first, seed, nested }) => {
                 (Some(reply_to), Some(first), Some(seed), nested)
             }
             // Its sandbox may run, so it is paid for before others can take its room.
-            None => (None, self.sandbox_permit(id, peer, &name, &wanted), None, false),
+            None => (None, self.sandbox_permit(id, owner, &name, &wanted), None, false),
         };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
-        let pool = self.args.ledger.memory(peer);
+        let pool = self.args.ledger.memory(owner);
         // A restored session is charged for its seed without a check.
         let seed =
             begun_seed.unwrap_or_else(|| pool.charge_anyway(MemoryPurpose::Seeds, seed_bytes(&request.seed)));
         let args = SessionArgs {
             id,
             name: name.clone(),
-            owner: peer,
+            owner,
             journal: self.args.journal.clone(),
             request: record.request,
             created_at: record.created_at,
@@ -174,8 +174,8 @@ impl SupervisorState {
             // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
             ephemeral: request.ephemeral,
-            restore_turn: self.restore_turns.of(peer),
-            lend_turn: self.lend_turns.of(peer),
+            restore_turn: self.restore_turns.of(owner),
+            lend_turn: self.lend_turns.of(owner),
             restored: CancellationToken::new(),
             created,
         };
@@ -190,7 +190,7 @@ impl SupervisorState {
             }
         });
         let listed = ListedSession {
-            owner: peer,
+            owner,
             name: name.clone(),
             job,
             session: session.clone(),
@@ -199,8 +199,7 @@ impl SupervisorState {
         };
         self.args.directory.add(id, listed);
         // The name is taken and the quota is held from here on.
-        self.sessions
-            .insert(id, Entry { owner: peer, name, job, session, permit, is_removed: false, _seed: seed });
+        self.sessions.insert(id, Entry { owner, name, job, session, permit, is_removed: false, _seed: seed });
     }
 
     /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.

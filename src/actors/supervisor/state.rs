@@ -58,7 +58,7 @@ pub struct SupervisorState {
 /// A request for a session.
 pub(super) struct Creation {
     pub(super) id: SessionId,
-    pub(super) peer: Principal,
+    pub(super) owner: Principal,
     pub(super) request: NewSession,
     pub(super) nested: bool,
     pub(super) job: Option<ForJob>,
@@ -94,8 +94,8 @@ impl SupervisorState {
         }
     }
 
-    pub(super) fn of(&self, peer: Principal) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.sessions.iter().filter(move |(_, entry)| entry.owner == peer && entry.job.is_none())
+    pub(super) fn of(&self, owner: Principal) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        self.sessions.iter().filter(move |(_, entry)| entry.owner == owner && entry.job.is_none())
     }
 
     /// Frees the name of a session that the journal has as removed. What is left of it keeps its quotas.

@@ -48,7 +48,7 @@ async fn a_session_of_an_earlier_account_does_nothing_in_the_name_of_the_present
     let client = daemon.makes(own, request.clone()).await.unwrap();
     assert_eq!(what_the_program_says(&client).await, own.to_string());
     let files = || async {
-        let handles = ask(&client.session, |reply_to| SessionMsg::Handles { reply_to }).await.unwrap();
+        let handles = try_call(&client.session, |reply_to| SessionMsg::Handles { reply_to }).await.unwrap();
         handles.workspace.access(WorkKind::Look, |_| ()).await
     };
     files().await.unwrap();

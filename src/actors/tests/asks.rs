@@ -15,13 +15,13 @@ pub(super) const ONE_CELL: &str = r#"
 
 impl Client {
     pub(super) async fn asks(&self) -> AsksRef {
-        within("the asks", ask(&self.session, |reply_to| SessionMsg::Asks { reply_to })).await.unwrap()
+        within("the asks", try_call(&self.session, |reply_to| SessionMsg::Asks { reply_to })).await.unwrap()
     }
 
     pub(super) async fn start_ask(&self, approval: ApprovalPolicy) {
         let new = NewAsk { text: "Work.".into(), approval: Some(approval), ..NewAsk::default() };
         let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
-        within("an ask", ask(&self.asks().await, start)).await.unwrap();
+        within("an ask", try_call(&self.asks().await, start)).await.unwrap();
     }
 
     /// Waits until the ask has ended. It ends only once.
@@ -89,7 +89,7 @@ async fn a_person_who_was_asked_by_a_daemon_that_died_answers_the_next_one() {
         memory: None,
         reply_to,
     };
-    within("the decision", ask(&client.asks().await, decide)).await.unwrap();
+    within("the decision", try_call(&client.asks().await, decide)).await.unwrap();
     client.only_end().await;
     assert_eq!(client.only_result(1).await.stdout, "42");
     assert_eq!((client.count("approval_wanted"), client.count("tool_answered")), (1, 1));
@@ -114,7 +114,7 @@ async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
         for _ in 0..8 {
             let new = NewAsk { text: "Work.".into(), schema: Some(schema.clone()), ..NewAsk::default() };
             let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
-            if let Err(problem) = within("an ask", ask(&asks, start)).await {
+            if let Err(problem) = within("an ask", try_call(&asks, start)).await {
                 break 'refused problem;
             }
             asked += 1;

@@ -127,7 +127,7 @@ async fn all_who_wait_for_a_cell_get_its_result() {
     kernel.lets_go_on(1);
     let result = client.result(first).await;
     assert_eq!(client.result(again.expect("the cell has not ended")).await, result);
-    // Whoever comes later reads the journal.
+    // A client that comes later reads the journal.
     let log = client.journal.log(client.id).unwrap();
     let later = within("a result", result_of(&client.session, &log, 1)).await.unwrap();
     assert_eq!(later, result);
@@ -150,7 +150,7 @@ async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
     let (id, request) = (SessionId::fresh(), Box::new(named.clone()));
     let first = send_now(&daemon.supervisor, |reply_to| SupervisorMsg::Create {
         id,
-        peer: OWNER,
+        owner: OWNER,
         request,
         nested: false,
         job: None,

@@ -30,7 +30,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::actors::calls::{ask, call};
+use crate::actors::calls::{call, try_call};
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
 use crate::actors::pool::{Pool, PoolArgs};
@@ -180,19 +180,19 @@ impl Daemon {
         self.makes(OWNER, NewSession::default()).await.unwrap()
     }
 
-    async fn makes(&self, peer: Principal, request: NewSession) -> Result<Client, Problem> {
+    async fn makes(&self, owner: Principal, request: NewSession) -> Result<Client, Problem> {
         let (id, request) = (SessionId::fresh(), Box::new(request));
         let create = |reply_to| SupervisorMsg::Create {
             id,
-            peer,
+            owner,
             request,
             nested: false,
             job: None,
             memory: None,
             reply_to,
         };
-        within("there is a session", ask(&self.supervisor, create)).await?;
-        let session = self.directory.find(peer, &id.to_string(), false).expect("the session").session;
+        within("there is a session", try_call(&self.supervisor, create)).await?;
+        let session = self.directory.find(owner, &id.to_string(), false).expect("the session").session;
         Ok(Client { id, session, journal: self.journal.clone() })
     }
 
@@ -229,7 +229,7 @@ impl Client {
     async fn run_in(&self, mode: Mode, code: &str) -> Ticket {
         let request = CellRequest::new(code.into(), mode, PATIENCE);
         let run = |reply_to| SessionMsg::Run { request, reply_to };
-        within("a cell is queued", ask(&self.session, run)).await.unwrap()
+        within("a cell is queued", try_call(&self.session, run)).await.unwrap()
     }
 
     /// Waits for the end of a cell.
@@ -242,16 +242,18 @@ impl Client {
     }
 
     async fn freeze(&self) {
-        within("a freeze", ask(&self.session, |reply_to| SessionMsg::Freeze { reply_to })).await.unwrap();
+        within("a freeze", try_call(&self.session, |reply_to| SessionMsg::Freeze { reply_to }))
+            .await
+            .unwrap();
     }
 
     async fn thaw(&self) {
-        within("a thaw", ask(&self.session, |reply_to| SessionMsg::Thaw { reply_to })).await.unwrap();
+        within("a thaw", try_call(&self.session, |reply_to| SessionMsg::Thaw { reply_to })).await.unwrap();
     }
 
     async fn reset(&self) {
         let reset = |reply_to| SessionMsg::Reset { replay: None, reply_to };
-        within("a reset", ask(&self.session, reset)).await.unwrap();
+        within("a reset", try_call(&self.session, reset)).await.unwrap();
     }
 
     /// The events of the session in the journal.

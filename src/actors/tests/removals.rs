@@ -23,7 +23,7 @@ impl Daemon {
 
     async fn removes(&self, client: &Client) {
         let remove = is_removed(Remover::of_record);
-        within("the removal is recorded", ask(&client.session, remove)).await.unwrap();
+        within("the removal is recorded", try_call(&client.session, remove)).await.unwrap();
     }
 }
 
@@ -82,7 +82,7 @@ async fn what_a_daemon_that_died_had_not_removed_yet_belongs_to_nobody() {
     let daemon = home.daemon().await;
     let _slow = home.backend.next_removal_is_slow();
     let client = daemon.makes(OWNER, named()).await.unwrap();
-    let receipt = within("a receipt", ask(&client.session, |reply_to| SessionMsg::Receipt { reply_to }));
+    let receipt = within("a receipt", try_call(&client.session, |reply_to| SessionMsg::Receipt { reply_to }));
     let sandbox = receipt.await.unwrap().sandbox.clone();
     daemon.removes(&client).await;
     assert!(daemon.launcher.is_live(&sandbox.0));

@@ -81,7 +81,7 @@ async fn a_cell_that_is_interrupted_often_has_one_event_of_it() {
     kernel.runs(1).await;
     for _ in 0..5 {
         let interrupt = |reply_to| SessionMsg::Interrupt { reply_to };
-        within("an interrupt", ask(&client.session, interrupt)).await.unwrap();
+        within("an interrupt", try_call(&client.session, interrupt)).await.unwrap();
     }
     let interrupts = || {
         let frames = kernel.received_frames();
@@ -126,11 +126,11 @@ async fn without_any_quota_left_refusals_ends_and_the_removal_are_written() {
     for _ in 0..3 {
         let which = VariablesFilter { private: false, imports: false };
         let list = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
-        let problem = within("variables", ask(&client.session, list)).await.unwrap_err();
+        let problem = within("variables", try_call(&client.session, list)).await.unwrap_err();
         assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");
     }
     assert_eq!((client.events().len(), home.backend.started()), (before, 1));
     let remove = |reply_to| SessionMsg::Remove { remover: Some(Remover::of_all(reply_to)) };
-    within("the removal", ask(&client.session, remove)).await.unwrap();
+    within("the removal", try_call(&client.session, remove)).await.unwrap();
     assert_eq!(client.count("session_removed"), 1);
 }

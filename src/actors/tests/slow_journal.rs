@@ -17,7 +17,7 @@ async fn a_reset_that_the_journal_does_not_have_in_time_is_done_but_not_reported
     let client = daemon.makes_a_session().await;
     let writer_hold = client.journal.hold_writer();
     let reset = |reply_to| SessionMsg::Reset { replay: None, reply_to };
-    let problem = within("a reset", ask(&client.session, reset)).await.unwrap_err();
+    let problem = within("a reset", try_call(&client.session, reset)).await.unwrap_err();
     assert_eq!(problem.code, Code::Storage, "{problem:?}");
     let resets = |frame: &HostFrame| matches!(frame, HostFrame::Reset { .. });
     home.backend.kernel().hears(resets).await;

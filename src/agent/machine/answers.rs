@@ -1,6 +1,6 @@
 //! Turns the outcomes of a turn's calls into the answers for the model.
 
-use super::{Machine, Phase};
+use super::{AskMachine, Phase};
 use crate::agent::arguments::Work;
 use crate::agent::effects::Effect;
 use crate::agent::report::report;
@@ -9,7 +9,7 @@ use crate::protocol::ask::{AskOutcome, Decision};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::{ExecutionResult, Status};
 
-impl Machine {
+impl AskMachine {
     pub(super) fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
         if !self.running_cell(id) {
             return Vec::new();

@@ -2,19 +2,15 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::protocol::exit_codes;
 use crate::protocol::result::{
-    Artifact, Display, ExceptionView, OutputSegment, StateReport, Stream, Truncated, ValueView,
+    Artifact, Display, ExceptionView, OutputSegment, Stream, Truncated, ValueView,
 };
 
 fn result(status: Status, reason: Reason) -> ExecutionResult {
     ExecutionResult {
         cell: 3,
-        mode: Mode::Main,
-        status,
-        reason,
-        exit_code: Some(0),
         code: "a = 123\nb = 0\nc = a / b\n".into(),
-        timeout_s: 30.0,
         stdout: "one\nthree\n".into(),
         stderr: "two\n".into(),
         output: vec![
@@ -22,21 +18,8 @@ fn result(status: Status, reason: Reason) -> ExecutionResult {
             OutputSegment { stream: Stream::Stderr, text: "two\n".into() },
             OutputSegment { stream: Stream::Stdout, text: "three\n".into() },
         ],
-        result: None,
-        displays: Vec::new(),
-        artifacts: Vec::new(),
-        exception: None,
         duration_ms: 1.5,
-        truncated: Truncated::default(),
-        state: StateReport {
-            kind: StateKind::Kept,
-            restored_to: None,
-            completed_tool_calls: Vec::new(),
-            unprotected: false,
-            as_before: None,
-            maybe_assigned: Vec::new(),
-            note: None,
-        },
+        ..exit_codes::tests::result(status, reason, Some(0))
     }
 }
 

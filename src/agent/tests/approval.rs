@@ -5,11 +5,11 @@ use serde_json::json;
 use super::*;
 use crate::protocol::ask::{AskOutcome, Decision, Subject};
 
-fn asking(cells: bool, tools: &[&str]) -> Machine {
+fn asking(cells: bool, tools: &[&str]) -> AskMachine {
     started(spec(Dialect::ToolCalls), Setup { approvals: approvals(cells, tools), ..setup() }).0
 }
 
-fn decided(machine: &mut Machine, id: &str, decision: Decision) -> Vec<Effect> {
+fn decided(machine: &mut AskMachine, id: &str, decision: Decision) -> Vec<Effect> {
     machine.step(Input::Decided { id: id.into(), decision })
 }
 

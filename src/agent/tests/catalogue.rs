@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::agent::SetupProblem;
+use crate::agent::effects::SetupProblem;
 use crate::protocol::ask::AskOutcome;
 use crate::protocol::chat::{ModelFailure, ModelFailureKind};
 
-fn tool_calls() -> (Machine, Vec<Effect>) {
+fn tool_calls() -> (AskMachine, Vec<Effect>) {
     started(spec(Dialect::ToolCalls), setup())
 }
 
@@ -81,7 +81,7 @@ fn e1_a_reply_with_both_kinds_of_calls_has_both_answered() {
 fn e2_a_history_with_unanswered_calls_is_repaired_before_it_is_sent() {
     let broken = calls("", &[("a", "get_secret", "{}")]).message;
     let mut machine =
-        Machine::new(spec(Dialect::ToolCalls), setup(), vec![Message::new(Role::User, "x"), broken]);
+        AskMachine::new(spec(Dialect::ToolCalls), setup(), vec![Message::new(Role::User, "x"), broken]);
     let effects = machine.step(Input::Begin);
     assert_eq!(effect_names(&effects), ["note", "model 1"]);
     let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
@@ -357,7 +357,7 @@ fn e12_a_provider_that_finds_it_too_long_gets_half() {
         reply(&mut machine, cell_call(id, "x"));
         ran(&mut machine, id, &"y".repeat(1_500));
     }
-    let too_long = |machine: &mut Machine| {
+    let too_long = |machine: &mut AskMachine| {
         let failure =
             ModelFailure { kind: ModelFailureKind::ContextTooLong, message: "too long".into(), attempts: 1 };
         machine.step(Input::ModelFailed { step: machine.steps(), failure })

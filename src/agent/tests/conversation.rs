@@ -15,7 +15,7 @@ fn typed_spec(dialect: Dialect) -> AskSpec {
     spec
 }
 
-fn machine_with_schema(dialect: Dialect) -> Machine {
+fn machine_with_schema(dialect: Dialect) -> AskMachine {
     started(typed_spec(dialect), setup()).0
 }
 
@@ -58,7 +58,7 @@ fn the_next_ask_goes_on_where_the_last_one_ended() {
     let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
     reply(&mut machine, cell_call("a", "1"));
     machine.step(Input::TimeUp);
-    let mut next = Machine::new(spec(Dialect::ToolCalls), setup(), machine.into_history());
+    let mut next = AskMachine::new(spec(Dialect::ToolCalls), setup(), machine.into_history());
     let effects = next.step(Input::Begin);
     assert_eq!(effect_names(&effects), ["model 1"]);
     let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
@@ -66,7 +66,7 @@ fn the_next_ask_goes_on_where_the_last_one_ended() {
     assert_eq!(effect_names(&reply(&mut next, cell_call("a", "2"))), ["cell a_2 2"]);
 
     let fresh = AskSpec { fresh: true, ..spec(Dialect::ToolCalls) };
-    let mut fresh = Machine::new(fresh, setup(), next.into_history());
+    let mut fresh = AskMachine::new(fresh, setup(), next.into_history());
     assert_eq!(request(&fresh.step(Input::Begin)).messages.len(), 2);
 }
 
@@ -75,7 +75,7 @@ fn a_dialect_without_calls_is_told_of_earlier_ones_in_text() {
     let (mut machine, _) = started(spec(Dialect::ToolCalls), setup());
     reply(&mut machine, cell_call("a", "1"));
     ran(&mut machine, "a", "one");
-    let mut next = Machine::new(spec(Dialect::JsonAction), setup(), machine.into_history());
+    let mut next = AskMachine::new(spec(Dialect::JsonAction), setup(), machine.into_history());
     let effects = next.step(Input::Begin);
     let roles: Vec<Role> = request(&effects).messages.iter().map(|message| message.role).collect();
     assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::User, Role::User]);

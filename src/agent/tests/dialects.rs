@@ -16,7 +16,7 @@ fn answered(effects: &[Effect]) {
     assert!(end.answer.as_ref().unwrap().contains("$21,386.41"), "{end:#?}");
 }
 
-fn asked(dialect: Dialect) -> Machine {
+fn asked(dialect: Dialect) -> AskMachine {
     let text = "15,000 at 6 %, compounded twice a year, after 6 years?".into();
     let mut spec = AskSpec { text, ..spec(dialect) };
     spec.tools = vec!["execute_python_code".into()];

@@ -8,16 +8,15 @@ mod random;
 
 use serde_json::{Value, json};
 
-use super::{Effect, Input, Machine, ModelApprovals, Setup};
+use super::{AskMachine, Effect, Input, ModelApprovals, Setup};
 use crate::protocol::ask::{ApprovalPolicy, AskEnd, AskLimits, AskSpec, Dialect, Language};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
 };
 use crate::protocol::event::ToolOutcome;
+use crate::protocol::exit_codes;
 use crate::protocol::frames::ToolFailure;
-use crate::protocol::result::{
-    ExceptionView, ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated,
-};
+use crate::protocol::result::{ExceptionView, ExecutionResult, Reason, Status};
 
 fn tool(name: &str, properties: Value, required: &[&str]) -> ModelTool {
     ModelTool {
@@ -86,8 +85,8 @@ fn spec(dialect: Dialect) -> AskSpec {
     }
 }
 
-fn started(spec: AskSpec, setup: Setup) -> (Machine, Vec<Effect>) {
-    let mut machine = Machine::new(spec, setup, Vec::new());
+fn started(spec: AskSpec, setup: Setup) -> (AskMachine, Vec<Effect>) {
+    let mut machine = AskMachine::new(spec, setup, Vec::new());
     let effects = machine.step(Input::Begin);
     (machine, effects)
 }
@@ -126,26 +125,18 @@ fn cell_call(id: &str, code: &str) -> ChatReply {
     calls("", &[(id, "execute_python_code", &json!({"python_code_snippet": code}).to_string())])
 }
 
-fn reply(machine: &mut Machine, reply: ChatReply) -> Vec<Effect> {
+fn reply(machine: &mut AskMachine, reply: ChatReply) -> Vec<Effect> {
     machine.step(Input::ModelReplied { step: machine.steps(), reply: Box::new(reply) })
 }
 
 fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
-    let failed = exception.is_some();
+    let (status, reason) = match exception {
+        Some(_) => (Status::Failure, Reason::Exception),
+        None => (Status::Success, Reason::Ok),
+    };
     Box::new(ExecutionResult {
-        cell: 1,
-        mode: Mode::Main,
-        status: if failed { Status::Failure } else { Status::Success },
-        reason: if failed { Reason::Exception } else { Reason::Ok },
-        exit_code: Some(0),
         code: "print(amount)".into(),
-        timeout_s: 30.0,
         stdout: stdout.into(),
-        stderr: String::new(),
-        output: Vec::new(),
-        result: None,
-        displays: Vec::new(),
-        artifacts: Vec::new(),
         exception: exception.map(|text| ExceptionView {
             type_name: text.split(':').next().unwrap().into(),
             value: String::new(),
@@ -153,32 +144,23 @@ fn cell_result(stdout: &str, exception: Option<&str>) -> Box<ExecutionResult> {
             traceback: text.into(),
         }),
         duration_ms: 1.0,
-        truncated: Truncated::default(),
-        state: StateReport {
-            kind: StateKind::Kept,
-            restored_to: None,
-            unprotected: false,
-            as_before: None,
-            maybe_assigned: Vec::new(),
-            completed_tool_calls: Vec::new(),
-            note: None,
-        },
+        ..exit_codes::tests::result(status, reason, Some(0))
     })
 }
 
-fn ran(machine: &mut Machine, id: &str, stdout: &str) -> Vec<Effect> {
+fn ran(machine: &mut AskMachine, id: &str, stdout: &str) -> Vec<Effect> {
     machine.step(Input::CellFinished { id: id.into(), result: cell_result(stdout, None) })
 }
 
-fn raised(machine: &mut Machine, id: &str, exception: &str) -> Vec<Effect> {
+fn raised(machine: &mut AskMachine, id: &str, exception: &str) -> Vec<Effect> {
     machine.step(Input::CellFinished { id: id.into(), result: cell_result("", Some(exception)) })
 }
 
-fn gave(machine: &mut Machine, id: &str, value: Value) -> Vec<Effect> {
+fn gave(machine: &mut AskMachine, id: &str, value: Value) -> Vec<Effect> {
     machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Value(value) })
 }
 
-fn broke(machine: &mut Machine, id: &str, message: &str) -> Vec<Effect> {
+fn broke(machine: &mut AskMachine, id: &str, message: &str) -> Vec<Effect> {
     let failure = ToolFailure { code: "failed".into(), message: message.into() };
     machine.step(Input::ToolFinished { id: id.into(), outcome: ToolOutcome::Failure(failure) })
 }

@@ -180,7 +180,7 @@ fn is_cell(effect: &Effect) -> bool {
 }
 
 /// Checks what has to hold after each input.
-fn check(machine: &Machine, spec: &AskSpec, effects: &[Effect], ended: bool) {
+fn check(machine: &AskMachine, spec: &AskSpec, effects: &[Effect], ended: bool) {
     if ended {
         assert_eq!(effects, [], "an ended ask stays ended");
     }
@@ -211,9 +211,9 @@ proptest! {
 
     #[test]
     fn no_sequence_of_inputs_breaks_a_promise((spec, setup) in asks(), events in proptest::collection::vec(events(), 0..120)) {
-        let mut machine = Machine::new(spec.clone(), setup.clone(), Vec::new());
+        let mut machine = AskMachine::new(spec.clone(), setup.clone(), Vec::new());
         let mut log = Vec::new();
-        let mut give = |machine: &mut Machine, input: Input| {
+        let mut give = |machine: &mut AskMachine, input: Input| {
             let ended = machine.has_ended();
             let effects = machine.step(input.clone());
             check(machine, &spec, &effects, ended);
@@ -244,7 +244,7 @@ proptest! {
             give(&mut machine, input);
         }
 
-        let mut again = Machine::new(spec.clone(), setup.clone(), Vec::new());
+        let mut again = AskMachine::new(spec.clone(), setup.clone(), Vec::new());
         for (input, effects) in log {
             prop_assert_eq!(again.step(input), effects);
         }
@@ -257,7 +257,7 @@ proptest! {
     /// A limit stops a model that never gives a final answer.
     #[test]
     fn every_ask_comes_to_its_end((spec, setup) in asks(), reply in replies(), how in any::<u8>()) {
-        let mut machine = Machine::new(spec.clone(), setup, Vec::new());
+        let mut machine = AskMachine::new(spec.clone(), setup, Vec::new());
         machine.step(Input::Begin);
         let mut inputs = 0;
         while !machine.has_ended() {

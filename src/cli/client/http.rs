@@ -270,7 +270,7 @@ pub(in crate::cli) async fn connect(socket: &std::path::Path) -> std::io::Result
     }
 }
 
-/// Whether an attempt to connect failed because nobody listens.
+/// Whether an attempt to connect failed because no daemon listens.
 pub(in crate::cli) fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use std::fmt;
 
 use crate::protocol::ids::SessionName;
+use crate::protocol::text::quotable;
 
 /// Characters of a user's name; users whose names are longer, or have other characters, can be given by number.
 const USER_CHARS: usize = 64;
@@ -21,11 +22,8 @@ impl SessionKey {
         };
         SessionName::parse(name)?;
         if let Some(user) = user.filter(|user| !is_user(user)) {
-            let printable_user: String = user.chars().take(USER_CHARS).collect();
-            return Err(format!(
-                "`{}` is no user: use a login name or a number after the `@`",
-                printable_user.escape_default()
-            ));
+            let user = quotable(user);
+            return Err(format!("`{user}` is no user: use a login name or a number after the `@`"));
         }
         Ok(Self(text.to_owned()))
     }

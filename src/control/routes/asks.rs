@@ -11,7 +11,7 @@ use super::requests::{AnswerQuery, SessionRequest};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::asks::port::ended;
 use crate::actors::asks::spec::default_model;
-use crate::actors::calls::{PROMPT, ask, call_part, lives};
+use crate::actors::calls::{PROMPT, call_part, lives, try_call};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
@@ -29,7 +29,7 @@ async fn of_asks<T: Send + 'static>(
     patience: Option<Duration>,
     message: impl FnOnce(RpcReplyPort<T>) -> AsksMsg,
 ) -> ApiResult<T> {
-    let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+    let asks = try_call(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
     Ok(call_part(session, &asks, patience, message).await?)
 }
 
@@ -37,7 +37,7 @@ async fn of_asks<T: Send + 'static>(
 /// wait.
 async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) -> ApiResult<AskView> {
     loop {
-        let asks = ask(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
+        let asks = try_call(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
         match ended(&asks, log, number, |_| {}).await {
             Err(_) if !lives(&asks) && lives(session) => {}
             outcome => return outcome.map_err(RefusedRequest),
@@ -47,7 +47,7 @@ async fn until_ended(session: &SessionRef, log: &EventLog, number: AskNumber) ->
 
 /// Answers with the stream of the ask's events, with the ask when it has ended, or with the ask as it is.
 async fn answer(
-    SessionRequest { app, peer, .. }: &SessionRequest,
+    SessionRequest { app, caller, .. }: &SessionRequest,
     session: &SessionRef,
     query: &AnswerQuery,
     (status, view): (StatusCode, AskView),
@@ -55,9 +55,9 @@ async fn answer(
     if !query.stream && !query.wait {
         return Ok((status, Json(view)).into_response());
     }
-    let log = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?.log;
+    let log = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?.log;
     if query.stream {
-        return app.stream(peer, log, view.events_after, Until::AskEnd(view.ask));
+        return app.stream(caller, log, view.events_after, Until::AskEnd(view.ask));
     }
     Ok(Json(until_ended(session, &log, view.ask).await?).into_response())
 }

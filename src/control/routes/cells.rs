@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use super::requests::{AnswerQuery, SessionRequest, WaitQuery};
 use super::sessions;
-use crate::actors::calls::{ask, call_promptly};
+use crate::actors::calls::{call_promptly, try_call};
 use crate::actors::results;
 use crate::actors::session::keyed_request::{KeyedRequest, Wants};
 use crate::actors::session::messages::{CellRequest, CellStatus, SessionMsg, SessionRef, Ticket};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
+use crate::control::caller::Caller;
 use crate::control::idempotency::Key;
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::control::sse::Until;
 use crate::protocol::api::{CellState, CellView, Eval, RunCell};
@@ -31,12 +31,12 @@ pub fn is_path(path: &str) -> bool {
 /// Streams the events of a cell until its end.
 pub async fn events_of(
     app: &App,
-    peer: &Peer,
+    caller: &Caller,
     session: &SessionRef,
     (after, cell): (Seq, CellNumber),
 ) -> ApiResult<Response> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    app.stream(peer, handles.log, after, Until::CellEnd(cell))
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    app.stream(caller, handles.log, after, Until::CellEnd(cell))
 }
 
 pub async fn run(
@@ -46,7 +46,7 @@ pub async fn run(
     JsonBody(body, memory): JsonBody<RunCell>,
 ) -> ApiResult<Response> {
     let session = request.session().await?;
-    let SessionRequest { app, peer, .. } = request;
+    let SessionRequest { app, caller, .. } = request;
     let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let key = idempotency.map(|Extension(Key(key))| key);
     let wants = match query {
@@ -54,12 +54,12 @@ pub async fn run(
         AnswerQuery { wait: true, .. } => Wants::Result,
         AnswerQuery { .. } => Wants::Number,
     };
-    let keyed = key.map(|key| KeyedRequest { owner: peer.principal, key, wants });
+    let keyed = key.map(|key| KeyedRequest { owner: caller.principal, key, wants });
     let memory = Some(Arc::new(memory));
     let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
-    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if query.stream {
-        return events_of(&app, &peer, &session, (ticket.events_after, ticket.cell)).await;
+        return events_of(&app, &caller, &session, (ticket.events_after, ticket.cell)).await;
     }
     if query.wait {
         return finished(&session, ticket).await;
@@ -105,12 +105,12 @@ pub async fn view_of(session: &SessionRef, cell: CellNumber) -> ApiResult<CellVi
 
 /// Waits for the end of a cell and returns its result.
 pub async fn result_of(session: &SessionRef, cell: CellNumber) -> ApiResult<Arc<ExecutionResult>> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     Ok(results::result_of(session, &handles.log, cell).await?)
 }
 
 async fn ended(session: &SessionRef, cell: CellNumber) -> ApiResult<CellView> {
-    let handles = ask(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+    let handles = try_call(session, |reply_to| SessionMsg::Handles { reply_to }).await?;
     let (events_after, result) = results::ended(&handles.log, cell).await?;
     Ok(CellView { cell, state: CellState::Done, events_after, result: Some(result) })
 }
@@ -122,7 +122,7 @@ pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval
     if isolated {
         let memory = security_controls::setting("requests_keep_their_charge", memory);
         let message = |reply_to| SessionMsg::Compute { expression, values, timeout, memory, reply_to };
-        return Ok(Json(ask(&session, message).await?).into_response());
+        return Ok(Json(try_call(&session, message).await?).into_response());
     }
     if !values.is_empty() {
         return Err(Problem::new(Code::BadRequest, "`values` are only for `isolated` expressions")
@@ -132,6 +132,6 @@ pub async fn eval(request: SessionRequest, JsonBody(body, memory): JsonBody<Eval
     let memory = Some(Arc::new(memory));
     let request =
         CellRequest { expression: true, memory, ..CellRequest::new(expression, Mode::Fork, timeout) };
-    let ticket = ask(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
+    let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     finished(&session, ticket).await
 }

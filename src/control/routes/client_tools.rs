@@ -22,9 +22,9 @@ pub async fn lend(
     request: SessionRequest,
     JsonBody(new, memory): JsonBody<NewClientTools>,
 ) -> ApiResult<Response> {
-    let lease = request.ask(|reply_to| SessionMsg::Lend { tools: new.tools, memory, reply_to }).await?;
-    let SessionRequest { app, peer, .. } = request;
-    let (shutdown, pool) = (app.shutdown, app.ledger.memory(peer.principal));
+    let lease = request.try_call(|reply_to| SessionMsg::Lend { tools: new.tools, memory, reply_to }).await?;
+    let SessionRequest { app, caller, .. } = request;
+    let (shutdown, pool) = (app.shutdown, app.ledger.memory(caller.principal));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));
     let calls = stream::unfold((lease, ready), move |(mut lease, ready)| {
         let (shutdown, pool) = (shutdown.clone(), pool.clone());

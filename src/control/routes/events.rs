@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::convert::Infallible;
 
 use super::requests::SessionRequest;
-use crate::actors::calls::ask;
+use crate::actors::calls::try_call;
 use crate::actors::session::messages::SessionMsg;
 use crate::control::body::Query;
 use crate::control::problems::ApiResult;
@@ -37,7 +37,7 @@ pub async fn stream(
         (None, None) => handles.log.read(0, 1).err().map_or(0, |gone| gone.first - 1),
     };
     let until = if query.follow.unwrap_or(true) { Until::SessionEnd } else { Until::Now };
-    request.app.stream(&request.peer, handles.log, after, until)
+    request.app.stream(&request.caller, handles.log, after, until)
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
@@ -52,7 +52,7 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<Seq>, Problem> {
 /// Sends a line at once and then at intervals, because only a failed write shows that the client is gone.
 pub async fn hold(request: SessionRequest) -> ApiResult<Response> {
     let session = request.session().await?;
-    let hold = ask(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
+    let hold = try_call(&session, |reply_to| SessionMsg::Hold { reply_to }).await?;
     let shutdown = request.app.shutdown;
     let body = Body::from_stream(stream::unfold((hold, true), move |(hold, first)| {
         let (session, shutdown) = (session.clone(), shutdown.clone());

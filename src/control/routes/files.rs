@@ -173,9 +173,9 @@ pub async fn put(
     request: Request,
 ) -> ApiResult<Json<Done>> {
     let found = target.handles().await;
-    let SessionRequest { app, peer, .. } = target;
+    let SessionRequest { app, caller, .. } = target;
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
-    let slot = upload_slot(&app, peer.principal)?;
+    let slot = upload_slot(&app, caller.principal)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let (session, handles) = match found {
         Ok(found) => found,

@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::io::{BufReader, Read, Seek, Write};
@@ -15,8 +16,8 @@ use super::requests::{ListQuery, WaitQuery};
 use crate::actors::jobs::{InputReservation, JobsMsg, WatchedJob, artifacts_of};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query, in_time, upload_slot};
-use crate::control::peer::Peer;
-use crate::control::problems::ApiResult;
+use crate::control::caller::Caller;
+use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::control::sse::{self, Until};
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::protocol::api::Done;
@@ -24,6 +25,7 @@ use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobInput, JobList, JobState, JobView, NewJob};
 use crate::protocol::limits::{JOB_INPUT_BYTES, JOBS_LISTED};
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 use crate::sandbox::workspace::job_files;
 use crate::security_controls;
 use crate::store::JobRecord;
@@ -33,9 +35,9 @@ const CHUNK: usize = 64 * 1024;
 const LIST_COPIES: u64 = 3;
 
 /// Receives the input files of a job. The answer comes after the whole stream is on disk and checked.
-pub async fn receive(State(app): State<App>, peer: Peer, request: Request) -> ApiResult<Json<JobInput>> {
-    let slot = upload_slot(&app, peer.principal)?;
-    let reserved = app.inputs.reserve(peer.principal);
+pub async fn receive(State(app): State<App>, caller: Caller, request: Request) -> ApiResult<Json<JobInput>> {
+    let slot = upload_slot(&app, caller.principal)?;
+    let reserved = app.inputs.reserve(caller.principal);
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
     let stored = tokio::task::spawn_blocking(move || {
         let _slot = slot;
@@ -73,18 +75,22 @@ fn keep(reserved: InputReservation, input: &mut impl Read) -> Result<JobInput, P
 
 pub async fn submit(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     JsonBody(job, memory): JsonBody<NewJob>,
 ) -> ApiResult<(StatusCode, Json<JobView>)> {
     let job = Box::new(job);
     let view =
-        app.jobs.call(|reply_to| JobsMsg::Submit { owner: peer.principal, job, memory, reply_to }).await?;
+        app.jobs.call(|reply_to| JobsMsg::Submit { owner: caller.principal, job, memory, reply_to }).await?;
     Ok((StatusCode::ACCEPTED, Json(view?)))
 }
 
-pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQuery>) -> ApiResult<Response> {
-    let owner = query.owner(&app, &peer)?;
-    let mut memory = app.ledger.memory(peer.principal).open(MemoryPurpose::Answers);
+pub async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Query(query): Query<ListQuery>,
+) -> ApiResult<Response> {
+    let owner = query.owner(&app, &caller)?;
+    let mut memory = app.ledger.memory(caller.principal).open(MemoryPurpose::Answers);
     // Each record is charged before it is read, and so is the answer that all of them become.
     let jobs = app.journal.job_views(owner, JOBS_LISTED, |bytes| {
         memory.try_grow(bytes.saturating_mul(LIST_COPIES)).map_err(Problem::from)
@@ -95,12 +101,10 @@ pub async fn list(State(app): State<App>, peer: Peer, Query(query): Query<ListQu
 }
 
 pub async fn show(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
     Query(query): Query<WaitQuery>,
+    JobRequest { app, record, .. }: JobRequest,
 ) -> ApiResult<Json<JobView>> {
-    let id = find(&app, &peer, &key).await?.view.id;
+    let id = record.view.id;
     while query.wait
         && let Some(mut watched) = watch(&app, id).await?
     {
@@ -113,8 +117,7 @@ pub async fn show(
             () = ended(&mut watched) => {}
         }
     }
-    let known = app.journal.job(id)?;
-    let mut view = known.ok_or_else(|| no_such_job(&key))?.view;
+    let mut view = known_job(&app, id)?.view;
     view.admin_acts = app.journal.acts(id)?;
     Ok(Json(view))
 }
@@ -125,8 +128,7 @@ async fn ended(watched: &mut WatchedJob) {
 }
 
 /// Deletes an ended job: its verdict, its artifacts and its output.
-pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let record = find(&app, &peer, &key).await?;
+pub async fn forget(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Json<Done>> {
     let id = record.view.id;
     if !app.journal.forget_job(id).await? {
         return Err(Problem::new(Code::Busy, "the job has not ended")
@@ -143,8 +145,8 @@ pub async fn forget(State(app): State<App>, peer: Peer, Path(key): Path<String>)
 /// How long the answer to a cancellation waits for the end of the job.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(60);
 
-pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Json<Done>> {
-    let id = find(&app, &peer, &key).await?.view.id;
+pub async fn cancel(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Json<Done>> {
+    let id = record.view.id;
     let cancelled = app.jobs.call(|reply_to| JobsMsg::Cancel { id, reply_to });
     tokio::time::timeout(CANCELLED_WITHIN, cancelled).await.map_err(|_| {
         Problem::new(Code::Storage, "the job is being cancelled, and its end is not in the journal yet")
@@ -155,14 +157,11 @@ pub async fn cancel(State(app): State<App>, peer: Peer, Path(key): Path<String>)
 
 /// Streams the events of the job's sandbox; with `follow`, from the moment there is a sandbox until the job has ended.
 pub async fn events(
-    State(app): State<App>,
-    peer: Peer,
-    Path(key): Path<String>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
+    JobRequest { app, caller, mut record }: JobRequest,
 ) -> ApiResult<Response> {
     let follow = query.follow.unwrap_or(true);
-    let mut record = find(&app, &peer, &key).await?;
     let mut watching = if follow { watch(&app, record.view.id).await? } else { None };
     if let Some(watched) = &mut watching
         && *watched.state.borrow_and_update() == JobState::Queued
@@ -172,14 +171,13 @@ pub async fn events(
             // The state also changes if the job ends without ever having run.
             _ = watched.state.changed() => {}
         }
-        let known = app.journal.job(record.view.id)?;
-        record = known.ok_or_else(|| no_such_job(&key))?;
+        record = known_job(&app, record.view.id)?;
     }
     let Some(session) = record.session else { return Ok(sse::event_stream(Body::empty())) };
     let log = app.journal.log(session)?;
     let after = last_event_id(&headers)?.or(query.after).unwrap_or(0);
     let Some(WatchedJob { mut state, hold }) = watching else {
-        return app.stream(&peer, log, after, Until::Now);
+        return app.stream(&caller, log, after, Until::Now);
     };
     // The sandbox may be gone already, and then its log never gets an event about the end of the job.
     let ended = app.shutdown.child_token();
@@ -190,13 +188,12 @@ pub async fn events(
             () = async { while state.changed().await.is_ok() {} } => ends.cancel(),
         }
     });
-    let pool = app.ledger.memory(peer.principal);
+    let pool = app.ledger.memory(caller.principal);
     Ok(sse::respond(log, after, Until::SessionEnd, ended, pool, Some(hold))?)
 }
 
-pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<String>) -> ApiResult<Response> {
-    let id = find(&app, &peer, &key).await?.view.id;
-    let file = tokio::fs::File::open(artifacts_of(&app.launcher, id)).await.map_err(|_| {
+pub async fn artifacts(JobRequest { app, record, .. }: JobRequest) -> ApiResult<Response> {
+    let file = tokio::fs::File::open(artifacts_of(&app.launcher, record.view.id)).await.map_err(|_| {
         Problem::new(Code::NoSuchFile, "nothing was kept of this job")
             .hint("name patterns of files with `artifacts`")
     })?;
@@ -204,24 +201,38 @@ pub async fn artifacts(State(app): State<App>, peer: Peer, Path(key): Path<Strin
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], body).into_response())
 }
 
-/// The caller's job of that id. Administrators also reach jobs of other users; each such access is recorded first.
-async fn find(app: &App, peer: &Peer, key: &str) -> ApiResult<JobRecord> {
-    let unknown = || no_such_job(key);
-    let id = JobId(uuid::Uuid::parse_str(key).map_err(|_| unknown())?);
-    let found = app.journal.job(id)?;
-    let may = |record: &JobRecord| {
-        peer.reaches(record.view.owner) || !security_controls::holds("jobs_have_an_owner")
-    };
-    let record = found.filter(may).ok_or_else(unknown)?;
-    if record.view.owner != peer.principal {
-        app.journal.note_act(id, peer.principal, &peer.act).await?;
+/// A request about one job of the caller's. Administrators also reach jobs of other users; each such access is recorded
+/// first.
+pub struct JobRequest {
+    app: App,
+    caller: Caller,
+    record: JobRecord,
+}
+
+impl FromRequestParts<App> for JobRequest {
+    type Rejection = RefusedRequest;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Path(key) = Path::<String>::from_request_parts(parts, app).await?;
+        let id = JobId(uuid::Uuid::parse_str(&key).map_err(|_| no_such_job(&key))?);
+        let record = known_job(app, id)?;
+        if !caller.reaches(record.view.owner) && security_controls::holds("jobs_have_an_owner") {
+            return Err(no_such_job(&key).into());
+        }
+        if record.view.owner != caller.principal {
+            app.journal.note_act(id, caller.principal, &caller.act).await?;
+        }
+        Ok(Self { app: app.clone(), caller, record })
     }
-    Ok(record)
+}
+
+fn known_job(app: &App, id: JobId) -> ApiResult<JobRecord> {
+    Ok(app.journal.job(id)?.ok_or_else(|| no_such_job(&id.to_string()))?)
 }
 
 fn no_such_job(key: &str) -> Problem {
-    let printable_key: String = key.chars().take(100).collect::<String>().escape_default().to_string();
-    Problem::new(Code::NoSuchJob, format!("there is no job `{printable_key}`"))
+    Problem::new(Code::NoSuchJob, format!("there is no job `{}`", quotable(key)))
         .hint("list yours with `belljar job ls`")
 }
 

@@ -14,20 +14,20 @@ use tokio::sync::mpsc;
 
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
-use crate::control::peer::Peer;
+use crate::control::caller::Caller;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, Health, HealthStatus, ImageList, PullImage, QuotaView, Shutdown, Version};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 use crate::security_controls;
 
-pub async fn health(State(app): State<App>, peer: Peer) -> ApiResult<Json<Health>> {
-    let seen = (!peer.admin).then_some(peer.principal);
+pub async fn health(State(app): State<App>, caller: Caller) -> ApiResult<Json<Health>> {
+    let seen = (!caller.admin).then_some(caller.principal);
     let sessions = app.directory.list(seen).len();
     let mut problems = app.launcher.troubles().await;
     problems.extend(app.journal.healthy().err().map(|trouble| trouble.to_string()));
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
-    let serves_all = peer.admin || peer.principal == app.launcher.service.principal();
+    let serves_all = caller.admin || caller.principal == app.launcher.service.principal();
     // What waits, and how often it is asked for, tells of other users.
     let pool = if serves_all { app.pool.view().await } else { None };
     Ok(Json(Health { status, problems, sessions, pool }))
@@ -51,10 +51,10 @@ pub async fn openapi() -> Response {
 /// Stops the daemon. Sandboxes keep running for the next daemon, unless the request says to remove them.
 pub async fn shut_down(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     JsonBody(body, _charge): JsonBody<Shutdown>,
 ) -> ApiResult<Json<Done>> {
-    if !peer.admin && peer.principal != app.launcher.service.principal() {
+    if !caller.admin && caller.principal != app.launcher.service.principal() {
         return Err(Problem::new(
             Code::Forbidden,
             "only the daemon's own user, root and administrators may stop it",
@@ -75,22 +75,22 @@ pub struct QuotaQuery {
 
 pub async fn quota(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     Query(query): Query<QuotaQuery>,
 ) -> ApiResult<Json<QuotaView>> {
     let owner = match query.user {
-        None => peer.principal,
+        None => caller.principal,
         Some(user) => {
             let none = || Problem::new(Code::BadRequest, "there is no such user");
-            let named = app.identities.named(&user, &peer).await;
-            if named != Some(peer.principal) {
-                peer.require_admin(&app.settings.admin.group, "see what others have")?;
+            let named = app.users.named(&user, &caller).await;
+            if named != Some(caller.principal) {
+                caller.require_admin(&app.settings.admin.group, "see what others have")?;
             }
             named.ok_or_else(none)?
         }
     };
-    let who = app.identities.of(owner).await?;
-    if owner != peer.principal {
+    let who = app.users.of(owner).await?;
+    if owner != caller.principal {
         app.ledger.set_limits(owner, app.settings.quota.of(owner, who.name.as_deref(), &who.groups));
     }
     Ok(Json(QuotaView { uid: owner, user: who.name.clone(), quotas: app.ledger.usage(owner) }))
@@ -106,12 +106,12 @@ pub async fn images(State(app): State<App>) -> ApiResult<Json<ImageList>> {
 /// Answers with a line of JSON for each step, and a last one with `done` or `problem`.
 pub async fn pull(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     JsonBody(body, _charge): JsonBody<PullImage>,
 ) -> ApiResult<Response> {
     // A pull changes for all users which image a name refers to.
     if app.launcher.paths.system() && security_controls::holds("pulls_are_for_administrators") {
-        peer.require_admin(&app.settings.admin.group, "get images for all users")?;
+        caller.require_admin(&app.settings.admin.group, "get images for all users")?;
     }
     let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);
     tokio::spawn(async move {

@@ -5,11 +5,11 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::Deserialize;
 
-use crate::actors::calls::{Reply, ask};
+use crate::actors::calls::{Reply, try_call};
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::Path;
-use crate::control::peer::Peer;
+use crate::control::caller::Caller;
 use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::protocol::api::Done;
 use crate::protocol::principal::Principal;
@@ -18,7 +18,7 @@ use crate::protocol::problem::Problem;
 /// A request about one session: who asks, and how the path names the session.
 pub struct SessionRequest {
     pub app: App,
-    pub peer: Peer,
+    pub caller: Caller,
     key: String,
 }
 
@@ -31,32 +31,35 @@ impl FromRequestParts<App> for SessionRequest {
     type Rejection = RefusedRequest;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
-        let peer = Peer::from_request_parts(parts, app).await?;
+        let caller = Caller::from_request_parts(parts, app).await?;
         let Path(SessionParameter { session: key }) = Path::from_request_parts(parts, app).await?;
-        Ok(Self { app: app.clone(), peer, key })
+        Ok(Self { app: app.clone(), caller, key })
     }
 }
 
 impl SessionRequest {
     /// Finds the session. To be called once in a request, because each access by an administrator is recorded.
     pub async fn session(&self) -> ApiResult<SessionRef> {
-        self.app.session(&self.peer, &self.key).await
+        self.app.session(&self.caller, &self.key).await
     }
 
     /// Asks the session, whose answer takes as long as the work does.
-    pub async fn ask<T: Send + 'static>(&self, message: impl FnOnce(Reply<T>) -> SessionMsg) -> ApiResult<T> {
-        Ok(ask(&self.session().await?, message).await?)
+    pub async fn try_call<T: Send + 'static>(
+        &self,
+        message: impl FnOnce(Reply<T>) -> SessionMsg,
+    ) -> ApiResult<T> {
+        Ok(try_call(&self.session().await?, message).await?)
     }
 
     /// Has the session do something that has no answer but its end.
     pub async fn act(&self, message: impl FnOnce(Reply<()>) -> SessionMsg) -> ApiResult<Json<Done>> {
-        self.ask(message).await?;
+        self.try_call(message).await?;
         Ok(Json(Done {}))
     }
 
     pub async fn handles(&self) -> ApiResult<(SessionRef, Handles)> {
         let session = self.session().await?;
-        let handles = ask(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
+        let handles = try_call(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
         Ok((session, handles))
     }
 }
@@ -89,11 +92,11 @@ pub struct ListQuery {
 
 impl ListQuery {
     /// The user whose things are listed; `None` for all users.
-    pub(super) fn owner(&self, app: &App, peer: &Peer) -> Result<Option<Principal>, Problem> {
+    pub(super) fn owner(&self, app: &App, caller: &Caller) -> Result<Option<Principal>, Problem> {
         if self.all {
-            peer.require_admin(&app.settings.admin.group, "see what others have")?;
+            caller.require_admin(&app.settings.admin.group, "see what others have")?;
         }
-        Ok((!self.all).then_some(peer.principal))
+        Ok((!self.all).then_some(caller.principal))
     }
 }
 

@@ -7,15 +7,15 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::requests::{ListQuery, SessionRequest, WaitQuery};
-use crate::actors::calls::{ask, call_promptly};
+use crate::actors::calls::{call_promptly, try_call};
 use crate::actors::replay;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
+use crate::control::caller::Caller;
 use crate::control::idempotency::{Key, NewTarget};
-use crate::control::peer::Peer;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{
     Done, Interrupted, NewSession, ReplayReport, SessionList, SessionView, Undo, Undone, VariableList,
@@ -29,7 +29,7 @@ pub const PATH: &str = "/v1/sessions";
 
 pub async fn create(
     State(app): State<App>,
-    Peer { principal, .. }: Peer,
+    Caller { principal, .. }: Caller,
     idempotency: Option<Extension<Key>>,
     JsonBody(request, memory): JsonBody<NewSession>,
 ) -> ApiResult<(StatusCode, Json<SessionView>)> {
@@ -44,14 +44,14 @@ pub async fn create(
     let memory = Some(memory);
     let message = |reply_to| SupervisorMsg::Create {
         id,
-        peer: principal,
+        owner: principal,
         request,
         nested: false,
         job: None,
         memory,
         reply_to,
     };
-    let made = ask(&app.supervisor, message).await;
+    let made = try_call(&app.supervisor, message).await;
     if let (Err(_), Some(key)) = (&made, &key)
         && let Err(error) = app.journal.aim_at_nothing(principal, key, id).await
     {
@@ -62,10 +62,10 @@ pub async fn create(
 
 pub async fn list(
     State(app): State<App>,
-    peer: Peer,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> ApiResult<Json<SessionList>> {
-    let owner = query.owner(&app, &peer)?;
+    let owner = query.owner(&app, &caller)?;
     // All at once, because one of them may answer late.
     let views = app.directory.list(owner).into_iter().map(async |session| {
         let view = || session.view();
@@ -96,7 +96,7 @@ pub async fn remove(request: SessionRequest, Query(query): Query<WaitQuery>) -> 
 }
 
 pub async fn interrupt(request: SessionRequest) -> ApiResult<Json<Interrupted>> {
-    request.ask(|reply_to| SessionMsg::Interrupt { reply_to }).await.map(Json)
+    request.try_call(|reply_to| SessionMsg::Interrupt { reply_to }).await.map(Json)
 }
 
 pub async fn reset(request: SessionRequest) -> ApiResult<Json<Done>> {
@@ -107,11 +107,11 @@ pub async fn variables(
     request: SessionRequest,
     Query(which): Query<VariablesFilter>,
 ) -> ApiResult<Json<VariableList>> {
-    request.ask(|reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await.map(Json)
+    request.try_call(|reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await.map(Json)
 }
 
 pub async fn receipt(request: SessionRequest) -> ApiResult<Json<Receipt>> {
-    let receipt = request.ask(|reply_to| SessionMsg::Receipt { reply_to }).await?;
+    let receipt = request.try_call(|reply_to| SessionMsg::Receipt { reply_to }).await?;
     Ok(Json((*receipt).clone()))
 }
 
@@ -122,7 +122,7 @@ pub async fn undo(
     if cells == 0 {
         return Err(Problem::new(Code::BadRequest, "`cells` has to be at least 1").into());
     }
-    request.ask(|reply_to| SessionMsg::Undo { cells, reply_to }).await.map(Json)
+    request.try_call(|reply_to| SessionMsg::Undo { cells, reply_to }).await.map(Json)
 }
 
 /// Replays a session's cells, which takes as long as the cells do.

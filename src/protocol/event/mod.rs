@@ -8,4 +8,4 @@ mod sentence;
 
 pub use about::AskScope;
 pub use kinds::{CellOrigin, Counters, Event, EventBody, ToolOutcome};
-pub use sentence::{Sentence, Severity};
+pub use sentence::Severity;

@@ -106,11 +106,12 @@ pub trait RunningSandbox: Send + Sync {
     /// opens another stream, because the kernel connects again where the last one ended.
     fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>>;
 
-    /// Reads the sandbox's properties back; an error names every difference from the spec.
-    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem>;
+    /// Reads the sandbox's properties back from the host: the names of all differences from the spec, and the receipt.
+    /// `None` if they cannot be read.
+    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)>;
 
-    /// The sandbox's current properties, without checks; `None` if they cannot be read.
-    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt>;
+    /// The hint for a person whose sandbox has these differences.
+    fn remedy(&self, differences: &[String]) -> &'static str;
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>>;
 
@@ -121,7 +122,9 @@ pub trait RunningSandbox: Send + Sync {
     fn is_frozen(&self) -> bool;
 
     /// Limits the CPU time of all the sandbox's processes together, or removes the limit; false if the backend cannot.
-    fn limit_cpus(&self, cpus: Option<f64>) -> bool;
+    fn limit_cpus(&self, cpus: Option<f64>) -> bool {
+        self.cgroup().is_some_and(|cgroup| cgroup.limit_cpus(cpus).is_ok())
+    }
 
     /// CPU time of all the sandbox's processes together; `None` if it is not counted here.
     fn cpu_time(&self) -> Option<Duration>;

@@ -31,9 +31,9 @@ fn ask_regularly<T>(shelf: &mut Shelf<T>, class: &Class, now: Instant) -> Instan
 /// Starts all that may be started, and gives how many.
 fn fill(shelf: &mut Shelf<u32>, now: Instant) -> u32 {
     let mut started = 0;
-    while shelf.next(now, Machine::default()).is_some() {
+    while shelf.next(now, MachineLoad::default()).is_some() {
         started += 1;
-        assert_eq!(shelf.next(now, Machine::default()), None, "one at a time");
+        assert_eq!(shelf.next(now, MachineLoad::default()), None, "one at a time");
         assert_eq!(shelf.started(Some(started), now), None);
     }
     started
@@ -69,8 +69,8 @@ fn another_image_of_the_same_name_is_another_class() {
 fn a_start_waits_for_a_quiet_moment_but_not_for_ever() {
     let (mut shelf, now) = (shelf(1), Instant::now());
     let later = ask_regularly(&mut shelf, &class(1), now);
-    let busy = Machine { is_busy: true, ..Machine::default() };
-    assert_eq!(shelf.next(now, Machine::default()), None, "a request has just come");
+    let busy = MachineLoad { is_busy: true, ..MachineLoad::default() };
+    assert_eq!(shelf.next(now, MachineLoad::default()), None, "a request has just come");
     assert_eq!(shelf.next(later, busy), None);
     assert!(shelf.next(now + PATIENCE, busy).is_some());
 }
@@ -79,14 +79,14 @@ fn a_start_waits_for_a_quiet_moment_but_not_for_ever() {
 fn memory_bounds_what_waits_and_a_machine_that_is_short_of_it_gets_it_back() {
     let (mut shelf, now) = (shelf(3), Instant::now());
     let later = ask_regularly(&mut shelf, &class(1), now);
-    let machine = |held_bytes| Machine { held_bytes, next_bytes: 400, ..Machine::default() };
+    let machine = |held_bytes| MachineLoad { held_bytes, next_bytes: 400, ..MachineLoad::default() };
     assert!(shelf.next(later, machine(600)).is_some());
     shelf.started(Some(1), later);
     assert_eq!(shelf.next(later, machine(601)), None);
     assert_eq!(shelf.remove_surplus(later, machine(1000)), [0; 0]);
     assert_eq!(shelf.remove_surplus(later, machine(1001)), [1]);
     assert_eq!(fill(&mut shelf, later), 3);
-    let short = Machine { is_short: true, ..Machine::default() };
+    let short = MachineLoad { is_short: true, ..MachineLoad::default() };
     assert_eq!(shelf.next(later, short), None);
     assert_eq!(shelf.remove_surplus(later, short), [1]);
     assert_eq!(shelf.remove_surplus(later, short), [2]);
@@ -102,14 +102,14 @@ fn classes_that_are_not_asked_for_give_way() {
     }
     assert_eq!(shelf.classes(), CLASSES);
     assert_eq!(
-        shelf.remove_surplus(now, Machine::default()).len(),
+        shelf.remove_surplus(now, MachineLoad::default()).len(),
         1,
         "the first class has no place any more"
     );
     assert_eq!(shelf.claim(&class(0), now), None);
-    shelf.remove_surplus(now + IDLE / 2, Machine::default());
+    shelf.remove_surplus(now + IDLE / 2, MachineLoad::default());
     assert_eq!(shelf.waiting().len(), CLASSES - 1);
-    assert_eq!(shelf.remove_surplus(now + IDLE, Machine::default()).len(), CLASSES - 1);
+    assert_eq!(shelf.remove_surplus(now + IDLE, MachineLoad::default()).len(), CLASSES - 1);
     assert_eq!(fill(&mut shelf, now + IDLE), 0);
 }
 
@@ -118,15 +118,15 @@ fn failures_and_deaths_make_the_next_start_wait_longer() {
     let (mut shelf, now) = (shelf(1), Instant::now());
     let mut at = ask_regularly(&mut shelf, &class(1), now);
     for pause in [1, 2, 4, 8, 16, 32, 64, 64] {
-        assert!(shelf.next(at, Machine::default()).is_some());
+        assert!(shelf.next(at, MachineLoad::default()).is_some());
         assert_eq!(shelf.started(None, at), None);
         let pause = Duration::from_secs(pause);
-        assert_eq!(shelf.next(at + pause / 2, Machine::default()), None);
+        assert_eq!(shelf.next(at + pause / 2, MachineLoad::default()), None);
         at += pause;
     }
     assert_eq!(fill(&mut shelf, at), 1);
     assert_eq!(shelf.remove_dead(at, |_| false), [1]);
-    assert_eq!(shelf.next(at, Machine::default()), None);
+    assert_eq!(shelf.next(at, MachineLoad::default()), None);
     assert_eq!(shelf.counts().failures, 9);
     at += LONGEST_PAUSE;
     assert_eq!(fill(&mut shelf, at), 1);
@@ -134,7 +134,7 @@ fn failures_and_deaths_make_the_next_start_wait_longer() {
     shelf.failed(at);
     assert!(shelf.claim(&class(1), at).is_some());
     assert!(
-        shelf.next(at + FIRST_PAUSE, Machine::default()).is_some(),
+        shelf.next(at + FIRST_PAUSE, MachineLoad::default()).is_some(),
         "one that lived ends the row of failures"
     );
 }
@@ -143,11 +143,11 @@ fn failures_and_deaths_make_the_next_start_wait_longer() {
 fn a_closed_pool_gives_and_starts_nothing() {
     let (mut shelf, now) = (shelf(2), Instant::now());
     let later = ask_regularly(&mut shelf, &class(1), now);
-    assert!(shelf.next(later, Machine::default()).is_some());
+    assert!(shelf.next(later, MachineLoad::default()).is_some());
     shelf.started(Some(1), later);
-    assert!(shelf.next(later, Machine::default()).is_some());
+    assert!(shelf.next(later, MachineLoad::default()).is_some());
     assert_eq!(shelf.close(), [1]);
     assert_eq!(shelf.started(Some(2), later), Some(2), "it came too late");
     assert_eq!(shelf.claim(&class(1), later), None);
-    assert_eq!(shelf.next(later, Machine::default()), None);
+    assert_eq!(shelf.next(later, MachineLoad::default()), None);
 }

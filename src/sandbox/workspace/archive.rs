@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
 use crate::security_controls;
 
 /// The longest path of a member, which is the kernel's limit for a path.
@@ -94,7 +95,7 @@ pub fn each_member(
                     .hint("send fewer of them"));
                 }
                 let path = path_of(std::mem::take(&mut before), &entry, bytes)?;
-                let printable_path = || path.to_string_lossy().escape_default().to_string();
+                let printable_path = || quotable(&path.to_string_lossy());
                 if path.is_absolute() {
                     return Err(bad(&format!("the tar entry `{}` is absolute", printable_path())));
                 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::accounts::Accounts;
 use crate::sandbox::spec::Choice;
 use crate::sandbox::spec::GuestUser;
 use crate::sandbox::spec::UserMapping;
+use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::user_database::users;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::groups;
@@ -61,7 +61,7 @@ pub struct Workspace {
     /// The user with whose rights work is done; `None` where the daemon's own rights are the user's.
     ids: Option<Arc<CurrentIds>>,
     /// In a caller's folder, the list that says whether the caller's id is still the caller's account.
-    accounts: Option<Accounts>,
+    accounts: Option<UidAccounts>,
     /// The user whose threads work in the folder.
     pays: Principal,
     /// How full the folder is while files are uploaded.
@@ -201,11 +201,11 @@ impl Workspace {
         service: Service,
         mapping: UserMapping,
         choice: Choice,
-        peer: Principal,
+        caller: Principal,
         private: &[PathBuf],
-        accounts: &Accounts,
+        accounts: &UidAccounts,
     ) -> Result<Self, Problem> {
-        accounts.check(peer)?;
+        accounts.check(caller)?;
         let printable_path = path.display();
         let not_yours = || {
             Problem::new(
@@ -218,10 +218,10 @@ impl Workspace {
         if !path.is_absolute() {
             return Err(bad(format!("the workspace `{printable_path}` is not an absolute path")));
         }
-        // The path is opened with the peer's rights, because root can open more.
-        let eyes = (service.system && !peer.is_root()).then(|| {
-            let ids = users().get(&peer.uid()).ok().and_then(|who| who.ids.clone());
-            ids.unwrap_or_else(|| Arc::new(Ids::alone(peer.uid(), NO_GROUP)))
+        // The path is opened with the caller's rights, because root can open more.
+        let eyes = (service.system && !caller.is_root()).then(|| {
+            let ids = users().get(&caller.uid()).ok().and_then(|who| who.ids.clone());
+            ids.unwrap_or_else(|| Arc::new(Ids::alone(caller.uid(), NO_GROUP)))
         });
         let opened = acting_as(eyes.as_deref(), || {
             let path = std::fs::canonicalize(path)?;
@@ -233,8 +233,8 @@ impl Workspace {
             None => bad(format!("the workspace `{printable_path}` cannot be opened: {error}"))
                 .hint("name a folder"),
         })?;
-        if !peer.is_root()
-            && found.st_uid != peer.uid()
+        if !caller.is_root()
+            && found.st_uid != caller.uid()
             && security_controls::holds("workspace_is_the_callers")
         {
             return Err(not_yours());
@@ -277,7 +277,7 @@ impl Workspace {
             choice,
             ids,
             accounts: Some(accounts.clone()),
-            pays: peer,
+            pays: caller,
             fill_level: Arc::default(),
         })
     }
@@ -441,7 +441,7 @@ mod tests {
             std::os::unix::fs::chown(folder, Some(DAEMON), Some(DAEMON)).unwrap();
         }
         let choice = Choice { backend: crate::protocol::receipt::Backend::Docker, why: String::new() };
-        let accounts = Accounts::load(home.path().join("accounts.json"));
+        let accounts = UidAccounts::load(home.path().join("accounts.json"));
         let made = Workspace::of_caller(
             &path,
             service,
@@ -478,12 +478,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (own, folder) = (Service { system: false, ..Service::of_this_process() }, home.path().join("w"));
         std::fs::create_dir(&folder).unwrap();
-        let open = |accounts: &Accounts| {
+        let open = |accounts: &UidAccounts| {
             let choice = Choice { backend: Backend::Process, why: String::new() };
             Workspace::of_caller(&folder, own, UserMapping::Same, choice, own.principal(), &[], accounts)
         };
-        open(&Accounts::of_ann(home.path(), own.principal(), "ann")).unwrap();
-        let refused = open(&Accounts::of_ann(home.path(), own.principal(), "bob")).unwrap_err();
+        open(&UidAccounts::of_ann(home.path(), own.principal(), "ann")).unwrap();
+        let refused = open(&UidAccounts::of_ann(home.path(), own.principal(), "bob")).unwrap_err();
         assert!(refused.message.contains("`bob`"), "{refused:?}");
     }
 }

@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(found(0o755), Err(FolderRefusal::TooMany));
     }
 
-    /// What is found in a caller's folder by the folder's owner: somebody other than root, to whom folders can be closed.
+    /// What is found in a caller's folder by the folder's owner: a user other than root, to whom folders can be closed.
     fn found_by_owner(folder: &Path) -> Result<(), FolderRefusal> {
         let root = File::open(folder).unwrap();
         let me = rustix::process::geteuid().as_raw();
@@ -178,7 +178,7 @@ mod tests {
     const OWNER: u32 = 61_234;
     const ANOTHER: u32 = 61_235;
 
-    /// Makes somebody the owner, as far as the tests run as root.
+    /// Gives a file to another user, as far as the tests run as root.
     fn give(path: &Path, uid: u32) {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();

@@ -5,6 +5,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
+use crate::quota::Gauge;
 use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage;
@@ -12,16 +14,6 @@ use crate::security_controls;
 
 /// The block size of a file system: the least that a folder takes, and the unit to which files are rounded up.
 pub(super) const BLOCK: u64 = 4096;
-
-/// The account that is charged for uploads to a workspace.
-pub trait Payer: Send {
-    /// Records how much the workspace holds.
-    fn measured(&self, bytes: u64) -> Result<(), Problem>;
-    /// Charges `bytes` more, or refuses.
-    fn grow(&self, bytes: u64) -> Result<(), Problem>;
-    /// Gives `bytes` back.
-    fn shrink(&self, bytes: u64);
-}
 
 /// How full a workspace is while files are uploaded. Every upload measures the workspace when it begins, because the
 /// guest may write at any time.
@@ -49,7 +41,8 @@ pub struct UploadRoom {
     fill_level: Arc<FillLevel>,
     /// Maximum number of bytes in the workspace.
     most: u64,
-    payer: Option<Box<dyn Payer>>,
+    /// The gauge that uploads are charged to; none for the owner's own folder.
+    gauge: Option<Gauge>,
 }
 
 impl UploadRoom {
@@ -59,12 +52,12 @@ impl UploadRoom {
         fill_level: Arc<FillLevel>,
         most: u64,
         disk_reserve: u64,
-        payer: Option<Box<dyn Payer>>,
+        gauge: Option<Gauge>,
     ) -> Result<Self, Problem> {
         if root.managed {
             disk::check(root.folder(), disk_reserve)?;
         }
-        let upload_room = Self { fill_level, most, payer };
+        let upload_room = Self { fill_level, most, gauge };
         // The upload is counted before the measurement, so that charges of other uploads in the meantime are kept.
         {
             let mut counts = upload_room.fill_level.0.lock();
@@ -85,7 +78,9 @@ impl UploadRoom {
         counts.entries = counts.entries.max(used.entries as u64);
         let bytes = counts.bytes;
         drop(counts);
-        upload_room.payer.as_ref().map_or(Ok(()), |payer| payer.measured(bytes))?;
+        if let Some(gauge) = &upload_room.gauge {
+            gauge.measure(Kind::Workspace, bytes)?;
+        }
         Ok(upload_room)
     }
 
@@ -105,8 +100,8 @@ impl UploadRoom {
         if counts.entries.saturating_add(entries) > usage::ENTRIES as u64 {
             return Err(no_room(format!("{} files and folders", usage::ENTRIES)));
         }
-        if let Some(payer) = &self.payer {
-            payer.grow(bytes)?;
+        if let Some(gauge) = &self.gauge {
+            gauge.grow(Kind::Workspace, bytes)?;
         }
         counts.bytes += bytes;
         counts.entries += entries;
@@ -119,8 +114,8 @@ impl UploadRoom {
         counts.bytes = counts.bytes.saturating_sub(bytes);
         counts.entries = counts.entries.saturating_sub(entries);
         drop(counts);
-        if let Some(payer) = &self.payer {
-            payer.shrink(bytes);
+        if let Some(gauge) = &self.gauge {
+            gauge.shrink(Kind::Workspace, bytes);
         }
     }
 }

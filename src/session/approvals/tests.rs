@@ -39,7 +39,7 @@ fn wanted(approvals: &Approvals, question: Question) -> EventBody {
         cell,
         bound_by: None,
         subject: question.subject,
-        asked_at: clock::now(),
+        asked_at: Moment::now().timestamp(),
         deadline_s: Some(DEADLINE_S),
         by_default: Some(DefaultDecision::Reject),
     };
@@ -96,7 +96,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 impl World {
     fn record(&mut self, event: EventBody) {
-        let decided = self.book.take(&event);
+        let decided = self.book.take(&event, Moment::now());
         if let EventBody::ApprovalDecided { id, .. } = &event {
             assert_eq!(decided.map(|approval| approval.id).as_ref(), Some(id));
             *self.decisions.entry(id.clone()).or_default() += 1;
@@ -169,7 +169,7 @@ impl World {
             Op::Restart => {
                 let mut again = Approvals::default();
                 for event in &self.journal {
-                    let _ = again.take(event);
+                    let _ = again.take(event, Moment::now());
                 }
                 assert_eq!(again.wanted, self.book.wanted);
                 assert!(again.iter().eq(self.book.iter()), "other approvals wait");
@@ -207,7 +207,7 @@ proptest! {
 
 fn book(events: impl IntoIterator<Item = EventBody>) -> Approvals {
     let mut book = Approvals::default();
-    events.into_iter().for_each(|event| drop(book.take(&event)));
+    events.into_iter().for_each(|event| drop(book.take(&event, Moment::now())));
     book
 }
 
@@ -230,7 +230,7 @@ fn approvals_of_calls_that_have_ended_are_withdrawn() {
         let mut book = book([wanted(&Approvals::default(), of_code(4, 7)), answered]);
         assert_eq!(book.withdrawals().len(), void);
         for event in book.withdrawals() {
-            let _ = book.take(&event);
+            let _ = book.take(&event, Moment::now());
         }
         assert_eq!(book.decision(&of_code(4, 7)), None, "nobody decided");
     }

@@ -1,9 +1,9 @@
 //! Freezing and thawing, as far as the machine of a session decides it.
 
-use super::{Effect, Machine, Phase};
+use super::{Effect, Phase, SessionMachine};
 use crate::protocol::event::EventBody;
 
-impl<W> Machine<W> {
+impl<W> SessionMachine<W> {
     pub(super) fn freeze(&mut self, out: &mut Vec<Effect<W>>) {
         if !std::mem::replace(&mut self.frozen, true) {
             self.freezes += 1;

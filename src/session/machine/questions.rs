@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Machine, Phase, ReplayPhase};
+use super::{Phase, ReplayPhase, SessionMachine};
 use crate::protocol::event::Counters;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 use crate::session::queue::{Queue, QueueItem};
 
-impl<W> Machine<W> {
+impl<W> SessionMachine<W> {
     pub fn phase(&self) -> Phase {
         self.phase
     }

@@ -82,7 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
 /// Everything around the machine: the requests to it, and the facts that it relies on.
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct World {
-    machine: Machine<u32>,
+    machine: SessionMachine<u32>,
     now: Instant,
     /// The requested cells, and how often each has ended.
     cells: BTreeMap<CellNumber, u32>,
@@ -129,7 +129,7 @@ fn left() -> impl Strategy<Value = Option<Left>> {
     }))
 }
 
-fn restored(left: &Left, now: Instant) -> Machine<u32> {
+fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
     let cells = |from: u64, to: u64, mode| {
         let start = move |cell| CellStart { cell, mode, ask: Some(cell % 3), ..CellStart::default() };
         (from + 1..=to).map(start).collect::<Vec<_>>()
@@ -148,7 +148,7 @@ fn restored(left: &Left, now: Instant) -> Machine<u32> {
         sandbox: left.sandbox,
         reset: left.reset,
     };
-    Machine::restored(Expiry { idle: IDLE, max_age: MAX_AGE }, before, now)
+    SessionMachine::restored(Expiry { idle: IDLE, max_age: MAX_AGE }, before, now)
 }
 
 impl World {
@@ -156,7 +156,7 @@ impl World {
         let now = Instant::now();
         let machine = match left {
             Some(left) => restored(left, now),
-            None => Machine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
+            None => SessionMachine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
         };
         let main = left.is_some_and(|left| left.main);
         let mode = |cell| if main && cell == 1 { Mode::Main } else { Mode::Fork };
@@ -483,7 +483,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
 #[test]
 fn a_replay_that_is_being_prepared_is_the_only_one() {
     let now = Instant::now();
-    let mut machine = Machine::<u32>::new(Expiry { idle: Duration::MAX, max_age: Duration::MAX }, now);
+    let mut machine = SessionMachine::<u32>::new(Expiry { idle: Duration::MAX, max_age: Duration::MAX }, now);
     assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);

@@ -4,8 +4,10 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
-use crate::protocol::result::Mode;
+use crate::protocol::exit_codes;
+use crate::protocol::result::{Mode, Reason};
 use crate::session::restore::{Fold, Recording};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,7 +77,7 @@ proptest! {
     /// Every cell of a replay is run once, or is still on the list.
     #[test]
     fn no_cell_of_a_replay_is_lost(cells in 0..8_u64, stops_after in prop::option::of(0..8_usize)) {
-        let past = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new()) };
+        let past = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new(), Moment::now()) };
         let mut replay = Replay::of(&past);
         let mut ran = Vec::new();
         while let Some(cell) = replay.next_cell() {
@@ -95,16 +97,7 @@ proptest! {
 }
 
 fn result(cell: CellNumber, status: Status, stdout: &str) -> ExecutionResult {
-    let result = serde_json::json!({
-        "cell": cell, "mode": "main", "status": status, "reason": "ok", "exit_code": 0,
-        "code": "1", "timeout_s": 30.0, "stdout": stdout, "stderr": "", "output": [], "result": null,
-        "displays": [], "artifacts": [], "exception": null, "duration_ms": 1.0,
-        "truncated": {
-            "stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false
-        },
-        "state": { "kind": "kept" },
-    });
-    serde_json::from_value(result).unwrap()
+    ExecutionResult { cell, stdout: stdout.into(), ..exit_codes::tests::result(status, Reason::Ok, Some(0)) }
 }
 
 #[test]

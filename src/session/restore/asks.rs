@@ -9,7 +9,7 @@ use crate::protocol::ask::{
     Approval, AskEnd, AskNumber, AskOutcome, AskSpec, AskState, AskView, PlanVersion,
 };
 use crate::protocol::chat::Usage;
-use crate::protocol::clock;
+use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::session::approvals::Approvals;
@@ -71,8 +71,8 @@ impl RecalledAsk {
     }
 
     /// The ask's own time, without waiting for people, until its end or until now.
-    pub fn work_time(&self) -> Duration {
-        self.clock.worked(clock::wall_since_epoch())
+    pub fn work_time(&self, now: Moment) -> Duration {
+        self.clock.worked(now.since_epoch)
     }
 }
 

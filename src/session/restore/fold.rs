@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{BegunCell, OpenCall, ProcessDeath, Restored, Span, WaitingCall};
 use crate::protocol::ask::{Approval, Subject};
-use crate::protocol::clock;
+use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
@@ -114,7 +114,7 @@ impl Fold {
 
     /// Gives the state after the last event.
     #[must_use]
-    pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>) -> Restored {
+    pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>, now: Moment) -> Restored {
         let Self { mut restored, mut open, calls, answered, .. } = self;
         let of_open = answered.into_iter().filter(|(cell, ..)| open.contains_key(cell));
         restored.answered_calls = of_open.map(|(_, call, seq)| (call, seq)).collect();
@@ -122,8 +122,7 @@ impl Fold {
             let Some(since) = open.paused_since.take() else { continue };
             // The time since the start of a lasting freeze is counted when that freeze ends.
             let frozen = restored.frozen_since.as_deref();
-            open.frozen +=
-                frozen.map_or_else(|| clock::since(&since), |frozen| clock::between(&since, frozen));
+            open.frozen += frozen.map_or_else(|| now.since(&since), |frozen| clock::between(&since, frozen));
         }
         for (call, Call { cell, name, arguments, position, waits }) in calls {
             let replays = cell.and_then(|cell| open.get(&cell)?.replays);
@@ -159,9 +158,9 @@ impl Fold {
     }
 
     /// Takes an event. Gives the approval that the event decides on.
-    pub fn take(&mut self, event: &Event) -> Option<Approval> {
+    pub fn take(&mut self, event: &Event, now: Moment) -> Option<Approval> {
         let restored = &mut self.restored;
-        let decided = restored.approvals.take(&event.body);
+        let decided = restored.approvals.take(&event.body, now);
         // Attaching to the sandbox is an action of a daemon, not an activity of the session.
         if !matches!(event.body, EventBody::SandboxAttached) {
             restored.active_at = Some(event.at.clone());

@@ -3,7 +3,8 @@
 use super::*;
 use crate::protocol::ask::Decision;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
-use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated};
+use crate::protocol::exit_codes;
+use crate::protocol::result::{Mode, Reason, StateKind, Status};
 
 fn event(seq: u64, body: EventBody) -> Event {
     Event { seq, at: format!("t{seq}"), body }
@@ -61,7 +62,7 @@ fn lost() -> EventBody {
 fn restored(events: &[Event]) -> Restored {
     let mut fold = Fold::new(&Arc::default());
     for event in events {
-        fold.take(event);
+        fold.take(event, Moment::now());
     }
     let recorded = fold.replayed().filter_map(|(cell, span)| {
         let mut recording = Recording::of(cell);
@@ -70,7 +71,7 @@ fn restored(events: &[Event]) -> Restored {
         Some((cell, recording.end()?))
     });
     let recorded = recorded.collect();
-    fold.end(&recorded)
+    fold.end(&recorded, Moment::now())
 }
 
 fn past(bodies: &[EventBody]) -> Restored {
@@ -79,35 +80,9 @@ fn past(bodies: &[EventBody]) -> Restored {
 }
 
 fn finished(cell: CellNumber, status: Status, kind: StateKind) -> EventBody {
-    EventBody::CellFinished {
-        result: Box::new(ExecutionResult {
-            cell,
-            mode: Mode::Main,
-            status,
-            reason: Reason::Ok,
-            exit_code: Some(0),
-            code: String::new(),
-            timeout_s: 2.0,
-            stdout: String::new(),
-            stderr: String::new(),
-            output: Vec::new(),
-            result: None,
-            displays: Vec::new(),
-            artifacts: Vec::new(),
-            exception: None,
-            duration_ms: 0.0,
-            truncated: Truncated::default(),
-            state: StateReport {
-                kind,
-                restored_to: None,
-                unprotected: false,
-                as_before: None,
-                maybe_assigned: Vec::new(),
-                completed_tool_calls: Vec::new(),
-                note: None,
-            },
-        }),
-    }
+    let mut result = Box::new(exit_codes::tests::result(status, Reason::Ok, Some(0)));
+    (result.cell, result.state.kind) = (cell, kind);
+    EventBody::CellFinished { result }
 }
 
 #[test]
@@ -443,7 +418,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
     let mut seq = 0;
     let mut happens = |body: EventBody| {
         seq += 1;
-        fold.take(&event(seq, body.clone()));
+        fold.take(&event(seq, body.clone()), Moment::now());
         recording.take(event(seq, body));
     };
     for cell in 1..=50 {
@@ -464,7 +439,7 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
     }
     assert!(format!("{fold:?}").len() < LARGE, "{}", format!("{fold:?}").len());
     assert!(format!("{recording:?}").len() < LARGE);
-    assert_eq!(fold.end(&BTreeMap::new()).replayable.len(), 50);
+    assert_eq!(fold.end(&BTreeMap::new(), Moment::now()).replayable.len(), 50);
 }
 
 #[test]

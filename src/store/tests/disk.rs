@@ -164,7 +164,7 @@ async fn a_writer_that_died_is_not_taken_for_a_full_disk() {
     let journal = Journal::open(folder.path()).unwrap();
     let log = journal.log(SessionId::fresh()).unwrap();
     let dies = |_: &Connection, _: &Blobs| -> Result<(), WriteError> { panic!("as often as it is tried") };
-    let failed = journal.core.queue.ask(Durability::Normal, OnRefusal::Wait, dies).await;
+    let failed = journal.core.queue.write(Durability::Normal, OnRefusal::Wait, dies).await;
     assert!(matches!(failed, Err(JournalError::Failed)), "{failed:?}");
     log.append(created("a"));
     assert!(!log.is_flushed().await);

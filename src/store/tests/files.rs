@@ -2,8 +2,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::*;
-use crate::store::OpenError;
 use crate::store::blobs::Blobs;
+use crate::store::schema::OpenError;
 
 /// Every file of the journal that has content, with its hash. The index of the write-ahead log is left out: it holds no
 /// data, and every process that opens the file rebuilds it.

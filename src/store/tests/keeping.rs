@@ -2,7 +2,9 @@ use serde_json::json;
 use std::time::SystemTime;
 
 use super::*;
-use crate::store::{Answered, Claim, CleanupCounts, JournalError, KEEP_REMOVED, KEY_LIFE};
+use crate::store::idempotency::KEY_LIFE;
+use crate::store::sessions::CleanupCounts;
+use crate::store::{Answered, Claim, JournalError, KEEP_REMOVED};
 
 const SECOND: Duration = Duration::from_secs(1);
 

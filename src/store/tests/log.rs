@@ -49,7 +49,6 @@ async fn an_event_is_visible_only_when_it_is_committed() {
     assert_eq!(log.read(0, 10), Ok(Vec::new()));
     assert!(receiver.try_recv().is_err() && !watch.has_changed().unwrap());
     drop(writer_hold);
-    log.settled(1).await;
     log.flushed().await;
     assert_eq!(receiver.recv().unwrap(), (1, vec![1]), "told after it is visible, before the next is");
     assert_eq!(
@@ -407,7 +406,6 @@ async fn after_the_end_nothing_hangs() {
     let guard = Arc::clone(&dropped_unrun);
     log.append_then(EventBody::Reset, None, move || drop(guard));
     log.flushed().await;
-    log.settled(0).await;
     assert!(log.is_closed());
     assert_eq!((log.newest(), Arc::strong_count(&dropped_unrun)), (0, 1));
     assert!(journal.healthy().is_err());

@@ -1,10 +1,9 @@
 //! `list_variables`: lists the session's variables without running code.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fmt::Write;
 
+use super::NoArguments;
 use crate::protocol::api::VariableList;
 use crate::protocol::text::visible_line;
 use crate::schema::parameters_of;
@@ -12,10 +11,6 @@ use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 use crate::tools::port::as_failure;
 
 pub struct ListVariables;
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 impl Tool for ListVariables {
     fn definition(&self) -> Definition {
@@ -26,7 +21,7 @@ impl Tool for ListVariables {
             ..Definition::new(
                 "list_variables",
                 "Lists the variables of the session: name, type, shape and the start of each value.",
-                parameters_of::<Nothing>(),
+                parameters_of::<NoArguments>(),
             )
         }
     }

@@ -1,17 +1,12 @@
 //! `session_info`: tells code the limits of its session, so that it can adapt its work to them.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::NoArguments;
 use crate::schema::parameters_of;
 use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
 
 pub struct SessionInfo;
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 impl Tool for SessionInfo {
     fn definition(&self) -> Definition {
@@ -22,7 +17,7 @@ impl Tool for SessionInfo {
             ..Definition::new(
                 "session_info",
                 "Name, limits and image of this session, as a dict.",
-                parameters_of::<Nothing>(),
+                parameters_of::<NoArguments>(),
             )
         }
     }

@@ -16,22 +16,23 @@ pub const PLAN_BYTES: usize = 512 * 1024;
 /// The most problems that are reported at once.
 const PROBLEMS_TOLD: usize = 10;
 
-/// Descriptions of everything that is wrong; empty if nothing is.
-pub fn problems(tree: &PlanTree) -> Vec<String> {
+/// # Errors
+/// Descriptions of everything that is wrong.
+pub fn check(tree: &PlanTree) -> Result<(), Vec<String>> {
     let mut found = Problems::default();
     // The checks below walk the tree, so its size is checked first.
     if depth_of(&tree.tree_nodes) > DEPTH {
         found.add(|| format!("tasks are nested deeper than {DEPTH} levels"));
-        return found.0;
+        return Err(found.0);
     }
     let nodes = tree.walk();
     if nodes.len() > NODES {
         found.add(|| format!("there are {} tasks, more than {NODES}", nodes.len()));
-        return found.0;
+        return Err(found.0);
     }
     if serde_json::to_string(tree).map_or(usize::MAX, |text| text.len()) > PLAN_BYTES {
         found.add(|| format!("the plan takes more than {PLAN_BYTES} bytes"));
-        return found.0;
+        return Err(found.0);
     }
     if tree.core_goal.trim().is_empty() {
         found.add(|| "`core_goal` is empty".into());
@@ -67,7 +68,7 @@ pub fn problems(tree: &PlanTree) -> Vec<String> {
     {
         found.add(|| format!("tasks wait for each other in a circle: {}", circle.join(" → ")));
     }
-    found.0
+    if found.0.is_empty() { Ok(()) } else { Err(found.0) }
 }
 
 #[derive(Default)]
@@ -197,7 +198,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn problems_of(tree: Value) -> Vec<String> {
-        problems(&serde_json::from_value(tree).unwrap())
+        check(&serde_json::from_value(tree).unwrap()).err().unwrap_or_default()
     }
 
     #[test]

@@ -24,16 +24,10 @@ impl PlanHistory {
 
     /// Accepts the next version, or returns everything that is wrong with it.
     pub fn submit(&mut self, mut tree: PlanTree, language: Language) -> Result<PlanVersion, Vec<String>> {
-        let problems = check::problems(&tree);
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        check::check(&tree)?;
         self.fill_in_ids(&mut tree);
         // A filled-in id may equal one that the model gave to another task, so the tree is checked again.
-        let problems = check::problems(&tree);
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        check::check(&tree)?;
         let changes = match &self.latest {
             None => vec![Words(language).first()],
             Some(latest) => diff::changes(latest, &tree, language),

@@ -12,4 +12,4 @@ mod render;
 mod words;
 
 pub use history::{PlanHistory, plan_report};
-pub use model::{PlanNode, PlanTree, TaskStatus};
+pub use model::PlanTree;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
+use crate::protocol::exit_codes;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::ExecutionResult;
+use crate::protocol::result::{ExceptionView, ExecutionResult, Reason, Status, ValueView};
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
 
 pub struct MemoryPort {
@@ -44,19 +45,24 @@ fn ready<T: Send + 'static>(value: Result<T, Problem>) -> PortFuture<T> {
 }
 
 pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
-    let result_json = value.ok().map(|repr| json!({"repr": repr, "type": "str"}));
-    let exception = value.err().map(
-        |text| json!({"type": "NameError", "value": text, "repr": "NameError()", "traceback": "Traceback …"}),
-    );
-    let status = if value.is_ok() { ("success", "ok") } else { ("failure", "exception") };
-    serde_json::from_value(json!({
-        "cell": 1, "mode": "main", "status": status.0, "reason": status.1, "exit_code": 0, "code": code,
-        "timeout_s": 1.0, "stdout": "", "stderr": "", "output": [], "result": result_json, "displays": [],
-        "artifacts": [], "exception": exception, "duration_ms": 1.0,
-        "truncated": {"stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false},
-        "state": {"kind": "kept"},
-    }))
-    .unwrap()
+    let (status, reason) = match value {
+        Ok(_) => (Status::Success, Reason::Ok),
+        Err(_) => (Status::Failure, Reason::Exception),
+    };
+    let result =
+        value.ok().map(|repr| ValueView { repr: repr.into(), type_name: "str".into(), mime: Map::new() });
+    let exception = value.err().map(|text| ExceptionView {
+        type_name: "NameError".into(),
+        value: text.into(),
+        repr: "NameError()".into(),
+        traceback: "Traceback …".into(),
+    });
+    ExecutionResult {
+        code: code.into(),
+        result,
+        exception,
+        ..exit_codes::tests::result(status, reason, Some(0))
+    }
 }
 
 impl SessionPort for MemoryPort {

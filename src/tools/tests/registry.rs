@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::port::MemoryPort;
 use super::{call, context, object};
 use crate::protocol::ask::Language;
+use crate::tools::contract::PURPOSE;
 use crate::tools::contract::{Definition, Tool, ToolFuture};
-use crate::tools::{Allowed, Caller, Context, PURPOSE, Registry, RegistryError, ToolOutput};
+use crate::tools::{Allowed, Caller, Context, Registry, RegistryError, ToolOutput};
 
 /// Returns its arguments.
 struct Echo(Definition);

@@ -80,7 +80,7 @@ fn a_person_may_accept_change_answer_suggest_or_refuse() {
         assert_eq!(decide(&daemon, &wanted, nonsense).status, 400);
     }
     assert_eq!(approval(&daemon), wanted);
-    // What is cancelled waits for nobody.
+    // A cancelled ask waits for no person.
     daemon.http("POST", &format!("/v1/sessions/s/asks/{number}/cancel"), b"").expect_status(200);
     assert_eq!(text(&end_of(&daemon, number), "outcome"), "cancelled");
     assert!(approvals(&daemon).is_empty());
@@ -262,7 +262,7 @@ fn a_call_in_a_cell_is_refused_as_an_exception() {
     assert_eq!(notes(&file), Vec::<String>::new());
 }
 
-/// A tool that is misspelt would run without anybody being asked.
+/// A tool that is misspelt would run without a person being asked.
 #[test]
 fn approvals_of_a_tool_that_is_not_there_are_refused() {
     let (_folder, file) = notebook();

@@ -128,7 +128,7 @@ fn a_call_that_was_allowed_is_made_after_a_restart_unless_it_was_begun() {
     }
 }
 
-/// Whether the cell ends before the daemon does or while there is none: nobody is asked for its call.
+/// Whether the cell ends before the daemon does or while there is none: no person is asked for its call.
 #[test]
 fn a_call_of_a_cell_that_has_ended_is_neither_asked_for_again_nor_made() {
     let call = "import os, threading\nthreading.Thread(target=lambda: note(line='late')).start()\n";
@@ -200,7 +200,7 @@ fn a_death_at_any_commit_of_an_approved_call_makes_it_once_at_most() {
     }
 }
 
-/// Whoever asked is gone, so the model is not asked for it again.
+/// The client that asked is gone, so the model is not asked for it again.
 #[test]
 fn an_ask_within_a_cell_ends_with_the_daemon() {
     let cell = "try:\n    ask('the inner one')\nexcept ToolError as error:\n    print('broke:', error.code)";

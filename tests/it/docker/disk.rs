@@ -58,7 +58,7 @@ pub fn what_cannot_be_written_is_told() {
     daemon.assert_sound();
 }
 
-/// A cell may be over, but nobody is told of a result that a death of the daemon could undo.
+/// A cell may be over, but no client is told of a result that a death of the daemon could undo.
 #[test]
 pub fn whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written() {
     let Some(daemon) = small() else { return };

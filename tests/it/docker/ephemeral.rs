@@ -1,4 +1,4 @@
-//! Sessions that nobody wants any more go by themselves.
+//! Sessions that no client holds any more go by themselves.
 
 use serde_json::{Value, json};
 use std::process::{Child, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::helpers::{list, text};
 use crate::support::{Daemon, engine, eventually};
 
-/// For a daemon whose sessions live for 4 s without anybody who holds them.
+/// For a daemon whose sessions live for 4 s without a client that holds them.
 const PERIODS: (&str, &str) = ("BELLJAR_PERIODS", "unheld:4");
 /// Longer than that.
 const LONGER: Duration = Duration::from_secs(6);

@@ -419,7 +419,7 @@ pub fn a_tar_brings_only_files_and_folders() {
     refused(&daemon.http_with("PUT", "/v1/sessions/a/files/in", &[TAR], &body), 400, "bad_request");
     assert!(!Path::new("/tmp/belljar-out").exists());
 
-    // Bits that would make somebody else of the guest are not taken over.
+    // Bits that would make another user of the guest are not taken over.
     let mut tar = tar::Builder::new(Vec::new());
     append(&mut tar, "setuid", tar::EntryType::Regular, b"x");
     let body = tar.into_inner().expect("a tar");

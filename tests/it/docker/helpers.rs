@@ -91,7 +91,7 @@ pub fn take_away(daemon: &Daemon) {
     });
 }
 
-/// Begins a replay whose answer, if it ever comes, nobody looks at.
+/// Begins a replay whose answer, if it ever comes, no test reads.
 pub fn replay_behind(daemon: &Daemon) -> std::thread::JoinHandle<()> {
     let mut stream = daemon.connect().expect("it serves");
     std::thread::spawn(move || {

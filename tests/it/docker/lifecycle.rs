@@ -75,7 +75,7 @@ pub fn rm_leaves_nothing() {
         daemon.cli(["rm", "a", "b"]).ok();
         waiter.join().expect("no panic")
     });
-    // Whoever waited is told.
+    // The client that waited is told.
     assert_eq!(waiting.expect_status(200)["reason"], "by_cancel");
     assert_eq!(cell, 1);
     assert_nothing_left(&daemon, &containers);
@@ -254,7 +254,7 @@ pub fn a_second_sigterm_forces_and_the_next_start_goes_on() {
     std::thread::scope(|scope| {
         let daemon = &mut daemon;
         let mut stream = daemon.connect().expect("it serves");
-        // Somebody waits for the result: the drain would last until its end.
+        // A client waits for the result: the drain would last until its end.
         let waiter = scope.spawn(move || {
             use std::io::{Read, Write};
             stream.set_read_timeout(Some(SOON)).expect("a timeout");

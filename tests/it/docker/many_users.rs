@@ -82,7 +82,7 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     assert_eq!(used(&daemon, BOB, "sessions"), 1);
     session(&daemon, BOB, "more");
 
-    // Only administrators see all, and nobody becomes one by saying so.
+    // Only administrators see all, and no user becomes one by saying so.
     for user in [ALICE, BOB] {
         let problem = ask(&daemon, user, "GET", "/v1/sessions?all=true", Value::Null).expect_status(403);
         assert_eq!(problem["code"], "forbidden");
@@ -109,7 +109,7 @@ fn each_user_works_in_its_own_and_administrators_in_all() {
     assert!(events.contains(&format!("POST /v1/sessions/{id}/reset")), "{events}");
     assert!(acted < events.find("\"type\":\"reset\"").expect("it was reset"));
 
-    // They may name it with its owner; nobody else can, except themselves.
+    // They may name it with its owner; no other user can, except the owners themselves.
     let named = format!("/v1/sessions/data@{}", ALICE.uid);
     let view = ask(&daemon, CAROL, "GET", &named, Value::Null).expect_status(200);
     assert_eq!((&view["id"], &view["owner"]), (&json!(id), &json!(ALICE.uid)));

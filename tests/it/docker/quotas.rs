@@ -23,7 +23,7 @@ fn own(daemon: &Daemon, kind: &str) -> u64 {
     found["used"].as_u64().expect("a number")
 }
 
-/// Nobody else could start a process if one user had all ids of the host.
+/// No other user could start a process if one user had all ids of the host.
 #[test]
 fn processes_of_sandboxes_are_charged_to_their_owner() {
     if !engine() {
@@ -213,7 +213,7 @@ fn a_user_whose_workspaces_are_full_loses_the_cell_that_fills_them() {
     assert_eq!(daemon.run("a", "1 + 1")["result"]["repr"], "2");
 }
 
-/// Whoever owns a session sends requests while its code writes.
+/// The owner of a session sends requests while its code writes.
 #[test]
 fn a_client_that_removes_files_does_not_hide_a_workspace_that_grows() {
     if !engine() {
@@ -245,7 +245,7 @@ fn the_disk_of_a_user_is_bounded_whatever_cells_come() {
     }
     let daemon = Daemon::with_config(&format!("{SMALL}[quota]\nworkspace = \"24MiB\"\n"));
     create(&daemon, "a").expect_status(201);
-    // All is written before anybody can have looked.
+    // All is written before the daemon can have measured it.
     let grow = "import time\nopen('large', 'wb').write(bytes(100 << 20))\ntime.sleep(20)";
     assert_eq!(daemon.run("a", grow)["reason"], "policy_violation");
     let again = json!({"code": "open('more', 'wb').write(bytes(100 << 20))"}).to_string();
@@ -295,7 +295,7 @@ fn a_user_whose_journal_is_full_runs_no_more_cells_until_a_session_goes() {
     daemon.cli(["rm", "a"]).ok();
     create(&daemon, "b").expect_status(201);
     assert_eq!(daemon.run("b", "1 + 1")["result"]["repr"], "2");
-    // What the removed one left is kept as long as nobody needs the room, and then it goes before its time.
+    // What the removed one left is kept as long as no other session needs the room, and then it goes before its time.
     assert_eq!(daemon.run("b", "print('x' * (1 << 20))")["status"], "success");
     let output = daemon.home().join("spill").join(id);
     eventually("the removed one is forgotten", || (!output.exists()).then_some(()));

@@ -130,18 +130,23 @@ fn a_daemon_that_cannot_serve_takes_no_session_along() {
     assert_eq!(value(&daemon, "x + 1"), "42");
 }
 
-#[test]
-pub fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
-    let Some(mut daemon) = base() else { return };
-    let workspace = workspace(&daemon);
-    let code = "print('busy')\nwait_for_go()\nx = 'left'\nprint('late', flush=True)\nopen('done', 'w').close()\n'value'";
-    let cell = queue(&daemon, &json!({"code": with_go(code)}));
-    wait_for_line(&daemon, cell, "busy");
-    end(&mut daemon, "KILL");
+/// Runs code that prints `busy`, waits to be let go on, and makes the file `done` while no daemon runs.
+fn run_to_its_end_without_a_daemon(daemon: &mut Daemon, code: &str) -> (u64, Value) {
+    let workspace = workspace(daemon);
+    let cell = queue(daemon, &json!({"code": with_go(code)}));
+    wait_for_line(daemon, cell, "busy");
+    end(daemon, "KILL");
     std::fs::write(workspace.join("go"), "").expect("written");
     eventually("the cell is at its end", || workspace.join("done").exists().then_some(()));
     daemon.restart();
-    let result = outcome(&daemon, cell);
+    (cell, outcome(daemon, cell))
+}
+
+#[test]
+pub fn a_cell_that_ended_while_no_daemon_ran_has_its_result() {
+    let Some(mut daemon) = base() else { return };
+    let code = "print('busy')\nwait_for_go()\nx = 'left'\nprint('late', flush=True)\nopen('done', 'w').close()\n'value'";
+    let (cell, result) = run_to_its_end_without_a_daemon(&mut daemon, code);
     assert_ended(&result, "success", "ok", 0);
     assert_eq!((text(&result, "stdout"), text(&result, "/result/repr")), ("busy\nlate\n", "'value'"));
     assert_eq!(value(&daemon, "x"), "'left'");
@@ -156,15 +161,8 @@ pub fn a_cell_that_died_while_no_daemon_ran_is_told() {
     }
     let Some(mut daemon) = base() else { return };
     printed(&daemon, "import os; x = 'before'");
-    let workspace = workspace(&daemon);
     let code = "x = 'lost'; print('busy')\nwait_for_go()\nopen('done', 'w').close()\nos._exit(9)";
-    let cell = queue(&daemon, &json!({"code": with_go(code)}));
-    wait_for_line(&daemon, cell, "busy");
-    end(&mut daemon, "KILL");
-    std::fs::write(workspace.join("go"), "").expect("written");
-    eventually("the cell is at its end", || workspace.join("done").exists().then_some(()));
-    daemon.restart();
-    let result = outcome(&daemon, cell);
+    let (_, result) = run_to_its_end_without_a_daemon(&mut daemon, code);
     assert_ended(&result, "crashed", "exit_call", 9);
     assert_eq!((text(&result, "/state/kind"), text(&result, "stdout")), ("restored", "busy\n"));
     assert_eq!(value(&daemon, "x"), "'before'");

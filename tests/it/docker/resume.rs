@@ -297,7 +297,7 @@ pub fn a_session_that_is_asked_for_again_with_its_key_is_made_once() {
         if let Some((_, first)) = first {
             assert_eq!(first["id"], view["id"], "{n}");
         }
-        // The same for whoever asks once more, and there is no other.
+        // A client that asks once more gets the same session, and there is no other.
         assert_eq!(post(&daemon, &key).expect("an answer").1["id"], view["id"], "{n}");
         assert_eq!(daemon.run("made", "6 * 7")["result"]["repr"], "42", "{n}");
         let listed = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
@@ -314,8 +314,8 @@ pub fn a_session_that_is_asked_for_again_with_its_key_is_made_once() {
 /// Commits of one creation and removal, with those of the daemon's start. Beyond them nothing dies.
 const COMMITS: usize = 40;
 
-/// The daemon dies at each commit around a creation with a key and the removal that follows. Whoever repeats the
-/// creation gets 201, whoever repeats the removal finds it done, and the name is free for the next key.
+/// The daemon dies at each commit around a creation with a key and the removal that follows. A client that repeats the
+/// creation gets 201, one that repeats the removal finds it done, and the name is free for the next key.
 pub fn whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice() {
     if !engine() {
         return;

@@ -59,7 +59,7 @@ pub fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
             "print('busy')\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass";
         let running = queue(&daemon, &json!({"code": code, "mode": mode}));
         wait_for_line(&daemon, running, "busy");
-        // A copy holds up nobody, so it has to be a cell of the main line that one waits for.
+        // A copy holds up no other cell, so it has to be a cell of the main line that one waits for.
         let holding = (mode == "fork").then(|| queue(&daemon, &json!({"code": "while True: pass"})));
         let waiting = queue(&daemon, &json!({"code": "a = 'ran'"}));
         post(&daemon, "reset", &json!({})).expect_status(200);

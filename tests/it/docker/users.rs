@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use crate::support::{Daemon, User, assert_nothing_left, docker_group, engine, eventually, http_as};
 
-/// Nobody of these has an account; the kernel does not mind.
+/// User ids without accounts; the kernel does not mind.
 const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
 const BOB: User = User { uid: 61_002, gid: 61_002, group: None };
 
@@ -239,7 +239,7 @@ fn a_workspace_has_to_be_the_callers_own() {
     let text = |folder: &tempfile::TempDir| folder.path().to_str().expect("UTF-8").to_owned();
     let (own, bobs) = (folder_of(ALICE, 0o700), folder_of(BOB, 0o777));
 
-    // Somebody else's, root's, and none: all the same to whoever may not look.
+    // A session of another user, one of root and none are all the same to a caller who may not look.
     let file = own.path().join("file");
     std::fs::write(&file, "").expect("written");
     let secret = tempfile::Builder::new().prefix("bjs").tempdir_in("/tmp").expect("a folder");
@@ -266,7 +266,7 @@ fn a_workspace_has_to_be_the_callers_own() {
     assert!(answer["message"].as_str().is_some_and(|text| text.contains("belongs to root")), "{answer}");
     assert_eq!(daemon.containers(), Vec::<String>::new());
 
-    // A link to a folder that is somebody else's is that folder.
+    // A link to a folder of another user is that folder.
     let link = own.path().join("link");
     std::os::unix::fs::symlink(bobs.path(), &link).expect("a link");
     assert_eq!(make(ALICE, "a", link.to_str().expect("UTF-8")).status, 403);

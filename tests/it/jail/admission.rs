@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::jobs::{ALICE, BOB, open_to_all, shared};
 use crate::support::{Daemon, SOON, connect_as, eventually, http_as};
 
-/// What whoever asks for the daemon's health is told.
+/// The daemon's answer to a client that asks for its health.
 fn asked(stream: std::io::Result<UnixStream>) -> String {
     let mut stream = stream.expect("the socket is open");
     stream.set_read_timeout(Some(SOON)).expect("a timeout");
@@ -44,7 +44,7 @@ fn a_daemon_of_one_user_serves_nobody_else() {
     daemon.assert_sound();
 }
 
-/// Of one user at the same time; the product's own limit.
+/// The uploads that one user may have at the same time, which is a limit of the daemon.
 const UPLOADS: usize = 16;
 
 #[test]

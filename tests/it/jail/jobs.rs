@@ -131,7 +131,7 @@ fn another_users_job_does_not_exist() {
     let answer = http_as(ALICE, &daemon.socket(), "POST", "/v1/jobs", &[], job.to_string().as_bytes());
     assert_eq!(answer.expect_status(404)["code"], "no_such_input");
     assert_eq!(list(&daemon, ALICE), Vec::<Value>::new());
-    // The sandbox that serves it is nobody's session, not even its owner's.
+    // The sandbox that serves it is listed as a session of no user, not even of its owner.
     let sessions = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
     assert_eq!(sessions["sessions"], json!([]));
     // The owner has all of it.
@@ -322,7 +322,7 @@ fn jobs_go_with_the_command_that_was_killed_and_others_stay() {
             let open = list(&daemon, ALICE).iter().filter(|job| job["state"] != "ended").count();
             (open == 4 && running(&daemon) == 2).then_some(())
         });
-        // Longer than a job lives that nobody waits for.
+        // Longer than a job lives that no client waits for.
         std::thread::sleep(std::time::Duration::from_secs(6));
         assert_eq!(running(&daemon), 2);
         if daemon_dies {

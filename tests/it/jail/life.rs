@@ -44,7 +44,7 @@ fn what_a_jail_takes_is_told() {
     jails::in_a_jail(None, tells_its_load);
 }
 
-/// A daemon that dies without a word is followed by one that removes what nobody owns.
+/// A daemon that dies without a word is followed by one that removes what has no owner.
 fn orphan_is_reaped() {
     let Some(mut daemon) = session() else { return };
     let living = jails::living(daemon.home());

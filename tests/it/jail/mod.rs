@@ -27,7 +27,7 @@ mod roots;
 
 use crate::support::User;
 
-/// Nobody has this account; the kernel does not mind.
+/// A user id without an account; the kernel does not mind.
 const ANN: User = User { uid: 61_101, gid: 61_101, group: None };
 
 macro_rules! again {

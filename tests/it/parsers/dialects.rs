@@ -1,6 +1,6 @@
 //! What a model says, as each dialect reads it.
 
-use belljar::agent::{Input, Machine, Setup};
+use belljar::agent::{AskMachine, Input, Setup};
 use belljar::protocol::ask::AskSpec;
 use belljar::protocol::chat::ChatReply;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ pub fn read(input: &[u8]) {
             let message = json!({"role": "assistant", "content": content, "tool_calls": calls});
             let reply: ChatReply =
                 serde_json::from_value(json!({"message": message, "finish": "stop"})).expect("a reply");
-            let mut machine = Machine::new(spec(dialect, schema), setup(), Vec::new());
+            let mut machine = AskMachine::new(spec(dialect, schema), setup(), Vec::new());
             machine.step(Input::Begin);
             let effects = machine.step(Input::ModelReplied { step: 1, reply: Box::new(reply) });
             assert!(

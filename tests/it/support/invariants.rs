@@ -45,8 +45,8 @@ fn id(view: &Value) -> String {
     view["id"].as_str().expect("an id").to_owned()
 }
 
-/// Of these users, who all may reach the socket, and have all sessions and jobs that there are. The
-/// tenth is that of a [`super::Pulse`], which has to have been there throughout.
+/// Checks the invariants. All sessions and jobs belong to these users, who all may reach the socket. The
+/// tenth invariant is that of a [`super::Pulse`], which has to have been there throughout.
 #[track_caller]
 pub fn assert_hold(daemon: &Daemon, users: &[User], canary: &Canary) {
     assert_hold_after_panics(daemon, users, canary);
@@ -88,7 +88,7 @@ fn events(daemon: &Daemon, user: User, session: &str) -> Vec<Value> {
     data.map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Of every session that the journal knows, also of removed ones and of those that served jobs.
+/// Whether every session of the journal, also a removed one and one that served a job, has an end or an owner.
 fn all_has_an_end_or_an_owner(daemon: &Daemon, living: &BTreeMap<String, (User, Value)>) -> bool {
     let journal = Journal::of(daemon);
     let serving: BTreeSet<String> =
@@ -142,7 +142,7 @@ fn strays(daemon: &Daemon, living: &BTreeMap<String, (User, Value)>) -> Vec<Stri
     let of_sandboxes = daemon.containers().into_iter().chain(jails).chain(names("s")).chain(names("w"));
     let strays: BTreeSet<String> =
         of_sandboxes.chain(sockets(daemon)).filter(|name| !owned.contains(name)).collect();
-    // Those of a job that runs, a container and a folder, are told to nobody.
+    // Those of a job that runs, a container and a folder, are told to no user.
     let mut strays: Vec<String> =
         if strays.len() <= 2 * open.len() { Vec::new() } else { strays.into_iter().collect() };
     strays.extend(artifacts.chain(drafts));

@@ -31,7 +31,7 @@ impl Journal {
         self.0.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a verdict")
     }
 
-    /// Of sessions that are removed too.
+    /// Checks that no session, not even a removed one, has a gap in the numbers of its events.
     #[track_caller]
     pub fn assert_gapless(&self) {
         let query = "SELECT session, min(seq), max(seq), count(*) FROM events GROUP BY session";
@@ -63,7 +63,7 @@ impl Journal {
         asks("ask_started").difference(&asks("ask_finished")).cloned().collect()
     }
 
-    /// Of cells, asks and jobs.
+    /// Whether every end of a cell, an ask or a job says why.
     pub fn all_ends_have_reasons(&self) -> bool {
         let named = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
         let query =

@@ -21,7 +21,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Of a daemon that runs until the pulse is taken.
+    /// Begins to ask a daemon, which has to run until the pulse is taken.
     pub fn of(daemon: &Daemon) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let (socket, until) = (daemon.socket(), Arc::clone(&over));

@@ -89,7 +89,7 @@ impl Approve {
             Some(decision) => decision,
             None if !context.json && context.screen.is_watched() && std::io::stdin().is_terminal() => {
                 context.screen.show_all(&blocks(approval))?;
-                match ask(context, approval).await? {
+                match ask_person(context, approval).await? {
                     Some(decision) => decision,
                     None => return Ok(exit::SUCCESS),
                 }
@@ -136,7 +136,7 @@ fn find<'a>(approvals: &'a [Approval], wanted: &str) -> Result<&'a Approval, Fai
 }
 
 /// Asks until there is a decision; none at the end of input.
-async fn ask(context: &mut Context, approval: &Approval) -> Result<Option<Decision>, Failure> {
+async fn ask_person(context: &mut Context, approval: &Approval) -> Result<Option<Decision>, Failure> {
     let mut input = LineReader::default();
     input.forget_stale();
     loop {

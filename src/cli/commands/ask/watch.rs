@@ -216,7 +216,7 @@ impl<'a> Watcher<'a> {
             self.lines.forget_stale();
         }
         // The blocks were shown below the question, so it is asked again.
-        if blocks.is_empty() { Ok(()) } else { self.ask() }
+        if blocks.is_empty() { Ok(()) } else { self.prompt() }
     }
 
     fn wanted(&mut self, approval: &Approval) -> Result<(), Failure> {
@@ -235,10 +235,10 @@ impl<'a> Watcher<'a> {
             self.context.screen.show_all(&approval::blocks(approval))?;
             self.lines.forget_stale();
         }
-        self.ask()
+        self.prompt()
     }
 
-    fn ask(&mut self) -> Result<(), Failure> {
+    fn prompt(&mut self) -> Result<(), Failure> {
         match self.desk.question() {
             Some(question) => self.context.screen.prompt(question),
             None => Ok(()),
@@ -255,7 +255,7 @@ impl<'a> Watcher<'a> {
         self.context.screen.was_answered();
         if std::mem::take(&mut self.desk.wants_words) {
             return match line.trim() {
-                "" => self.ask(),
+                "" => self.prompt(),
                 words => self.decide(&approval.id, Decision::Respond { text: words.to_owned() }).await,
             };
         }
@@ -265,18 +265,18 @@ impl<'a> Watcher<'a> {
                 Ok(Some(code)) => self.decide(&approval.id, Decision::Accept { code: Some(code) }).await,
                 Ok(None) => {
                     self.context.screen.note("nothing was changed")?;
-                    self.ask()
+                    self.prompt()
                 }
                 Err(failure) => {
                     self.context.screen.failure(&failure, false);
-                    self.ask()
+                    self.prompt()
                 }
             },
             (Some(Choice::Tell), _) => {
                 self.desk.wants_words = true;
-                self.ask()
+                self.prompt()
             }
-            (Some(Choice::Edit) | None, _) => self.ask(),
+            (Some(Choice::Edit) | None, _) => self.prompt(),
         }
     }
 
@@ -285,7 +285,7 @@ impl<'a> Watcher<'a> {
             self.context.screen.failure(&failure, false);
             // Without an answer of the daemon nothing has changed; with one, the approval was decided elsewhere.
             if failure.problem.is_none() {
-                return self.ask();
+                return self.prompt();
             }
         }
         self.desk.decided(id);

@@ -17,7 +17,6 @@ use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
-use crate::security_controls;
 
 /// Time to compile the kernel's bytecode for a new image.
 const COMPILE: Duration = Duration::from_secs(60);
@@ -175,11 +174,9 @@ impl SandboxBackend for Docker {
         progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
         async move {
-            match &wanted.first_image {
-                Some(first) if security_controls::holds("image_is_pinned") => {
-                    images::again(&self.engine, first).await
-                }
-                _ => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
+            match wanted.pinned_image() {
+                Some(first) => images::again(&self.engine, first).await,
+                None => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
             }
         }
         .boxed()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::engine::{Engine, EngineError};
 use super::{attest, config};
 use crate::protocol::frames::Probe;
-use crate::protocol::problem::{Code, Problem};
+use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
@@ -142,28 +142,14 @@ impl RunningSandbox for Container {
         .boxed()
     }
 
-    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        let evidence = attest::gather(spec, &self.inspected).ok_or_else(|| {
-            Problem::new(
-                Code::PolicyViolation,
-                "the isolation of the sandbox cannot be read back from the host",
-            )
-            .hint("the daemon has to run on the host of the engine and see its `/proc`")
-        })?;
+    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
+        let evidence = attest::gather(spec, &self.inspected)?;
         let differences = attest::differences(spec, &self.inspected, &evidence, &probe);
-        if !differences.is_empty() && security_controls::holds("attestation") {
-            return Err(Problem::new(
-                Code::PolicyViolation,
-                format!("the sandbox is not as isolated as it has to be: {}", differences.join("; ")),
-            )
-            .hint(attest::remedy(&differences)));
-        }
-        Ok(attest::receipt(spec, &self.inspected, evidence, python, probe))
+        Some((differences, attest::receipt(spec, &self.inspected, evidence, python, probe)))
     }
 
-    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
-        let evidence = attest::gather(spec, &self.inspected)?;
-        Some(attest::receipt(spec, &self.inspected, evidence, python, probe))
+    fn remedy(&self, differences: &[String]) -> &'static str {
+        attest::remedy(differences)
     }
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
@@ -176,10 +162,6 @@ impl RunningSandbox for Container {
 
     fn is_frozen(&self) -> bool {
         self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
-    }
-
-    fn limit_cpus(&self, cpus: Option<f64>) -> bool {
-        self.cgroup.as_ref().is_some_and(|cgroup| cgroup.limit_cpus(cpus).is_ok())
     }
 
     fn cpu_time(&self) -> Option<Duration> {

@@ -5,8 +5,8 @@ use bollard::Docker;
 use bollard::errors::Error as DockerError;
 use bollard::models::{ContainerCreateBody, ContainerInspectResponse, SystemInfo};
 use bollard::query_parameters::{
-    CreateContainerOptions, InspectContainerOptions, KillContainerOptions, ListContainersOptions,
-    RemoveContainerOptions, StartContainerOptions, WaitContainerOptions,
+    CreateContainerOptions, InspectContainerOptions, ListContainersOptions, RemoveContainerOptions,
+    StartContainerOptions, WaitContainerOptions,
 };
 use futures_util::StreamExt;
 use std::collections::HashMap;
@@ -41,11 +41,6 @@ pub enum EngineError {
 
 impl EngineError {
     #[must_use]
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound(_))
-    }
-
-    #[must_use]
     pub fn problem(&self) -> Problem {
         match self {
             Self::Unavailable(_) => Problem::new(Code::EngineUnavailable, self.to_string()).hint(
@@ -65,8 +60,6 @@ impl EngineError {
 pub struct OurContainer {
     pub id: String,
     pub sandbox: Option<String>,
-    /// Seconds since the epoch, by the engine's clock.
-    pub created: i64,
 }
 
 /// Connects when it is first needed, and tries again until that succeeds, so a daemon may start before its engine does.
@@ -143,12 +136,6 @@ impl Engine {
         within("inspect a container", ENGINE_CALL, call).await
     }
 
-    pub async fn kill(&self, container: &str) -> Result<(), EngineError> {
-        let docker = self.docker().await?;
-        let options = KillContainerOptions { signal: "KILL".into() };
-        within("kill a container", ENGINE_CALL, docker.kill_container(container, Some(options))).await
-    }
-
     pub async fn pause(&self, container: &str) -> Result<(), EngineError> {
         within("freeze a container", ENGINE_CALL, self.docker().await?.pause_container(container)).await
     }
@@ -212,7 +199,6 @@ impl Engine {
                 Some(OurContainer {
                     id: container.id?,
                     sandbox: container.labels.and_then(|mut labels| labels.remove(LABEL_SANDBOX)),
-                    created: container.created.unwrap_or(0),
                 })
             })
             .collect())

@@ -17,8 +17,9 @@ use crate::protocol::api::ImageView;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::{HeldBy, ImageFact, LimitFact, ProcessFact, Receipt};
+use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{
     ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
@@ -232,16 +233,16 @@ impl RunningSandbox for FakeSandbox {
         .boxed()
     }
 
-    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        Ok(receipt(spec, python, probe))
-    }
-
-    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
+    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
         let mut receipt = receipt(spec, python, probe);
         if self.backend.0.are_changed.load(Ordering::Relaxed) {
             receipt.limits.pids += 1;
         }
-        Some(receipt)
+        Some((Vec::new(), receipt))
+    }
+
+    fn remedy(&self, _differences: &[String]) -> &'static str {
+        "a test has to say what"
     }
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
@@ -311,30 +312,11 @@ fn receipt(spec: &SandboxSpec, python: String, probe: Probe) -> Receipt {
         runtime: "fake".into(),
         image: spec.image.clone(),
         python,
-        process: ProcessFact {
-            pid: 0,
-            uid: spec.user.host_uid,
-            gid: spec.user.host_gid,
-            groups: Some(Vec::new()),
-            cap_eff: String::new(),
-            cap_bnd: String::new(),
-            no_new_privs: true,
-            seccomp: 2,
-            apparmor: None,
-        },
+        process: sample::process(spec),
         network: "none".into(),
         read_only_root: true,
         seccomp_profile: String::new(),
-        limits: LimitFact {
-            memory_bytes: spec.limits.memory_bytes,
-            cpus: spec.limits.cpus,
-            pids: spec.limits.pids,
-            open_files: spec.limits.open_files,
-            file_bytes: spec.limits.file_bytes,
-            core_bytes: 0,
-            cgroup_version: 0,
-            held_by: HeldBy::default(),
-        },
+        limits: sample::limits(spec),
         mounts: Vec::new(),
         probe,
         namespaces: Vec::new(),

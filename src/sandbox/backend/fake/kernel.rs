@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::script::{Script, Step};
 use crate::protocol::frames::{
-    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, Probe, RUNNER_FRAME_KIND, RefusedCode,
-    StateAfter,
+    DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, RUNNER_FRAME_KIND, RefusedCode, StateAfter,
 };
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::result::Mode;
+use crate::sandbox::attest::tests as sample;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -213,7 +213,7 @@ impl FakeKernel {
             let hello = KernelFrame::Hello {
                 version: BRIDGE_VERSION,
                 python: "3.12.0".into(),
-                probe: probe(),
+                probe: sample::probe(),
                 running: state.running.keys().copied().collect(),
                 state_of: state.newest_kept,
                 last_cell: state.last_cell,
@@ -407,16 +407,4 @@ fn encoded(frame: &KernelFrame) -> Message {
         return Message::binary([&[RUNNER_FRAME_KIND][..], &length, text.as_bytes(), b"{}"].concat());
     }
     Message::text(text)
-}
-
-pub(super) fn probe() -> Probe {
-    Probe {
-        no_network: true,
-        no_kernel_crypto: true,
-        read_only_root: true,
-        no_foreign_prlimit: true,
-        no_new_namespaces: true,
-        is_init: true,
-        not_dumpable: true,
-    }
 }

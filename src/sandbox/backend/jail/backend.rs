@@ -19,7 +19,6 @@ use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
 use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
-use crate::security_controls;
 
 pub struct Jails {
     walls: Isolation,
@@ -163,11 +162,9 @@ impl SandboxBackend for Jails {
         wanted: &'a SandboxRequest,
         _progress: Progress<'a>,
     ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
-        let image = match &wanted.first_image {
-            Some(first) if security_controls::holds("image_is_pinned") => {
-                root::again(&self.paths.roots_dir(), first)
-            }
-            _ => self.image(wanted.image.as_deref()),
+        let image = match wanted.pinned_image() {
+            Some(first) => root::again(&self.paths.roots_dir(), first),
+            None => self.image(wanted.image.as_deref()),
         };
         std::future::ready(image).boxed()
     }

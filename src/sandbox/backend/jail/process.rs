@@ -20,7 +20,6 @@ use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
 use crate::sandbox::spec::{SandboxSpec, bridge_dir};
-use crate::security_controls;
 
 /// Time for a killed process to disappear.
 const KILLED: Duration = Duration::from_secs(10);
@@ -130,25 +129,15 @@ impl RunningSandbox for Jail {
         .boxed()
     }
 
-    fn attest(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Result<Receipt, Problem> {
-        let evidence = attest::gather(spec, self).ok_or_else(|| {
-            Problem::new(Code::PolicyViolation, "the isolation of the jail cannot be read back from the host")
-                .hint("the daemon has to see the `/proc` of the host it runs on")
-        })?;
+    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
+        let evidence = attest::gather(spec, self)?;
         let differences =
             attest::differences(spec, self.walls, self.system, &self.targets, &evidence, &probe);
-        if !differences.is_empty() && security_controls::holds("attestation") {
-            return Err(Problem::new(
-                Code::PolicyViolation,
-                format!("the jail is not as isolated as it has to be: {}", differences.join("; ")),
-            )
-            .hint("no code ran in it; look at the version of bubblewrap and at the kernel's settings"));
-        }
-        Ok(attest::receipt(spec, self, evidence, python, probe))
+        Some((differences, attest::receipt(spec, self, evidence, python, probe)))
     }
 
-    fn receipt(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<Receipt> {
-        Some(attest::receipt(spec, self, attest::gather(spec, self)?, python, probe))
+    fn remedy(&self, _differences: &[String]) -> &'static str {
+        "no code ran in it; look at the version of bubblewrap and at the kernel's settings"
     }
 
     fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
@@ -162,10 +151,6 @@ impl RunningSandbox for Jail {
     fn is_frozen(&self) -> bool {
         let frozen = self.group.as_ref().and_then(|group| group.cgroup.is_frozen());
         frozen.unwrap_or(false) || self.identity.is_stopped()
-    }
-
-    fn limit_cpus(&self, cpus: Option<f64>) -> bool {
-        self.group.as_ref().is_some_and(|group| group.cgroup.limit_cpus(cpus).is_ok())
     }
 
     fn cpu_time(&self) -> Option<Duration> {

@@ -15,7 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
-use crate::sandbox::backend::jail::explain::{self, Machine};
+use crate::sandbox::backend::jail::explain::{self, NamespaceSettings};
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
@@ -117,7 +117,7 @@ async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> 
     if output.status.success() {
         return Ok(());
     }
-    Err(explain::failure(&String::from_utf8_lossy(&output.stderr), Machine::read()))
+    Err(explain::failure(&String::from_utf8_lossy(&output.stderr), NamespaceSettings::read()))
 }
 
 /// The files that must exist before a jail is built.
@@ -191,7 +191,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         return Err(took_too_long(BUILD));
     };
     let Some(pid) = pid else {
-        return Err(explain::failure(&read_stderr(stderr).await, Machine::read()));
+        return Err(explain::failure(&read_stderr(stderr).await, NamespaceSettings::read()));
     };
     let identity = Identity::of(pid);
     let group = match group {
@@ -212,7 +212,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         let stderr =
             tokio::time::timeout(BUILD_POLL, child.wait()).await.is_ok().then(|| read_stderr(stderr));
         return Err(match (stderr, limited) {
-            (Some(stderr), _) => explain::failure(&stderr.await, Machine::read()),
+            (Some(stderr), _) => explain::failure(&stderr.await, NamespaceSettings::read()),
             (None, Err(error)) => internal(&format!("the limits of a jail cannot be set: {error}")),
             (None, Ok(())) => internal("a jail is gone"),
         });

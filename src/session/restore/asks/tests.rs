@@ -64,10 +64,10 @@ fn memory(events: impl IntoIterator<Item = (u64, EventBody)>) -> RecalledAsks {
     let (mut session, mut asks) = (Fold::new(&Arc::default()), AsksFold::new(TOLD_CHARS));
     for (second, body) in events {
         let event = Event { seq: second, at: at(second), body };
-        let decided = session.take(&event);
+        let decided = session.take(&event, Moment::now());
         asks.take(event, decided, session.approvals());
     }
-    asks.end(session.end(&BTreeMap::new()).approvals)
+    asks.end(session.end(&BTreeMap::new(), Moment::now()).approvals)
 }
 
 /// How long the ask has worked by the last of the events.
@@ -82,7 +82,7 @@ fn worked(events: impl IntoIterator<Item = (u64, EventBody)>) -> Duration {
     };
     let events =
         events.into_iter().chain([(20, EventBody::AskFinished { ask: 1, end: Box::new(cancelled) })]);
-    memory(events).asks[&1].work_time()
+    memory(events).asks[&1].work_time(Moment::now())
 }
 
 #[test]

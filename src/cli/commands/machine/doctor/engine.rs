@@ -72,8 +72,8 @@ pub fn socket(host: Option<&str>) -> Result<PathBuf, EngineTrouble> {
 }
 
 pub async fn examine(socket: &Path) -> Result<Engine, EngineTrouble> {
-    let version: VersionAnswer = ask(socket, "/version").await?.unwrap_or_default();
-    let info: InfoAnswer = ask(socket, "/info").await?.unwrap_or_default();
+    let version: VersionAnswer = get(socket, "/version").await?.unwrap_or_default();
+    let info: InfoAnswer = get(socket, "/info").await?.unwrap_or_default();
     let component = |name: &str| version.components.iter().find(|component| component.name == name);
     let limits =
         [("memory", info.memory_limit), ("processes", info.pids_limit), ("CPUs", info.cpu_cfs_quota)];
@@ -97,14 +97,14 @@ pub async fn images(socket: &Path, references: &[String]) -> Vec<(String, Option
     let mut found = Vec::new();
     for reference in references.iter().take(IMAGES) {
         let path = format!("/images/{}/json", escaped_path(reference));
-        let image = ask::<ImageAnswer>(socket, &path).await.ok().flatten();
+        let image = get::<ImageAnswer>(socket, &path).await.ok().flatten();
         found.push((reference.clone(), image.map(|image| image.size)));
     }
     found
 }
 
 /// None if the engine answers that it does not exist.
-async fn ask<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<Option<T>, EngineTrouble> {
+async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<Option<T>, EngineTrouble> {
     let silent = |why: &dyn std::fmt::Display| EngineTrouble::Silent(why.to_string());
     let call = async {
         let stream = connect(socket).await.map_err(|error| match error.kind() {

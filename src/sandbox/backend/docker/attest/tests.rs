@@ -5,6 +5,7 @@ use bollard::models::{
     HostConfigCgroupnsModeEnum, HostConfigLogConfig, MountPoint,
 };
 
+use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::docker::attest::*;
 use crate::sandbox::backend::docker::config::session_container;
 use crate::sandbox::spec::tests::spec;
@@ -61,41 +62,13 @@ fn well() -> Inspection {
         ..ContainerInspectResponse::default()
     };
     let evidence = Evidence {
-        process: ProcessFact {
-            pid: 7,
-            uid: spec.user.host_uid,
-            gid: spec.user.host_gid,
-            groups: Some(Vec::new()),
-            cap_eff: "0000000000000000".into(),
-            cap_bnd: "0000000000000000".into(),
-            no_new_privs: true,
-            seccomp: 2,
-            apparmor: None,
-        },
+        process: sample::process(&spec),
         owner_groups: vec![24, 105],
-        limits: LimitFact {
-            memory_bytes: spec.limits.memory_bytes,
-            cpus: spec.limits.cpus,
-            pids: spec.limits.pids,
-            open_files: spec.limits.open_files,
-            file_bytes: spec.limits.file_bytes,
-            core_bytes: 0,
-            cgroup_version: 2,
-            held_by: HeldBy::default(),
-        },
+        limits: sample::limits(&spec),
         ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         workspace_is_ours: Some(true),
     };
-    let probe = Probe {
-        no_network: true,
-        no_kernel_crypto: true,
-        read_only_root: true,
-        no_foreign_prlimit: true,
-        no_new_namespaces: true,
-        is_init: true,
-        not_dumpable: true,
-    };
-    Inspection { spec, inspected, evidence, probe }
+    Inspection { spec, inspected, evidence, probe: sample::probe() }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Each single difference is found, and by its own name.
 
+use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::jail::attest::*;
 use crate::sandbox::spec::tests::spec;
 
@@ -23,43 +24,20 @@ fn targets() -> Vec<PathBuf> {
 fn well() -> (Evidence, Probe) {
     let spec = spec();
     let evidence = Evidence {
-        process: ProcessFact {
-            pid: 7,
-            uid: spec.user.host_uid,
-            gid: spec.user.host_gid,
-            groups: Some(Vec::new()),
-            cap_eff: "0000000000000000".into(),
-            cap_bnd: "0000000000000000".into(),
-            no_new_privs: true,
-            seccomp: 2,
-            apparmor: None,
-        },
+        process: sample::process(&spec),
         owner_groups: vec![24],
         limits: LimitFact {
-            memory_bytes: spec.limits.memory_bytes,
             cpus: 64.0,
-            pids: spec.limits.pids,
-            open_files: spec.limits.open_files,
-            file_bytes: spec.limits.file_bytes,
-            core_bytes: 0,
             cgroup_version: 0,
             held_by: HeldBy { memory: Holder::Guardian, cpus: Holder::Nothing, pids: Holder::Rlimit },
+            ..sample::limits(&spec)
         },
         ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         namespaces: NAMESPACES.into_iter().chain([USER_NAMESPACE]).map(str::to_owned).collect(),
         mounts: visible(MOUNTINFO),
         workspace_is_ours: Some(true),
     };
-    let probe = Probe {
-        no_network: true,
-        no_kernel_crypto: true,
-        read_only_root: true,
-        no_foreign_prlimit: true,
-        no_new_namespaces: true,
-        is_init: true,
-        not_dumpable: true,
-    };
-    (evidence, probe)
+    (evidence, sample::probe())
 }
 
 fn differences_after(change: impl FnOnce(&mut Evidence, &mut Probe)) -> Vec<String> {

@@ -7,12 +7,12 @@ use crate::protocol::limits::TOOL_CALLS_IN_FLIGHT;
 
 /// `H` is a handle that stops its call when it is dropped.
 #[derive(Debug)]
-pub struct Calls<H> {
-    open: HashMap<u64, Call<H>>,
+pub struct OpenCalls<H> {
+    open: HashMap<u64, OpenCall<H>>,
 }
 
 #[derive(Debug)]
-pub struct Call<H> {
+pub struct OpenCall<H> {
     pub cell: Option<CellNumber>,
     pub name: String,
     pub handle: H,
@@ -25,13 +25,13 @@ pub enum Refusal {
     TooMany,
 }
 
-impl<H> Default for Calls<H> {
+impl<H> Default for OpenCalls<H> {
     fn default() -> Self {
         Self { open: HashMap::new() }
     }
 }
 
-impl<H> Calls<H> {
+impl<H> OpenCalls<H> {
     /// Whether a call with this id may begin.
     pub fn admit(&self, call: u64) -> Result<(), Refusal> {
         if self.open.contains_key(&call) {
@@ -44,11 +44,11 @@ impl<H> Calls<H> {
     }
 
     pub fn begin(&mut self, call: u64, cell: Option<CellNumber>, name: String, handle: H) {
-        self.open.insert(call, Call { cell, name, handle });
+        self.open.insert(call, OpenCall { cell, name, handle });
     }
 
     /// `None` for a call that was cancelled meanwhile; the caller drops its answer.
-    pub fn end(&mut self, call: u64) -> Option<Call<H>> {
+    pub fn end(&mut self, call: u64) -> Option<OpenCall<H>> {
         self.open.remove(&call)
     }
 
@@ -57,7 +57,7 @@ impl<H> Calls<H> {
     }
 
     /// Removes the calls of a cell that ended, and returns them in the order of their ids.
-    pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<(u64, Call<H>)> {
+    pub fn cancel_cell(&mut self, cell: CellNumber) -> Vec<(u64, OpenCall<H>)> {
         let mut cancelled: Vec<_> = self.open.extract_if(|_, call| call.cell == Some(cell)).collect();
         cancelled.sort_unstable_by_key(|(id, _)| *id);
         cancelled
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn calls_are_bounded_unique_and_end_with_their_cell() {
-        let mut calls = Calls::default();
+        let mut calls = OpenCalls::default();
         for id in 0..TOOL_CALLS_IN_FLIGHT as u64 {
             calls.admit(id).unwrap();
             calls.begin(id, Some(id % 2), "t".into(), ());

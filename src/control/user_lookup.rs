@@ -1,26 +1,26 @@
-//! Which user a request speaks of: the caller, or somebody whom an administrator names. The effective group of
+//! Which user a request speaks of: the caller, or a user whom an administrator names. The effective group of
 //! the client process does not count: a set-gid program, or a shell that was left open, keeps a group that its user has
 //! lost.
 
 use std::sync::Arc;
 
-use super::peer::Peer;
+use super::caller::Caller;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::user_database::{self, UserInfo, Users};
 
 #[derive(Clone)]
-pub struct Identities {
+pub struct UserLookup {
     users: Users,
 }
 
-impl Default for Identities {
+impl Default for UserLookup {
     fn default() -> Self {
         Self { users: user_database::users() }
     }
 }
 
-impl Identities {
+impl UserLookup {
     /// # Errors
     /// The user database does not answer, and nothing is known of that user. Then the user is refused, because not even
     /// the user's limits are known.
@@ -39,16 +39,16 @@ impl Identities {
 
     /// Resolves a user that the caller names, by number or by name. Names other than the caller's own are looked up
     /// only for administrators, because a lookup occupies a thread while the user database does not answer.
-    pub async fn named(&self, user: &str, peer: &Peer) -> Option<Principal> {
+    pub async fn named(&self, user: &str, caller: &Caller) -> Option<Principal> {
         if let Ok(uid) = user.parse::<u32>() {
             // Only the canonical number is accepted: `007` would be another spelling of `7` in the record of an
             // administrator's acts.
             return (uid.to_string() == user).then_some(Principal::new(uid));
         }
-        if self.of(peer.principal).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
-            return Some(peer.principal);
+        if self.of(caller.principal).await.is_ok_and(|who| who.name.as_deref() == Some(user)) {
+            return Some(caller.principal);
         }
-        if !peer.admin {
+        if !caller.admin {
             return None;
         }
         let name = user.to_owned();
@@ -65,16 +65,16 @@ mod tests {
 
     #[tokio::test]
     async fn others_are_looked_up_for_administrators_alone() {
-        let identities = Identities::default();
-        let root = Peer::new(Principal::ROOT, true);
-        let user = Peer::new(Principal::ANN, false);
-        assert_eq!(identities.named("daemon", &root).await, Some(Principal::ANN));
-        assert_eq!(identities.named("daemon", &user).await, Some(Principal::ANN), "its own name");
-        assert_eq!(identities.named("root", &root).await, Some(Principal::ROOT));
-        assert_eq!(identities.named("root", &user).await, None);
-        assert_eq!(identities.named("61001", &user).await, Some(Principal::new(61_001)));
+        let users = UserLookup::default();
+        let root = Caller::new(Principal::ROOT, true);
+        let user = Caller::new(Principal::ANN, false);
+        assert_eq!(users.named("daemon", &root).await, Some(Principal::ANN));
+        assert_eq!(users.named("daemon", &user).await, Some(Principal::ANN), "its own name");
+        assert_eq!(users.named("root", &root).await, Some(Principal::ROOT));
+        assert_eq!(users.named("root", &user).await, None);
+        assert_eq!(users.named("61001", &user).await, Some(Principal::new(61_001)));
         for other in ["061001", "+61001", "", "-1", "4294967296", "no-such-user"] {
-            assert_eq!(identities.named(other, &root).await, None, "{other}");
+            assert_eq!(users.named(other, &root).await, None, "{other}");
         }
     }
 
@@ -88,12 +88,12 @@ mod tests {
                 UserInfo { name: Some("ann".into()), groups: vec!["staff".into()], ..UserInfo::default() };
             if ANSWERS.load(Ordering::Relaxed) { Ok(Arc::new(who)) } else { Err(nix::Error::EIO) }
         });
-        let identities = Identities { users: users.clone() };
-        let known = identities.of(Principal::new(7)).await.unwrap();
+        let lookup = UserLookup { users: users.clone() };
+        let known = lookup.of(Principal::new(7)).await.unwrap();
         ANSWERS.store(false, Ordering::Relaxed);
         users.age();
-        assert_eq!(identities.of(Principal::new(7)).await.unwrap(), known);
-        let refused = identities.of(Principal::new(8)).await.unwrap_err();
+        assert_eq!(lookup.of(Principal::new(7)).await.unwrap(), known);
+        let refused = lookup.of(Principal::new(8)).await.unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);
     }
 }

@@ -25,13 +25,13 @@ const LIST_BYTES: u64 = 4 * 1024 * 1024;
 /// The remembered accounts, kept in a file in the daemon's home: one user id and name per line; only the id if there
 /// was no account.
 #[derive(Clone, Debug)]
-pub struct Accounts {
+pub struct UidAccounts {
     file: PathBuf,
     names: Arc<Mutex<Names>>,
     users: Users,
 }
 
-impl Accounts {
+impl UidAccounts {
     pub fn load(file: PathBuf) -> Self {
         use std::io::Read;
         let mut text = String::new();
@@ -73,7 +73,7 @@ impl Accounts {
 
     /// Refuses what a session does on the machine as its owner, if the owner's id is another account by now than the
     /// one that made the session. The list has the latter, because it changes only when nothing of that account is left
-    /// (`control::caller`). While the user database does not answer, the last known answer holds, which is the list's.
+    /// (`control::connected_user`). While the user database does not answer, the last known answer holds, which is the list's.
     /// This may wait for the user database, so it is called on threads of the user (`workspace::owner::run`).
     pub fn check(&self, user: Principal) -> Result<(), Problem> {
         if !self.knows(user) || !security_controls::holds("reused_ids_stop_acting") {
@@ -123,7 +123,7 @@ fn write(file: &Path, names: &Names) -> std::io::Result<()> {
 }
 
 #[cfg(test)]
-impl Accounts {
+impl UidAccounts {
     /// A list in which the id belongs to `before`, on a machine where every id is the account `ann`.
     pub(crate) fn of_ann(home: &Path, user: Principal, before: &str) -> Self {
         let users = user_database::Lookups::new(|_| {
@@ -146,17 +146,17 @@ mod tests {
     fn a_number_that_is_another_account_by_now_is_known() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("accounts");
-        let accounts = Accounts::load(file.clone());
+        let accounts = UidAccounts::load(file.clone());
         assert_eq!(accounts.other_before(USER, Some("ann")), None);
         accounts.note(USER, Some("ann")).unwrap();
-        let accounts = Accounts::load(file);
+        let accounts = UidAccounts::load(file);
         assert_eq!(accounts.other_before(USER, Some("ann")), None);
         assert_eq!(accounts.other_before(USER, Some("bob")), Some(Some("ann".into())));
         assert_eq!(accounts.other_before(USER, None), Some(Some("ann".into())));
         assert_eq!(accounts.other_before(OTHER, None), None);
         assert!(!accounts.knows(OTHER));
         accounts.note(OTHER, None).unwrap();
-        let accounts = Accounts::load(home.path().join("accounts"));
+        let accounts = UidAccounts::load(home.path().join("accounts"));
         assert!(accounts.knows(OTHER));
         assert_eq!(accounts.other_before(OTHER, None), None);
         assert_eq!(accounts.other_before(OTHER, Some("new")), Some(None));
@@ -167,17 +167,17 @@ mod tests {
     #[test]
     fn a_session_acts_only_for_the_account_that_made_it() {
         let home = tempfile::tempdir().unwrap();
-        Accounts::of_ann(home.path(), USER, "ann").check(USER).unwrap();
-        let accounts = Accounts::of_ann(home.path(), USER, "bob");
+        UidAccounts::of_ann(home.path(), USER, "ann").check(USER).unwrap();
+        let accounts = UidAccounts::of_ann(home.path(), USER, "bob");
         let refused = accounts.check(USER).unwrap_err();
         assert_eq!(refused.code, Code::Forbidden);
         assert!(refused.message.contains("`bob`") && refused.message.contains("`ann`"), "{refused:?}");
         assert!(refused.hint.is_some_and(|hint| hint.contains("belljar rm NAME@1000")));
         accounts.check(OTHER).unwrap();
         let silent =
-            Accounts { users: user_database::Lookups::new(|_| Err(nix::Error::EIO)), ..accounts.clone() };
+            UidAccounts { users: user_database::Lookups::new(|_| Err(nix::Error::EIO)), ..accounts.clone() };
         silent.check(USER).unwrap();
-        let gone = Accounts { users: user_database::Lookups::new(|_| Ok(Arc::default())), ..accounts };
+        let gone = UidAccounts { users: user_database::Lookups::new(|_| Ok(Arc::default())), ..accounts };
         assert!(gone.check(USER).unwrap_err().message.contains("no account by now"));
     }
 }

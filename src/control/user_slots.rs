@@ -1,4 +1,4 @@
-//! The caller of a request: the kernel reports the user id of each connection; a message cannot claim it.
+//! How many connections and uploads each user may have at a time.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -8,39 +8,7 @@ use crate::protocol::limits::{
     CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE, UPLOADS, UPLOADS_PER_USER, UPLOADS_SURE,
 };
 use crate::protocol::principal::Principal;
-use crate::protocol::problem::{Code, Problem};
 use crate::security_controls;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    pub principal: Principal,
-    /// Whether the caller may see and act on everything: root and the members of the administrators' group.
-    pub admin: bool,
-    /// The request, as it is recorded in the events of another user's session.
-    pub act: String,
-    /// Whether the request neither runs nor changes anything that may run.
-    pub looks_or_stops: bool,
-}
-
-impl Peer {
-    /// A caller who has not asked for anything yet.
-    pub fn new(principal: Principal, admin: bool) -> Self {
-        Self { principal, admin, act: String::new(), looks_or_stops: false }
-    }
-
-    /// Whether the caller may see what `owner` has, and act on it.
-    pub fn reaches(&self, owner: Principal) -> bool {
-        self.admin || self.principal == owner
-    }
-
-    pub fn require_admin(&self, group: &str, what: &str) -> Result<(), Problem> {
-        if self.admin {
-            return Ok(());
-        }
-        Err(Problem::new(Code::Forbidden, format!("only administrators may {what}"))
-            .hint(format!("they are root and the members of the group `{group}`")))
-    }
-}
 
 /// Counts the slots that users hold, in total and per user.
 #[derive(Clone)]

@@ -18,7 +18,7 @@ const NAME: &str = "answers kept for repeated requests";
 const COUNTED_FOR: Duration = Duration::from_secs(600);
 
 #[derive(Clone)]
-pub struct KeyAccounts {
+pub struct AnswerCharges {
     journal: Journal,
     ledger: Ledger,
     accounts: Arc<Mutex<HashMap<Principal, Account>>>,
@@ -29,7 +29,7 @@ struct Account {
     counted: Instant,
 }
 
-impl KeyAccounts {
+impl AnswerCharges {
     /// Starts with the bytes that the journal already has.
     pub fn open(journal: Journal, ledger: Ledger) -> Result<Self, JournalError> {
         let stored_answers = journal.kept_for_keys(None)?;

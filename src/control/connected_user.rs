@@ -1,0 +1,111 @@
+//! The caller at the other end of a connection: the kernel reports the user id once; the name and groups are looked up
+//! for each request and for as long as an answer is being sent.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+use super::app::App;
+use super::caller::Caller;
+use crate::protocol::principal::Principal;
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::user_database::{REMEMBERED, UserInfo};
+use crate::security_controls;
+
+pub(super) struct ConnectedUser {
+    app: App,
+    pub principal: Principal,
+    /// The result of the last lookup.
+    last: Mutex<Option<(Arc<UserInfo>, Caller)>>,
+}
+
+impl ConnectedUser {
+    pub fn new(app: App, principal: Principal) -> Self {
+        Self { app, principal, last: Mutex::default() }
+    }
+
+    fn last(&self) -> Option<(Arc<UserInfo>, Caller)> {
+        self.last.lock().clone()
+    }
+
+    /// Looks up the caller, applies the user's limits and determines whether the caller is an administrator.
+    pub async fn caller(&self) -> Result<Caller, Problem> {
+        let last = self.last();
+        if let Some((_, caller)) = &last
+            && !security_controls::holds("administrators_are_looked_up_again")
+        {
+            return Ok(caller.clone());
+        }
+        let who = self.app.users.of(self.principal).await?;
+        if let Some((known, caller)) = last
+            && Arc::ptr_eq(&known, &who)
+        {
+            return Ok(caller);
+        }
+        let caller = recognise(&self.app, self.principal, &who)?;
+        *self.last.lock() = Some((who, caller.clone()));
+        Ok(caller)
+    }
+
+    /// Waits until the caller stops being an administrator, so that streams which were started with these rights can be
+    /// ended.
+    pub async fn until_demoted(&self) {
+        loop {
+            tokio::time::sleep(REMEMBERED).await;
+            let was_admin = self.last().is_some_and(|(_, caller)| caller.admin);
+            if was_admin && !self.caller().await.is_ok_and(|caller| caller.admin) {
+                return;
+            }
+        }
+    }
+}
+
+fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Caller, Problem> {
+    if app.launcher.service.system && !principal.is_root() {
+        is_a_user(app, principal, who)?;
+        is_the_same_account(app, principal, who)?;
+    }
+    app.ledger.set_limits(principal, app.settings.quota.of(principal, who.name.as_deref(), &who.groups));
+    let admin = !security_controls::holds("administrators_are_few")
+        || principal.is_root()
+        || who.groups.contains(&app.settings.admin.group);
+    Ok(Caller::new(principal, admin))
+}
+
+/// Refuses ids that a user or a guest can assume at will, because each of them would have a quota of its own.
+fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
+    if !security_controls::holds("lent_ids_are_no_users") {
+        return Ok(());
+    }
+    if let Some(owner) = &who.subordinate_to {
+        let what = format!("user id {principal} is one of those that `/etc/subuid` lends to `{owner}`");
+        return Err(
+            Problem::new(Code::Forbidden, what).hint("connect as that user, outside of its namespace")
+        );
+    }
+    let sandbox = &app.settings.sandbox;
+    if (sandbox.uid_first..sandbox.uid_first.saturating_add(sandbox.uid_count)).contains(&principal.uid()) {
+        let what = format!("user id {principal} is one of those that guests run as");
+        return Err(Problem::new(Code::Forbidden, what).hint("connect as an ordinary user"));
+    }
+    Ok(())
+}
+
+/// Refuses a user id that was given to another account while sessions or jobs of the previous account remain.
+fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
+    if !security_controls::holds("reused_ids_inherit_nothing") {
+        return Ok(());
+    }
+    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref())
+        && has_something(app, principal)?
+    {
+        return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
+    }
+    app.launcher.accounts.note(principal, who.name.as_deref())
+}
+
+/// Whether the user has open sessions or kept jobs.
+fn has_something(app: &App, principal: Principal) -> Result<bool, Problem> {
+    let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
+    let jobs = app.journal.jobs(Some(principal), 1).map_err(|_| unknown())?;
+    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty())
+}
