@@ -13,7 +13,7 @@ from .limits import ARRIVED_LOOK_MS, PARTED_POLL_GROWTH, PARTED_POLL_MAX_S, PART
 COPY, ORIGINAL, FAILED, NO_DESCRIPTORS = "copy", "original", "failed", "no descriptors"
 # Exit codes of the process between the two forks.
 _PARTED, _BROKEN, _WITHOUT_DESCRIPTORS = 0, 1, 2
-_now, _sleep, _poll = time.monotonic, time.sleep, select.poll  # own references: a cell may replace what the module holds
+_now, _sleep, _poll = time.monotonic, time.sleep, select.poll  # own references: a cell may replace what modules hold
 _OUTCOMES = {_PARTED: ORIGINAL, _WITHOUT_DESCRIPTORS: NO_DESCRIPTORS}
 
 # Since Python 3.12 a fork while there are threads causes a warning. The user cannot act on it: the fork is the

@@ -2,8 +2,8 @@
 
 Such a cell is made of constants, operators, displays and names that hold plain values. It calls nothing and reads no
 attribute, so no code of the user runs in it, and what it leaves behind can be written down as a few values. They are
-replayed on the last copy should the worker die. Some code of the user can run in such cells all the same, and what it does
-then is not kept:
+replayed on the last copy should the worker die. Some code of the user can run in such cells all the same, and what it
+does then is not kept:
 
 - a hook of `sys.addaudithook`: Python does not tell whether there is one;
 - a handler of a signal that was set past Python, by `libc.signal` for example;
@@ -95,7 +95,7 @@ def _is_plain(value):
 
 
 def has_plain_keys(table):
-    """Whether looking something up in it runs no code of the user: other keys have a `__hash__` and an `__eq__` of their own."""
+    """Whether looking something up in it runs no code of the user: other keys may have an `__eq__` of their own."""
     return type(table) is dict and _NAMES.issuperset(map(type, table))
 
 

@@ -26,9 +26,9 @@ REDO_BYTES = 4096
 # A worker that has just been copied runs code of the session when the copy has left its process group, and after this
 # time at the latest.
 SETTLED_MS = 1000
-# The process between the two forks of a copy has ended within this time, or is killed. Other processes of the session can
-# stop it, or the copy: they are told to go on this often. Its end is polled with pauses that grow from POLL to POLL_MAX, and
-# the copy's arrival is waited for with looks at the copy in between.
+# The process between the two forks of a copy has ended within this time, or is killed. Other processes of the session
+# can stop it, or the copy: they are told to go on this often. Its end is polled with pauses that grow from POLL to
+# POLL_MAX, and the copy's arrival is waited for with looks at the copy in between.
 PARTED_S = 4.0
 PARTED_STOPS = 100
 ARRIVED_LOOK_MS = 10

@@ -59,7 +59,8 @@ class Displays:
     def figures_are_plain(self):
         """Whether looking for open figures runs no code of the user."""
         pyplot = sys.modules.get("matplotlib.pyplot")
-        return pyplot is None or (pyplot, getattr(pyplot, "get_fignums", None)) == self.pyplot
+        module, get_fignums = self.pyplot
+        return pyplot is None or (pyplot is module and pyplot.get_fignums is get_fignums)
 
     def flush_figures(self):
         """Show the figures that are open, in the order they were made, and close them. True if there were any."""
@@ -220,7 +221,7 @@ class _PyplotWatcher:
         def execute_and_patch(module):
             execute(module)
             module.show = show
-            self._displays.pyplot = module, module.get_fignums
+            self._displays.pyplot = module, getattr(module, "get_fignums", None)
 
         spec.loader.exec_module = execute_and_patch
         return spec

@@ -8,8 +8,6 @@ mod body;
 mod caller;
 mod connected_user;
 mod idempotency;
-#[cfg(test)]
-pub mod openapi;
 mod problems;
 mod refused_connections;
 mod requests_in_progress;
@@ -25,3 +23,6 @@ pub use app::App;
 pub use requests_in_progress::RequestsInProgress;
 pub use server::serve;
 pub use user_slots::UserSlots;
+
+#[cfg(test)]
+pub mod openapi;

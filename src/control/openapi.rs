@@ -148,7 +148,7 @@ pub fn document() -> Value {
             "title": "Belljar",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Runs Python under glass. Served over a unix socket; the caller is known from the \
-                            socket's caller credentials. Every answer that is no success is a Problem. Event streams \
+                            socket's peer credentials. Every answer that is no success is a Problem. Event streams \
                             are server-sent events: `id` is the sequence number, `event` the type, `data` an Event; \
                             they resume with `Last-Event-ID` or `?after=`.",
             "license": {"name": "Apache-2.0 OR MIT", "identifier": "Apache-2.0 OR MIT"},

@@ -4,13 +4,14 @@ pub mod cgroup;
 pub(in crate::sandbox) mod checks;
 pub mod counters;
 pub mod facts;
-#[cfg(test)]
-pub(in crate::sandbox) mod tests;
 
 use sha2::{Digest, Sha256};
 
 use crate::protocol::receipt::{Isolation, Receipt};
 use crate::sandbox::spec::WORKSPACE;
+
+#[cfg(test)]
+pub(in crate::sandbox) mod tests;
 
 /// The isolation in one line for people.
 pub fn isolation_line(receipt: &Receipt) -> String {

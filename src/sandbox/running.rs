@@ -92,7 +92,7 @@ impl Sandbox {
         let (differences, receipt) = self.handle.read_back(&self.spec, python, probe).ok_or_else(|| {
             let what = "the isolation of the sandbox cannot be read back from the host";
             Problem::new(Code::PolicyViolation, what)
-                .hint("the daemon has to run on the host of the sandbox and see its `/proc`")
+                .hint("the daemon has to run on the host of the engine or the jail, and see its `/proc`")
         })?;
         if !differences.is_empty() && security_controls::holds("attestation") {
             let what = format!("the sandbox is not as isolated as it has to be: {}", differences.join("; "));

@@ -136,9 +136,7 @@ impl SandboxRequest {
     pub fn pinned_image(&self) -> Option<&ImageFact> {
         self.first_image.as_ref().filter(|_| security_controls::holds("image_is_pinned"))
     }
-}
 
-impl SandboxRequest {
     /// The memory with the part for checkpoints, which share pages with the worker until one of them writes. This
     /// amount is both charged to the owner and set as the sandbox's limit.
     pub fn memory_in_all(&self, settings: &Settings) -> u64 {

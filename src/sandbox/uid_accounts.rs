@@ -73,8 +73,8 @@ impl UidAccounts {
 
     /// Refuses what a session does on the machine as its owner, if the owner's id is another account by now than the
     /// one that made the session. The list has the latter, because it changes only when nothing of that account is left
-    /// (`control::connected_user`). While the user database does not answer, the last known answer holds, which is the list's.
-    /// This may wait for the user database, so it is called on threads of the user (`workspace::owner::run`).
+    /// (`control::connected_user`). While the user database does not answer, the last known answer holds, which is the
+    /// list's. This may wait for the user database, so it is called on threads of the user (`workspace::owner::run`).
     pub fn check(&self, user: Principal) -> Result<(), Problem> {
         if !self.knows(user) || !security_controls::holds("reused_ids_stop_acting") {
             return Ok(());

@@ -107,7 +107,7 @@ fn what_a_program_started_ends_with_its_call() {
     let said = printed(&daemon, "try:\n    slow()\nexcept ToolError as error:\n    print(error.code)");
     assert_eq!(said, "timed_out\n");
     gone(&file);
-    // The session that called is gone; and then the daemon is.
+    // The cell that called is interrupted; and then the daemon dies.
     for ends_by in ["interrupt", "death"] {
         queue(&daemon, &json!({"code": "stuck()", "timeout_s": 300}));
         let pid: u32 = eventually("it runs", || notes(&stuck).first()?.parse().ok());

@@ -247,7 +247,7 @@ fn files_that_come_in_at_once_share_the_room() {
                 stream
             })
             .collect();
-        // No user's last byte comes before the first bytes of all others.
+        // No upload's last byte comes before the first bytes of all others.
         let all_but_one = std::sync::Barrier::new(UPLOADS);
         let statuses: Vec<String> = std::thread::scope(|scope| {
             let senders: Vec<_> = begun

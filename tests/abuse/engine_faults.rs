@@ -24,7 +24,7 @@ const ENDLESS: &str = "example/endless";
 struct Behaviour {
     /// Nothing is passed on, in either direction.
     hangs: AtomicBool,
-    /// A client read the endless stream, and hung up.
+    /// The daemon read the endless stream, and hung up.
     hung_up: AtomicBool,
 }
 

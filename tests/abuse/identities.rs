@@ -220,7 +220,7 @@ fn a_daemon_does_not_give_guests_the_user_ids_of_others() {
     });
 }
 
-/// A user database that never answers.
+/// A false daemon, which hangs up on everybody.
 const PRETENDER: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\n\
                          s.listen()\nprint('here', flush=True)\nwhile True: s.accept()[0].close()";
 

@@ -69,8 +69,8 @@ pub const RESERVE_FROM_PERCENT: u64 = 50;
 /// A copy that a runner was asked for when it died reports within this time, or does not exist. If no process holds
 /// the copy's end of the channel, that is known at once, so this time is for a copy that gets no CPU time.
 pub const SETTLE: Duration = ms(4_000);
-/// A runner that was asked for a copy says within this time why there is none: the copy's end of the channel may be closed
-/// before.
+/// A runner that was asked for a copy says within this time why there is none: the copy's end of the channel may be
+/// closed before.
 pub const REASON: Duration = ms(200);
 /// A checkpoint confirms within this time that it is the worker now, or is given up. An older one gets half of what is
 /// left, but not less than the second value: a checkpoint that answers at all is faster than that.

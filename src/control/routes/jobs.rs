@@ -218,7 +218,8 @@ impl FromRequestParts<App> for JobRequest {
         let id = JobId(uuid::Uuid::parse_str(&key).map_err(|_| no_such_job(&key))?);
         let record = known_job(app, id)?;
         if !caller.reaches(record.view.owner) && security_controls::holds("jobs_have_an_owner") {
-            return Err(no_such_job(&key).into());
+            // In the words for a job that does not exist: however the id is spelt, both read the same.
+            return Err(no_such_job(&id.to_string()).into());
         }
         if record.view.owner != caller.principal {
             app.journal.note_act(id, caller.principal, &caller.act).await?;

@@ -200,7 +200,7 @@ fn a_death_at_any_commit_of_an_approved_call_makes_it_once_at_most() {
     }
 }
 
-/// The client that asked is gone, so the model is not asked for it again.
+/// The cell that asked is gone, so the model is not asked for it again.
 #[test]
 fn an_ask_within_a_cell_ends_with_the_daemon() {
     let cell = "try:\n    ask('the inner one')\nexcept ToolError as error:\n    print('broke:', error.code)";

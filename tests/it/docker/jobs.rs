@@ -21,7 +21,7 @@ pub fn scripts(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-/// The part of the output that is for the person who runs the command.
+/// A folder into which every user may write.
 fn open_folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in("/tmp").expect("a folder");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).expect("chmod");

@@ -239,7 +239,7 @@ fn a_workspace_has_to_be_the_callers_own() {
     let text = |folder: &tempfile::TempDir| folder.path().to_str().expect("UTF-8").to_owned();
     let (own, bobs) = (folder_of(ALICE, 0o700), folder_of(BOB, 0o777));
 
-    // A session of another user, one of root and none are all the same to a caller who may not look.
+    // A folder of another user, one of root and none are all the same to a caller who may not look.
     let file = own.path().join("file");
     std::fs::write(&file, "").expect("written");
     let secret = tempfile::Builder::new().prefix("bjs").tempdir_in("/tmp").expect("a folder");

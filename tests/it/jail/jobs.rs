@@ -127,6 +127,14 @@ fn another_users_job_does_not_exist() {
         let answer = http_as(ALICE, &daemon.socket(), method, &format!("/v1/jobs/{id}{rest}"), &[], b"");
         assert_eq!(answer.expect_status(404)["code"], "no_such_job", "{method} {rest}");
     }
+    // However it is spelt, the answer is that for a job that there is not.
+    let seen = |id: &str| {
+        let path = format!("/v1/jobs/{}", id.to_uppercase());
+        http_as(ALICE, &daemon.socket(), "GET", &path, &[], b"").expect_status(404)
+    };
+    let unknown = uuid::Uuid::now_v7().to_string();
+    let of_unknown = seen(&unknown).to_string();
+    assert_eq!(of_unknown.replace(&unknown, id), seen(id).to_string());
     // Nor are its files.
     let answer = http_as(ALICE, &daemon.socket(), "POST", "/v1/jobs", &[], job.to_string().as_bytes());
     assert_eq!(answer.expect_status(404)["code"], "no_such_input");

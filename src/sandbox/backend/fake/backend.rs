@@ -17,7 +17,7 @@ use crate::protocol::api::ImageView;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::protocol::receipt::{ImageFact, LimitFact, ProcessFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
@@ -312,11 +312,11 @@ fn receipt(spec: &SandboxSpec, python: String, probe: Probe) -> Receipt {
         runtime: "fake".into(),
         image: spec.image.clone(),
         python,
-        process: sample::process(spec),
+        process: ProcessFact { pid: 0, ..sample::process(spec) },
         network: "none".into(),
         read_only_root: true,
         seccomp_profile: String::new(),
-        limits: sample::limits(spec),
+        limits: LimitFact { cgroup_version: 0, ..sample::limits(spec) },
         mounts: Vec::new(),
         probe,
         namespaces: Vec::new(),
