@@ -313,14 +313,15 @@ class CellRunner:
         """Make sure that a module that the previous cell wrote is found, even if it was written just now."""
         try:
             finders = sys.path_importer_cache
-            is_plain = harmless.has_plain_keys(finders)
+            if not harmless.has_plain_keys(finders):
+                self.not_quiet()  # looking one up may run code of the user
             finder = finders.get(posix.getcwd())
-            if is_plain and type(finder) is _FileFinder:
+            if type(finder) is _FileFinder:
                 _forget_listing(finder)
-            elif finder is not None or not is_plain:
+            elif finder is not None:
                 self.not_quiet()  # it is the user's
                 finder.invalidate_caches()
-        except Exception:
+        except BaseException:
             pass  # the folder is gone, or what the user put there is no finder
 
     def _suspend_tracing(self):

@@ -120,7 +120,7 @@ def _wait_until_parted(child):
                 posix.kill(child, _signal.SIGKILL)  # a copy that has arrived stays
             _sleep(pause)
             pause = min(pause * PARTED_POLL_GROWTH, PARTED_POLL_MAX_S)
-    except ChildProcessError:
+    except (ChildProcessError, ProcessLookupError):
         return ORIGINAL  # user code ignores SIGCHLD, so the kernel has reaped it; the guardian notices a missing copy
 
 

@@ -21,6 +21,7 @@ _PREVIEW_DEPTH = 3
 _NOT_SHOWN = "<not shown>"
 _DEADLY = "<not shown: it ended the process that was to show it>"
 _READ_BYTES = 64 * 1024
+_getpid = posix.getpid
 _ARRAY_MODULES = ("numpy", "pandas", "polars", "torch", "xarray", "scipy")
 
 
@@ -61,8 +62,11 @@ def _views_of_child(names, namespace, limits, until):
     except OSError:
         return list(views())  # no process or no descriptor is left, so this process shows them itself
     if child == 0:
+        own = _getpid()
         try:
             for view in views():
+                if _getpid() != own:
+                    break  # a variable has forked when it was shown
                 descriptor_io.send_all(writes, wire.encode_json(view) + b"\n")
         finally:
             posix._exit(0)

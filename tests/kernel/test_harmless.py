@@ -135,6 +135,14 @@ class Harmless(CheckpointTest):
             "    def __eq__(self, other): calls.append(1); return False\n"
             "kept = dict(sys.path_importer_cache); sys.path_importer_cache.clear()\n"
             "sys.path_importer_cache[Key()] = None; sys.path_importer_cache.update(kept)",
+            # A key that is found out only when it is asked, and one whose type says that it is `str`.
+            "class Key:\n    def __hash__(self): return hash(os.getcwd())\n"
+            "    def __eq__(self, other): calls.append(1); raise SystemExit\n"
+            "kept = dict(sys.path_importer_cache); sys.path_importer_cache.clear()\n"
+            "sys.path_importer_cache[Key()] = None; sys.path_importer_cache.update(kept)",
+            "class Type(type):\n    def __hash__(self): return hash(str)\n    def __eq__(self, other): return True\n"
+            "class Name(str, metaclass=Type):\n    def __hash__(self): return hash('x')\n"
+            "    def __eq__(self, other): calls.append(1); return False\nglobals()[Name('y')] = 1; None",
             "class Pyplot:\n    def get_fignums(self): calls.append(1); return []\n"
             "sys.modules['matplotlib.pyplot'] = Pyplot(); None",
         ):
@@ -146,6 +154,17 @@ class Harmless(CheckpointTest):
                 self.run_ok("x = 1")
                 self.assertFalse(self.run_ok("x = 2").end["harmless"])
                 self.assertNotEqual(self.value("calls"), "[]")
+
+    def test_a_value_whose_type_says_that_it_is_plain_is_not(self):
+        self.run_ok(
+            "log = []\nclass Type(type):\n    def __hash__(self): return hash(int)\n"
+            "    def __eq__(self, other): return True\n"
+            "class Number(metaclass=Type):\n    def __add__(self, other): log.append(other); return 1\nn = Number()"
+        )
+        self.run_ok("x = 1")
+        self.assertFalse(self.run_ok("x = n + 7").end["harmless"])
+        self.lose(DIE)
+        self.assertEqual(self.value("log"), "[7]")
 
     def test_many_and_large_values_are_copied(self):
         self.run_ok("x = int(1)")

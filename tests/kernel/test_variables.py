@@ -109,6 +109,14 @@ class Variables(KernelTest):
             self.assertEqual((listed[name]["type"], listed[name]["preview"][:10]), (kind, "<not shown"))
         self.assertEqual(self.value("a"), "1")
 
+    def test_a_repr_that_forks_is_listed_once(self):
+        self.run_ok(
+            "import os, time\nclass Forks:\n    def __repr__(self): os.fork(); return 'forked'\n"
+            "class Slow:\n    def __repr__(self): time.sleep(0.3); return 'slow'\na = Forks(); b = Slow(); c = 3"
+        )
+        answer = self.kernel.variables()
+        self.assertEqual([each["name"] for each in answer["variables"]], ["Forks", "Slow", "a", "b", "c"])
+
     def test_many_that_die_cost_only_what_comes_after_them(self):
         self.run_ok("import os\nclass Deadly:\n    def __repr__(self): os._exit(4)\nfirst = 1")
         self.run_ok("for n in range(20): globals()[f'n{n:02}'] = Deadly()\nzuletzt = 2")

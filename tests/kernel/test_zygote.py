@@ -120,10 +120,11 @@ class Expressions(KernelTest):
         time.sleep(0.3)  # until its checkpoint is made
         self.before = set(filter(str.isdigit, os.listdir("/proc")))
 
-    def test_one_that_is_killed_did_not_take_too_much_memory(self):
-        with Storm(self.evaluators, signal.SIGKILL, pause=0.05):
-            outcome = self.kernel.compute(self.LONG, timeout_ms=10_000)
-        self.assertIn("RuntimeError: something else killed the process", outcome["error"])
+    def test_one_that_is_killed_took_neither_too_much_memory_nor_too_long(self):
+        for number in (signal.SIGKILL, signal.SIGXCPU):
+            with Storm(self.evaluators, number, pause=0.05):
+                outcome = self.kernel.compute(self.LONG, timeout_ms=10_000)
+            self.assertIn("RuntimeError: something else killed the process", outcome["error"])
 
     def test_other_signals_do_not_reach_it(self):
         with Storm(self.evaluators, signal.SIGTERM):

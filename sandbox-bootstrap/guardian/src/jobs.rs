@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 use rustix::io::{self, Errno};
@@ -49,6 +49,7 @@ struct Job {
     pid: i32,
     descriptor: OwnedFd,
     watch: Watch,
+    begun: Instant,
     timeout: Duration,
     answer: Vec<u8>,
     ending: Ending,
@@ -137,9 +138,20 @@ impl Guardian {
         self.jobs.next = index.wrapping_add(1);
         let mut watch = Watch::new(Token::Job(index));
         watch.set(&self.poller, &descriptor, EventFlags::IN);
-        let (answer, ending) = (Vec::new(), Ending::default());
-        let job =
-            Job { request, wanted, pid, descriptor, watch, timeout, answer, ending, stops: 0, oom_kills };
+        let (begun, answer, ending) = (Instant::now(), Vec::new(), Ending::default());
+        let job = Job {
+            request,
+            wanted,
+            pid,
+            descriptor,
+            watch,
+            begun,
+            timeout,
+            answer,
+            ending,
+            stops: 0,
+            oom_kills,
+        };
         self.jobs.open.insert(index, job);
         self.poller.after(Timer::Job(index), timeout);
         self.reap_soon();
@@ -201,6 +213,9 @@ impl Guardian {
 
     fn finish_job(&mut self, index: u32) {
         let Some(mut job) = self.jobs.open.remove(&index) else { return };
+        if job.begun.elapsed() >= job.timeout {
+            job.ending.killed_for.get_or_insert(KilledFor::Time);
+        }
         if self.memory.oom_kills(&self.limits) > job.oom_kills {
             job.ending.killed_for.get_or_insert(KilledFor::Memory);
         }
@@ -245,7 +260,7 @@ fn describe_outcome(answer: &[u8], ending: Ending, timeout: Duration) -> Value {
     let text = |data: &[u8]| String::from_utf8_lossy(data).into_owned();
     let error = |kind: &str, message: &str| json!({"error": format!("PythonError: {kind}: {message}")});
     let late = || error("TimeoutError", &format!("longer than {} ms", timeout.as_millis()));
-    let was_killed = ending.exit_code == -Signal::KILL.as_raw();
+    let was_killed = [Signal::KILL, Signal::XCPU].iter().any(|each| ending.exit_code == -each.as_raw());
     match (answer.split_first(), ending.killed_for) {
         (Some((&VALUE, rest)), _) => json!({"value": text(rest)}),
         (Some((&ERROR, rest)), _) => json!({"error": text(rest)}),
@@ -254,7 +269,6 @@ fn describe_outcome(answer: &[u8], ending: Ending, timeout: Duration) -> Value {
         (_, Some(KilledFor::Stops)) => error("RuntimeError", HELD_UP),
         (_, Some(KilledFor::Memory)) if was_killed => error("MemoryError", "the memory was not enough"),
         _ if was_killed => error("RuntimeError", KILLED),
-        _ if ending.exit_code == -Signal::XCPU.as_raw() => late(),
         _ => error("RuntimeError", &format!("the process ended with {}", ending.exit_code)),
     }
 }
@@ -277,7 +291,7 @@ mod tests {
             (killed(KilledFor::Memory), "MemoryError: the memory was not enough"),
             (killed(KilledFor::Stops), &format!("RuntimeError: {HELD_UP}")),
             (ended(-9), &format!("RuntimeError: {KILLED}")),
-            (ended(-24), "TimeoutError: longer than 1000 ms"),
+            (ended(-24), &format!("RuntimeError: {KILLED}")),
             (ended(1), "RuntimeError: the process ended with 1"),
         ] {
             assert_eq!(outcome(b"", ending), json!({"error": format!("PythonError: {kind}")}));

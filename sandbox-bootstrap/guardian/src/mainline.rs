@@ -162,7 +162,9 @@ impl Guardian {
             worker.position += 1;
         }
         (self.line.failed_checkpoints, self.line.deaths_in_a_row) = (0, 0);
-        self.trim();
+        if self.newest().is_some_and(|newest| newest.pid.is_some()) {
+            self.trim(); // a checkpoint that may never come replaces none
+        }
         if self.line.unsaved_since.is_none() && !self.has_newest() {
             self.line.unsaved_since = Some(Instant::now());
         }

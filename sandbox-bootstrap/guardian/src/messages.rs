@@ -130,6 +130,9 @@ impl Guardian {
         let as_before = handle.as_before;
         // A cell in a copy cannot harm the main line.
         let protected = !is_main || self.has_near_checkpoint();
+        if self.handles.get(&index).is_none_or(|handle| handle.cell != done.cell) {
+            return true; // meanwhile its end was told again, and that was taken
+        }
         self.end_cell(index);
         let harmless = is_main && frames::is_redo(done.redo);
         let own = json!({
@@ -199,8 +202,13 @@ impl Guardian {
             self.end(index);
             return;
         }
-        if let Some(parent) = handle.parent {
-            self.receive_until(parent, |this| !this.handles.contains_key(&index), REASON);
+        let lives = |parent: &u32| {
+            let pid = self.handles.get(parent).and_then(|parent| parent.pid);
+            pid.is_some_and(process_table::is_alive)
+        };
+        if let Some(parent) = handle.parent.filter(lives) {
+            let patience = self.poller.patience(REASON);
+            self.receive_until(parent, |this| !this.handles.contains_key(&index), patience);
         }
         if self.handles.contains_key(&index) {
             self.copy_missing(index, &Refusal::no_process());
@@ -253,6 +261,10 @@ impl Guardian {
         };
         let refusal = if lacks_descriptors { Refusal::NoDescriptors } else { Refusal::no_process() };
         let is_awaited = |handle: &Handle| handle.pid.is_none() && handle.parent == Some(parent);
+        // A copy may have come though its original gave it up, and its report waits to be read.
+        if self.handles.get(&index).is_some_and(is_awaited) {
+            self.receive(index, Side::Control);
+        }
         if self.handles.get(&index).is_some_and(is_awaited) {
             self.copy_missing(index, &refusal);
         }
