@@ -190,9 +190,9 @@ fn a_copy_that_says_that_it_is_done_ends() {
     let result = daemon.run_with("a", json!({"code": code, "mode": "fork"}));
     assert_eq!(result["status"], "success", "{result}");
     let lives_on = "
-for _ in range(100):
+for _ in range(20):
     if os.path.exists('alive'): os.unlink('alive')
-    time.sleep(0.1)
+    time.sleep(0.5)
     if not os.path.exists('alive'): break
 os.path.exists('alive')";
     assert_eq!(daemon.run("a", lives_on)["result"]["repr"], "False");
