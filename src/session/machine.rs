@@ -63,6 +63,8 @@ pub struct SessionMachine<W> {
     cells: CellNumber,
     /// A note for the result of the next cell.
     note: Option<String>,
+    /// A note for the result of the cell of the main line that was sent before its reason was known.
+    late_note: Option<(CellNumber, String)>,
     wants_permit: bool,
     active_at: Instant,
     placed: bool,
@@ -96,6 +98,7 @@ impl<W> SessionMachine<W> {
             begun: 0,
             cells: 0,
             note: None,
+            late_note: None,
             wants_permit: false,
             active_at: now,
             placed: false,
@@ -168,7 +171,14 @@ impl<W> SessionMachine<W> {
                 self.lose_running(None, out);
                 self.sandbox_gone(reason, out);
             }
-            Input::Changed { note } => self.note = Some(note),
+            Input::Changed { note } => {
+                let was_sent = |cell: &CellNumber| self.not_sent(|each| each == *cell).is_empty();
+                match self.queue.main().filter(was_sent) {
+                    // The variables changed before it began: the process ended between cells.
+                    Some(cell) => self.late_note = Some((cell, note)),
+                    None => self.note = Some(note),
+                }
+            }
             Input::Cell(start) => {
                 self.touch(now);
                 self.thaw(out);
@@ -385,6 +395,11 @@ impl<W> SessionMachine<W> {
                 out.push(Effect::Interrupt(cell));
             }
         }
+    }
+
+    /// What the result of a cell has to say of what happened before the cell began, and was learnt later.
+    pub fn take_late_note(&mut self, cell: CellNumber) -> Option<String> {
+        self.late_note.take_if(|(noted, _)| *noted == cell).map(|(_, note)| note)
     }
 
     /// The cells that have begun but were not sent to the sandbox yet.

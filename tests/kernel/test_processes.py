@@ -184,8 +184,10 @@ class ForkCells(KernelTest):
 
     def test_a_lack_of_descriptors_is_told_as_such(self):
         self.run_ok("import os\nheld = []\ntry:\n    while True: held.append(os.dup(0))\nexcept OSError: pass")
-        run = self.kernel.run("1", mode="fork")
-        self.assertEqual(run.end.get("code"), "no_descriptors", run.end)
+        for _ in range(6):  # also where some of those that are handed over have a place
+            run = self.kernel.run("1", mode="fork")
+            self.assertEqual(run.end.get("code"), "no_descriptors", run.end)
+            self.run_ok("os.close(held.pop())")
         self.kernel.send(type="variables", request=3, private=False)
         self.kernel.expect("refused", request=3, code="no_descriptors")
         self.run_ok("for fd in held: os.close(fd)")

@@ -9,6 +9,7 @@ use rustix::process::{self, Pid, PidfdFlags};
 
 use crate::calls::Calls;
 use crate::channel::Channel;
+use crate::frames::Refusal;
 use crate::limits::{Limits, PIPE_BYTES};
 use crate::output::{OutputMeter, STREAMS, Stream};
 use crate::poller::{Poller, Token, Watch};
@@ -64,6 +65,8 @@ pub struct Handle {
     pub has_spoken: bool,
     /// The runner that was asked for this copy, until the copy reports.
     pub parent: Option<u32>,
+    /// Why the copy does not come, if that runner has said so.
+    pub missing_for: Option<Refusal>,
     /// Newest cell whose changes it holds.
     pub state_of: u64,
     /// How many cells of the main line led there.
@@ -115,6 +118,7 @@ impl Handle {
             interrupted: false,
             has_spoken: false,
             parent: None,
+            missing_for: None,
             state_of: 0,
             position: 0,
             redo: Vec::new(),

@@ -202,6 +202,10 @@ impl Guardian {
             self.end(index);
             return;
         }
+        if let Some(refusal) = handle.missing_for.clone() {
+            self.copy_missing(index, &refusal);
+            return;
+        }
         let lives = |parent: &u32| {
             let pid = self.handles.get(parent).and_then(|parent| parent.pid);
             pid.is_some_and(process_table::is_alive)
@@ -261,8 +265,9 @@ impl Guardian {
         };
         let refusal = if lacks_descriptors { Refusal::NoDescriptors } else { Refusal::no_process() };
         let is_awaited = |handle: &Handle| handle.pid.is_none() && handle.parent == Some(parent);
-        // A copy may have come though its original gave it up, and its report waits to be read.
-        if self.handles.get(&index).is_some_and(is_awaited) {
+        if let Some(handle) = self.handles.get_mut(&index).filter(|handle| is_awaited(handle)) {
+            handle.missing_for = Some(refusal.clone());
+            // A copy may have come though its original gave it up, and its report waits to be read.
             self.receive(index, Side::Control);
         }
         if self.handles.get(&index).is_some_and(is_awaited) {

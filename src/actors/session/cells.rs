@@ -152,7 +152,11 @@ impl SessionActorState {
     }
 
     /// Reports the end of a cell to all who wait for it.
-    pub(super) fn tell_end(&mut self, result: ExecutionResult, frame_guard: Option<FrameGuard>) {
+    pub(super) fn tell_end(&mut self, mut result: ExecutionResult, frame_guard: Option<FrameGuard>) {
+        if let Some(late) = self.machine.take_late_note(result.cell) {
+            let note = result.state.note.take();
+            result.state.note = Some(note.map_or_else(|| late.clone(), |note| format!("{late} {note}")));
+        }
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let _ = self.asks.cast(AsksMsg::CallerEnded { cell: result.cell, call: None });
         let result = Arc::new(result);

@@ -135,6 +135,29 @@ async fn all_who_wait_for_a_cell_get_its_result() {
     assert_eq!(unknown.code, Code::NoSuchCell);
 }
 
+/// Otherwise a cell that ran without the variables says that they are there, and the next one that they are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_between_cells_is_told_by_the_cell_that_met_it() {
+    let home = Home::new();
+    home.backend.plays("slow", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let ticket = client.run("slow").await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    kernel.replaces_worker();
+    kernel.lets_go_on(1);
+    let note = client.result(ticket).await.state.note.clone().unwrap_or_default();
+    assert!(note.starts_with("Before this cell the variables went back to the start"), "{note}");
+    let ticket = client.run("next").await;
+    assert_eq!(client.result(ticket).await.state.note, None);
+    // At rest, the next cell is the one that meets it.
+    kernel.replaces_worker();
+    client.has_event(|event| matches!(event, EventBody::StateLost { restored_to: Some(2), .. })).await;
+    let ticket = client.run("next").await;
+    assert!(client.result(ticket).await.state.note.is_some());
+}
+
 /// Making a session reads and writes files, for which others must not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
