@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::actors::calls::try_call;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
+use crate::panics::TOO_MANY;
 use crate::protocol::api::ReplayReport;
 use crate::protocol::clock::Moment;
 use crate::protocol::event::Event;
@@ -20,7 +21,14 @@ use crate::store::{EventLog, Overdraft};
 /// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
     try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
-    let mut under_way = UnderWay { session, finished: false };
+    let under_way = UnderWay { session, is_told: false };
+    let replayed = run_again(session, log).await;
+    under_way.end(replayed.as_ref().is_ok_and(|(_, is_whole)| *is_whole)).await;
+    replayed.map(|(report, _)| report)
+}
+
+/// Runs the cells again. Also gives whether all of them have run.
+async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayReport, bool), Problem> {
     let now = Moment::now();
     let take = move |fold: &mut Fold, event: Event| {
         let _ = fold.take(&event, now);
@@ -47,21 +55,35 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
         };
         let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
-            return Ok(replay.report());
+            return Ok((replay.report(), false));
         }
     }
-    under_way.finished = true;
-    Ok(replay.report())
+    Ok((replay.report(), true))
 }
 
-/// Tells the session that the replay is over, also if an error ends it.
+/// Tells the session that the replay is over, also if a panic ends it.
 struct UnderWay<'a> {
     session: &'a SessionRef,
-    finished: bool,
+    is_told: bool,
+}
+
+impl UnderWay<'_> {
+    async fn end(mut self, finished: bool) {
+        for _ in 0..TOO_MANY {
+            // A session that dies over this message would take the replay for one that goes on, so it is told again.
+            let ended = |reply_to| SessionMsg::ReplayEnded { finished, reply_to };
+            if try_call(self.session, ended).await.is_ok() {
+                break;
+            }
+        }
+        self.is_told = true;
+    }
 }
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: self.finished }));
+        if !self.is_told {
+            let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
+        }
     }
 }

@@ -116,6 +116,10 @@ impl SessionActorState {
                 }
             }
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
+            SessionMsg::ReplayEnded { finished, reply_to } => {
+                state.apply(Input::ReplayEnded { finished });
+                let _ = reply_to.send(Ok(()));
+            }
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
             SessionMsg::ResetNoted { is_written, reply_to } => state.reset_noted(is_written, reply_to),
             SessionMsg::View { reply_to } => drop(reply_to.send(state.view())),

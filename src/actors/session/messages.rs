@@ -221,8 +221,12 @@ pub enum SessionMsg {
         reply_to: Reply<()>,
     },
     /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
-    /// replay is under way. The replay then counts as under way until `Input::ReplayEnded`.
+    /// replay is under way. The replay then counts as under way until `ReplayEnded`.
     PrepareReplay {
+        reply_to: Reply<()>,
+    },
+    ReplayEnded {
+        finished: bool,
         reply_to: Reply<()>,
     },
     /// Drop queued cells, end the running one, start afresh; with `replay`, these cells stay recorded,
@@ -387,6 +391,7 @@ impl SessionMsg {
             Self::Freeze { reply_to }
             | Self::Thaw { reply_to }
             | Self::PrepareReplay { reply_to }
+            | Self::ReplayEnded { reply_to, .. }
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
