@@ -148,7 +148,7 @@ both! {
         a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
-    guards: a_variable_that_cannot_be_shown_costs_nothing_but_the_list,
+    guards: a_variable_that_cannot_be_shown_costs_only_itself,
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
         jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
