@@ -92,8 +92,9 @@ class Clones:
     def make(self, control, score, own_score, arrive):
         """The pid of the copy, or None if there is none. In the copy 0, when the guardian has sent something.
 
-        The copy listens on the descriptor `control`, and calls `arrive()`. The scores are for the out-of-memory killer. Signals wait, in both processes, until `excite()`: a handler
-        of the user that raises must not make it look as if there were no copy.
+        The copy listens on the descriptor `control`, and calls `arrive()`. The scores are for the out-of-memory
+        killer. Signals wait, in both processes, until `excite()`: a handler of the user that raises must not make it
+        look as if there were no copy.
         """
         self.settle()
         self._calm()

@@ -172,8 +172,7 @@ impl<W> SessionMachine<W> {
                 self.sandbox_gone(reason, out);
             }
             Input::Changed { note } => {
-                let was_sent = |cell: &CellNumber| self.not_sent(|each| each == *cell).is_empty();
-                match self.queue.main().filter(was_sent) {
+                match self.queue.main().filter(|cell| self.runs(*cell)) {
                     // The variables changed before it began: the process ended between cells.
                     Some(cell) => self.late_note = Some((cell, note)),
                     None => self.note = Some(note),

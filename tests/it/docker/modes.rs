@@ -84,7 +84,7 @@ pub fn a_variable_that_ends_its_process_costs_only_itself() {
         rows.filter(|row| text(row, "type") != "type").map(|row| text(row, "preview")).collect();
     let unshown = "<not shown: it ended the process that was to show it>";
     assert_eq!(rows, ["1", unshown, "2", unshown, "3"]);
-    // One that ends whoever shows it is told of, with what to do.
+    // A variable that ends every process that shows it fails the list, because none is left to go on behind it.
     printed(
         &daemon,
         "class Deadly:\n    def __repr__(self):\n        while os.getppid() != 1: os.kill(os.getppid(), 9)\nf = Deadly()",
