@@ -8,13 +8,16 @@ import ast
 import os
 import resource
 import signal
+import socket
 import sys
 import types
 
-from . import process
-from .limits import COMPUTE_CHARS, cut
+from . import process, wire
+from .limits import COMPUTE_CHARS, CONTROL_READ_BYTES, EVALUATOR_GROWTH_BYTES, cut
 
 VALUE, ERROR = b"V", b"E"
+# What the process that evaluates one expression after the other answers.
+_OUTCOME, _NOT_TAKEN = ord("A"), ord("N")
 
 _FILE_NAME = "<agent_code>"
 
@@ -52,6 +55,22 @@ _MODULES = {
     "whitespace capwords",
     "textwrap": "wrap fill dedent indent shorten",
 }
+
+# What these do with plain values leaves no trace in the process; functions of others, such as those of `decimal`, may.
+_TRACELESS_NODES = (
+    ast.Expression, ast.Constant, ast.Load, ast.Store, ast.Call, ast.keyword, ast.Starred, ast.Subscript, ast.Slice,
+    ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.boolop, ast.BinOp, ast.operator, ast.UnaryOp,
+    ast.unaryop, ast.Compare, ast.cmpop, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension,
+    ast.JoinedStr, ast.FormattedValue,
+)  # fmt: skip
+_TRACELESS_MODULE = "math"
+# Methods of plain values; those that look for a codec may import it.
+_TRACELESS_METHODS = {
+    name
+    for kind in (str, bytes, int, float, complex, list, tuple, dict, set, frozenset)
+    for name in dir(kind)
+    if not name.startswith("_")
+} - {"encode", "decode"}
 
 _namespaces = {}
 
@@ -107,12 +126,36 @@ def _check_name(name, names):
         raise Forbidden("NameError", f"`{name}` is not available in an expression{hint}")
 
 
-def evaluate(expression, values):
-    """`(VALUE, str)` or `(ERROR, str)`."""
+def leaves_no_trace(tree, values):
+    """Whether evaluating the expression, if it is allowed at all, changes nothing that another one could see.
+
+    Everything it reaches is a value from JSON, made for it alone, or one of Python's own functions without a state.
+    """
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == _TRACELESS_MODULE and node.value.id not in values:
+                continue  # such as `math.sqrt`
+            is_traceless = node.attr in _TRACELESS_METHODS
+        elif isinstance(node, ast.Name):
+            is_traceless = node.id not in _namespaces or node.id in values
+        else:
+            is_traceless = isinstance(node, _TRACELESS_NODES)
+        if not is_traceless:
+            return False
+        waiting += ast.iter_child_nodes(node)
+    return True
+
+
+def evaluate(expression, values, only_without_trace=False):
+    """`(VALUE, str)` or `(ERROR, str)`; with `only_without_trace` None, and nothing was evaluated, for another one."""
     try:
         if len(expression) > COMPUTE_CHARS:
             raise Forbidden("ValueError", f"the expression is longer than {COMPUTE_CHARS} characters")
         tree = ast.parse(expression.strip(), _FILE_NAME, "eval")
+        if only_without_trace and not leaves_no_trace(tree, values):
+            return None
         builtins = {name: __builtins__[name] for name in _BUILTINS}
         scope = {**_namespaces, **{name: value for name, value in values.items() if not name.startswith("__")}}
         bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -135,44 +178,103 @@ def _message(error):
         return "<no text>"
 
 
-def answer(expression, values, chars):
-    kind, text = evaluate(expression, values)
+def encoded(outcome, chars):
+    kind, text = outcome
     return kind + cut(text, chars).encode("utf-8", "replace")
 
 
 def child(descriptor, timeout_ms, memory_bytes, work):
     """In a fork of the zygote: do the work, write the bytes that it returns, end. Does not return."""
     try:
-        os.dup2(descriptor, 3)
-        os.closerange(4, 4096)
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
-            os.dup2(null, standard)
-        os.setsid()
-        process.give_way()
-        memory_hard = _bound_process(timeout_ms, memory_bytes)
+        memory = _enter(descriptor)
+        seconds = timeout_ms // 1000 + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGXCPU,))
+        memory.bound(memory_bytes)
         data = work()
-        resource.setrlimit(resource.RLIMIT_AS, (memory_hard, memory_hard))
-        while data:
-            data = data[os.write(3, data) :]
+        memory.unbound()
+        _write(3, data)
     finally:
         os._exit(0)
 
 
-def _bound_process(timeout_ms, memory_bytes):
-    """Returns the hard limit on memory, to which the soft one is set back for the answer."""
-    seconds = timeout_ms // 1000 + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGXCPU,))
+def serve(speaks_on, listens_on):
+    """In a fork of the zygote: evaluate expressions that leave no trace, until the guardian is gone. Does not return.
+
+    Their time is bounded by the guardian.
+    """
+    try:
+        memory = _enter(speaks_on, listens_on)
+        at_start = memory.in_use()
+        requests, reader = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, 4), wire.MessageReader()
+        while memory.in_use() < at_start + EVALUATOR_GROWTH_BYTES:
+            message = reader.next()
+            if message is None:
+                data = requests.recv(CONTROL_READ_BYTES)
+                if not data:
+                    break
+                reader.feed(data)
+                continue
+            bound, frame = decode_request(message[1])
+            memory.bound(int(frame["memory_bytes"]))
+            outcome = evaluate(str(frame["expression"]), dict(frame["values"]), only_without_trace=True)
+            memory.unbound()
+            if outcome is None:
+                _write(3, wire.pack(_NOT_TAKEN))
+            else:
+                _write(3, wire.pack(_OUTCOME, encoded(outcome, bound["chars"])))
+    finally:
+        os._exit(0)
+
+
+def decode_request(payload):
+    """The guardian's own bounds, in one line, and the daemon's frame."""
+    bound, _, frame = payload.partition(b"\n")
+    return wire.decode_json(bound.decode()), wire.decode_json(frame.decode())
+
+
+def _write(descriptor, data):
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _enter(*descriptors):
+    """Keep nothing but these descriptors, as 3 and on, and give up what an expression needs not."""
+    memory = _Memory()
+    kept = (*descriptors, memory.descriptor)
+    for place, descriptor in enumerate([os.dup(each) for each in kept], 3):
+        os.dup2(descriptor, place)
+    memory.descriptor = 2 + len(kept)
+    os.closerange(3 + len(kept), 4096)
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.setsid()
+    process.give_way()
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with open("/proc/self/statm", "rb") as file:
-        in_use = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    bound = in_use + memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (bound if hard == resource.RLIM_INFINITY else min(bound, hard), hard))
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)  # the bounds on time and memory are enough
-    return hard
+    return memory
+
+
+class _Memory:
+    """The memory of this process, and the bound on it."""
+
+    def __init__(self):
+        self.descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+        self._hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+
+    def in_use(self):
+        return int(os.pread(self.descriptor, 256, 0).split()[0]) * resource.getpagesize()
+
+    def bound(self, more):
+        """Allow so many bytes more than are in use."""
+        bound = self.in_use() + more
+        bound = bound if self._hard == resource.RLIM_INFINITY else min(bound, self._hard)
+        resource.setrlimit(resource.RLIMIT_AS, (bound, self._hard))
+
+    def unbound(self):
+        resource.setrlimit(resource.RLIMIT_AS, (self._hard, self._hard))

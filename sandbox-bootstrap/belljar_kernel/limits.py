@@ -62,6 +62,8 @@ FAMILY_MODULES = 1000
 
 # Expressions.
 COMPUTE_CHARS = 100_000
+# A process that evaluates one expression after the other ends when it has grown by this much.
+EVALUATOR_GROWTH_BYTES = 16 * 1024 * 1024
 # Longer lists of names are not sent ahead, but determined when they are asked for.
 NAMES_BYTES = 16 * 1024
 

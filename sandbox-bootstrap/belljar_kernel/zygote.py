@@ -21,7 +21,7 @@ NAME = "belljar-zygote"
 _REQUESTS, _ANSWERS = 0, 1
 _MOST_DESCRIPTORS = 7
 # Requests, and what comes in answer.
-_WORKER, _COMPUTE, _NAMES = ord("W"), ord("E"), ord("N")
+_WORKER, _COMPUTE, _EVALUATOR, _NAMES = ord("W"), ord("E"), ord("L"), ord("N")
 _READY, _MADE = ord("R"), ord("P")
 
 _python = ctypes.pythonapi
@@ -78,6 +78,9 @@ class Zygote:
         if kind == _COMPUTE:
             compute.preload()
             return lambda: _compute(payload, *passed)
+        if kind == _EVALUATOR:
+            compute.preload()
+            return lambda: compute.serve(*passed)
         if kind == _NAMES:
             return lambda: _list_names(payload, *passed)
         raise ValueError(kind)
@@ -148,23 +151,20 @@ class Zygote:
 
 
 def _compute(payload, descriptor):
-    bound, frame = _decoded(payload)
+    bound, frame = compute.decode_request(payload)
     values, timeout_ms, memory_bytes = dict(frame["values"]), int(frame["timeout_ms"]), int(frame["memory_bytes"])
     expression = str(frame["expression"])
-    compute.child(descriptor, timeout_ms, memory_bytes, lambda: compute.answer(expression, values, bound["chars"]))
+    chars = bound["chars"]
+    compute.child(
+        descriptor, timeout_ms, memory_bytes, lambda: compute.encoded(compute.evaluate(expression, values), chars)
+    )
 
 
 def _list_names(payload, descriptor):
-    bound, frame = _decoded(payload)
+    bound, frame = compute.decode_request(payload)
     code = str(frame["code"])
     timeout_ms, memory_bytes, most = bound["timeout_ms"], bound["memory_bytes"], bound["most"]
     compute.child(descriptor, timeout_ms, memory_bytes, lambda: wire.encode_json(names.assigned(code, most)))
-
-
-def _decoded(payload):
-    """The guardian's own bounds, in one line, and the daemon's frame."""
-    bound, _, frame = payload.partition(b"\n")
-    return wire.decode_json(bound.decode()), wire.decode_json(frame.decode())
 
 
 def main(workspace):

@@ -136,3 +136,58 @@ class Compute(KernelTest):
                 self.assertEqual(frame["outcome"], {"value": str(request * 2)})
             else:
                 self.assertEqual(frame["code"], "busy")
+
+
+class Evaluator(KernelTest):
+    """Expressions that leave no trace share a process; nobody can tell, whatever becomes of it."""
+
+    def test_the_outcomes_are_those_of_a_process_of_ones_own(self):
+        for expression, outcome in (
+            ("6 * 7", {"value": "42"}),
+            ("'a,b'.split(',')", {"value": "['a', 'b']"}),
+            ("math.sqrt(16) + n", {"value": "5.0"}),
+            ("sum(x * x for x in range(4))", {"value": "14"}),
+            ("1 / 0", {"error": "PythonError: ZeroDivisionError: division by zero"}),
+            ("decimal.getcontext().clear_flags()", {"value": "None"}),
+            ("re.escape('.')", {"value": "\\."}),
+            ("(lambda: 3)()", {"value": "3"}),
+        ):
+            for _ in range(3):  # the first one may have a process of its own
+                self.assertEqual(self.kernel.compute(expression, n=1), outcome, expression)
+
+    def test_what_one_expression_changes_no_other_sees(self):
+        self.kernel.compute("1")
+        look = "any(decimal.getcontext().flags.values())"
+        for _ in range(3):
+            self.assertEqual(self.kernel.compute(f"decimal.Decimal(1) / 3 and {look}"), {"value": "True"})
+            self.assertEqual(self.kernel.compute(look), {"value": "False"})
+        self.assertEqual(self.kernel.compute("[values.append(1), values][1]", values=[]), {"value": "[1]"})
+        self.assertEqual(self.kernel.compute("values", values=[]), {"value": "[]"})
+
+    def test_time_and_memory_are_bounded_there_too(self):
+        for _ in range(2):
+            self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
+            late = self.kernel.compute("sum(x for x in range(10 ** 12))", timeout_ms=300)
+            self.assertEqual(late, {"error": "PythonError: TimeoutError: longer than 300 ms"})
+            self.kernel.compute("6 * 7")
+            full = self.kernel.compute("len('x' * 10 ** 9)")
+            self.assertEqual(full, {"error": "PythonError: MemoryError: the expression needs too much memory"})
+
+    def test_it_may_be_killed_or_stopped_at_any_time(self):
+        self.kernel.compute("1")
+        for signal in ("SIGKILL", "SIGSTOP"):
+            # The evaluator is a child of pid 1, as the worker is; what hides from this process is the kernel's own.
+            self.run_ok(
+                "import os, signal\n"
+                "own = os.getppid()\n"
+                "for each in filter(str.isdigit, os.listdir('/proc')):\n"
+                "    try:\n"
+                "        status = open(f'/proc/{each}/stat').read().rpartition(')')\n"
+                "    except OSError:\n"
+                "        continue\n"
+                "    if int(status[2].split()[1]) == own and int(each) != os.getpid() and 'python' in status[0]:\n"
+                f"        os.kill(int(each), signal.{signal})\n"
+            )
+            for _ in range(3):
+                self.assertEqual(self.kernel.compute("6 * 7", timeout_ms=20_000), {"value": "42"}, signal)
+            self.kernel.compute("1")

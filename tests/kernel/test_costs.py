@@ -39,6 +39,15 @@ class Processes(CheckpointTest):
         self.run_ok("import asyncio; await asyncio.sleep(0)")
         self.assertEqual(self.made_by("x = int(1)"), CELLS + 1)
 
+    def test_an_expression_that_leaves_no_trace_makes_none(self):
+        self.kernel.compute("1")
+        before = int(self.value(LAST_PID))
+        for _ in range(CELLS):
+            self.assertEqual(self.kernel.compute("len('a,b'.split(','))"), {"value": "2"})
+        self.assertEqual(int(self.value(LAST_PID)) - before, 1)
+        self.kernel.compute("decimal.Decimal(1)")
+        self.assertEqual(int(self.value(LAST_PID)) - before, 3)
+
     def test_an_installed_library_that_wants_to_be_called_in_children_makes_no_difference(self):
         self.import_installed("os.register_at_fork(after_in_child=lambda: called.append(1))")
         self.assertEqual(self.made_by("1 + 1"), 1)

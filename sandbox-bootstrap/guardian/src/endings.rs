@@ -10,6 +10,7 @@ use crate::controls;
 use crate::frames::{After, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
+use crate::jobs::KilledFor;
 use crate::limits::{
     HALT, ORPHANED, REAP_BUSY, REAP_IDLE, REAP_WITHOUT_PIDFD, REAPED_REMEMBERED, RESET, RESET_POLL, SETTLE,
 };
@@ -59,6 +60,7 @@ impl Guardian {
         let worker_pid = self.line.worker.and_then(|index| self.handles.get(&index)?.pid);
         let (mut of_worker, deadline) = (KILLED, Instant::now() + RESET);
         self.jobs.stop();
+        self.give_up_expression(KilledFor::Reset);
         self.strays.forget_condemned();
         for index in self.indexes() {
             if let Some(handle) = self.handles.get_mut(&index) {
@@ -203,6 +205,7 @@ impl Guardian {
             return;
         }
         let is_own = self.job_ended(pid, exit_code)
+            || self.evaluator_ended(pid)
             || self.inbox.ended(pid)
             || self.zygote.ended(pid)
             || self.memory_limit.reserve.ended(pid);
@@ -225,6 +228,7 @@ impl Guardian {
 
     pub fn reap_soon(&mut self) {
         let is_busy = self.jobs.is_busy()
+            || self.evaluator.is_busy()
             || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE

@@ -12,10 +12,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bridge::Bridge;
+use crate::evaluator::Evaluator;
 use crate::frames::{self, HostFrame, Refusal};
 use crate::handle::{Handle, Side};
 use crate::helpers::Inbox;
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, KilledFor};
 use crate::limits::{
     CROWD, FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
     ZYGOTE_TRIES,
@@ -40,6 +41,7 @@ pub struct Guardian {
     pub line: MainLine,
     pub strays: Strays,
     pub jobs: Jobs,
+    pub evaluator: Evaluator,
     pub inbox: Inbox,
     pub memory: Memory,
     pub memory_limit: MemoryLimit,
@@ -71,6 +73,7 @@ impl Guardian {
             line: MainLine::default(),
             strays: Strays::default(),
             jobs: Jobs::default(),
+            evaluator: Evaluator::default(),
             inbox: Inbox::default(),
             memory: Memory::new(processes.is_init()),
             memory_limit: MemoryLimit::default(),
@@ -126,6 +129,8 @@ impl Guardian {
             Token::Output(index, stream) => self.output_ready(index, stream),
             Token::Pidfd(index) => self.has_ended(index),
             Token::Job(index) => self.job_ready(index),
+            Token::Evaluator => self.evaluator_ready(),
+            Token::EvaluatorOut => self.evaluator.flush(&self.poller),
         }
     }
 
@@ -157,6 +162,7 @@ impl Guardian {
             Timer::GatherStdout(index) => self.watch_output_again(index, Stream::Stdout),
             Timer::GatherStderr(index) => self.watch_output_again(index, Stream::Stderr),
             Timer::Job(index) => self.job_timed_out(index),
+            Timer::Evaluator => self.evaluator_timed_out(),
         }
     }
 
@@ -219,6 +225,7 @@ impl Guardian {
             self.kill(index);
         }
         self.jobs.stop();
+        self.give_up_expression(KilledFor::Reset);
         self.processes.kill_all();
     }
 

@@ -27,7 +27,7 @@ const BUSY: Refusal = Refusal::Busy("too many expressions are being evaluated");
 
 /// Why the process of a job was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KilledFor {
+pub enum KilledFor {
     Time,
     Reset,
     /// Code of the session has stopped it again and again.
@@ -37,10 +37,10 @@ enum KilledFor {
 
 /// How the process of a job ended.
 #[derive(Debug, Default, Clone, Copy)]
-struct Ending {
+pub struct Ending {
     /// The first reason counts. `None` if the guardian knows of none.
-    killed_for: Option<KilledFor>,
-    exit_code: i32,
+    pub killed_for: Option<KilledFor>,
+    pub exit_code: i32,
 }
 
 struct Job {
@@ -101,8 +101,11 @@ impl Guardian {
                 return Err(Refusal::Malformed(format!("compute: the field `{name}` has another type")));
             }
         }
-        let bound = json!({"chars": self.limits.repr_chars}).to_string();
-        self.start_job(request, Wanted::Compute, timeout, &bound, frame.text)
+        let payload = format!("{}\n{}", json!({"chars": self.limits.repr_chars}), frame.text).into_bytes();
+        if self.is_handed_over(request, &payload, timeout) {
+            return Ok(());
+        }
+        self.start_job(request, Wanted::Compute, timeout, &payload)
     }
 
     /// Lists the names that code assigns.
@@ -114,25 +117,23 @@ impl Guardian {
         let timeout_ms = u64::try_from(NAMES.as_millis()).unwrap_or(u64::MAX);
         let bound =
             json!({"most": self.limits.names, "timeout_ms": timeout_ms, "memory_bytes": NAMES_MEMORY_BYTES});
-        self.start_job(request, Wanted::Names, NAMES, &bound.to_string(), frame.text)
+        self.start_job(request, Wanted::Names, NAMES, format!("{bound}\n{}", frame.text).as_bytes())
     }
 
-    fn start_job(
+    pub fn start_job(
         &mut self,
         request: u64,
         wanted: Wanted,
         timeout: Duration,
-        bound: &str,
-        text: &str,
+        payload: &[u8],
     ) -> Result<(), Refusal> {
         if self.jobs.open.len() >= COMPUTES {
             return Err(BUSY);
         }
         let (descriptor, write_end) = pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|_| BUSY)?;
         io::ioctl_fionbio(&descriptor, true).map_err(|_| BUSY)?;
-        let payload: [&[u8]; 3] = [bound.as_bytes(), b"\n", text.as_bytes()];
         let oom_kills = self.memory.oom_kills(&self.limits);
-        let pid = self.make_process(wanted, &payload, &[write_end.as_fd()]);
+        let pid = self.make_process(wanted, &[payload], &[write_end.as_fd()]);
         let pid = pid.ok_or_else(Refusal::no_process)?;
         let index = self.jobs.next;
         self.jobs.next = index.wrapping_add(1);
@@ -163,6 +164,7 @@ impl Guardian {
         if self.processes.is_halted() {
             return; // by the guardian itself
         }
+        self.press_evaluator();
         for job in self.jobs.open.values_mut() {
             if !process_table::row(job.pid).is_some_and(|row| row.stands) {
                 continue;
@@ -225,15 +227,19 @@ impl Guardian {
         while job.receive(&mut self.scratch) && job.has_more() && left > 0 {
             left -= 1;
         }
-        let frame = if job.wanted == Wanted::Names {
+        if job.wanted == Wanted::Names {
             // Nothing is there if the code was too much to parse.
             let names: Vec<String> = serde_json::from_slice(&job.answer).unwrap_or_default();
-            json!({"type": "names", "request": job.request, "names": names})
+            self.send(&json!({"type": "names", "request": job.request, "names": names}));
         } else {
-            let outcome = describe_outcome(&job.answer, job.ending, job.timeout);
-            json!({"type": "computed", "request": job.request, "outcome": outcome})
-        };
-        self.send(&frame);
+            self.tell_outcome(job.request, &job.answer, job.ending, job.timeout);
+            self.ensure_evaluator(); // there may be more of them
+        }
+    }
+
+    pub fn tell_outcome(&mut self, request: u64, answer: &[u8], ending: Ending, timeout: Duration) {
+        let outcome = describe_outcome(answer, ending, timeout);
+        self.send(&json!({"type": "computed", "request": request, "outcome": outcome}));
     }
 }
 

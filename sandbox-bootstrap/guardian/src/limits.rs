@@ -172,6 +172,8 @@ pub const COMPUTES: usize = 16;
 /// A process that evaluates an expression and was found stopped this often, at every reaping, is given up.
 pub const COMPUTE_STOPS: u32 = 10;
 pub const NAMES: Duration = ms(1_000);
+/// An expression that takes more bytes with its values has a process of its own.
+pub const EVALUATOR_REQUEST_BYTES: usize = 64 * 1024;
 /// Bytes of an expression's answer that are kept; its text is cut to fewer characters by the process that made it.
 pub const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// Longer lists of names are not believed to be a runner's, but determined when they are asked for.

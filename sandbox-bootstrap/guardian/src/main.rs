@@ -7,8 +7,8 @@
 //!
 //! Layout: `websocket`, `wire`, `outbox`, `output`, `calls`, `frames` and `process_table` only turn values into values;
 //! `poller`, `bridge`, `channel`, `handle`, `zygote`, `helpers`, `process`, `memory` do the I/O; `guardian` is the loop
-//! and owns all of it, with `runners`, `messages`, `endings`, `mainline`, `recovery`, `strays`, `memory_limit` and `jobs`
-//! as its parts.
+//! and owns all of it, with `runners`, `messages`, `endings`, `mainline`, `recovery`, `strays`, `memory_limit`, `jobs`
+//! and `evaluator` as its parts.
 
 mod bridge;
 mod calls;
@@ -16,6 +16,7 @@ mod channel;
 mod controls;
 mod digest;
 mod endings;
+mod evaluator;
 mod frames;
 mod guardian;
 mod handle;

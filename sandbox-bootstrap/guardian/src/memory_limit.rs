@@ -85,7 +85,7 @@ impl Guardian {
     }
 
     /// Processes that can take more memory. Waiting copies only seem large, because of the pages that they share, and
-    /// so does the zygote.
+    /// so do the zygote and an evaluator that waits.
     fn active(&mut self) -> Vec<i32> {
         let is_waiting = |index: &u32| {
             self.handles.get(index).is_some_and(|handle| handle.cell == 0 && self.line.worker != Some(*index))
@@ -95,6 +95,7 @@ impl Guardian {
         living.retain(|pid| {
             !self.by_pid.get(pid).is_some_and(is_waiting)
                 && self.zygote.pid() != Some(*pid)
+                && (self.evaluator.pid() != Some(*pid) || self.evaluator.is_busy())
                 && !self.memory_limit.ending.contains(pid)
         });
         living

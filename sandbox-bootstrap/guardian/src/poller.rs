@@ -23,6 +23,8 @@ pub enum Token {
     Output(u32, Stream),
     Pidfd(u32),
     Job(u32),
+    Evaluator,
+    EvaluatorOut,
 }
 
 impl Token {
@@ -38,6 +40,8 @@ impl Token {
             Self::Output(index, Stream::Stderr) => (7, index),
             Self::Pidfd(index) => (8, index),
             Self::Job(index) => (9, index),
+            Self::Evaluator => (10, 0),
+            Self::EvaluatorOut => (11, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -55,7 +59,9 @@ impl Token {
             6 => Self::Output(index, Stream::Stdout),
             7 => Self::Output(index, Stream::Stderr),
             8 => Self::Pidfd(index),
-            _ => Self::Job(index),
+            9 => Self::Job(index),
+            10 => Self::Evaluator,
+            _ => Self::EvaluatorOut,
         }
     }
 }
@@ -82,6 +88,8 @@ pub enum Timer {
     GatherStdout(u32),
     GatherStderr(u32),
     Job(u32),
+    /// The time of the expression that the evaluator works at is over.
+    Evaluator,
 }
 
 /// A descriptor's place in the epoll set.
@@ -200,6 +208,8 @@ mod tests {
             Token::Output(u32::MAX, Stream::Stderr),
             Token::Pidfd(6),
             Token::Job(7),
+            Token::Evaluator,
+            Token::EvaluatorOut,
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);
         }

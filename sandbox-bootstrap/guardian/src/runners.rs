@@ -47,7 +47,13 @@ impl Guardian {
     /// Pids of processes that are not strays.
     pub fn living(&self) -> BTreeSet<i32> {
         let runners = self.handles.values().filter(|handle| handle.role != Role::Retired);
-        let own = self.inbox.pid().into_iter().chain(self.zygote.pid()).chain(self.jobs.pids());
+        let own = self
+            .inbox
+            .pid()
+            .into_iter()
+            .chain(self.zygote.pid())
+            .chain(self.jobs.pids())
+            .chain(self.evaluator.pid());
         runners.filter_map(|handle| handle.pid).chain(own).collect()
     }
 

@@ -26,6 +26,8 @@ pub enum Wanted {
     Worker = b'W' as isize,
     /// A process that evaluates an expression; the descriptor takes its answer.
     Compute = b'E' as isize,
+    /// A process that evaluates one expression after the other; the descriptors are those of a channel.
+    Evaluator = b'L' as isize,
     /// A process that lists the names that code assigns, likewise.
     Names = b'N' as isize,
 }
