@@ -61,8 +61,8 @@ impl Checks {
         self.check(probe.no_network, "probe: a network interface is there");
         self.check(probe.no_kernel_crypto, "probe: an AF_ALG socket can be opened");
         self.check(probe.read_only_root, "probe: the root can be written");
-        self.check(probe.no_foreign_prlimit, "probe: prlimit on another process works");
-        self.check(probe.no_new_namespaces, "probe: a user namespace can be made");
+        self.check(probe.no_foreign_prlimit, "probe: prlimit on another process was not refused");
+        self.check(probe.no_new_namespaces, "probe: a new user namespace was not refused");
         self.check(probe.is_init, "probe: the guardian is not pid 1");
         self.check(probe.not_dumpable, "probe: the guardian's memory can be read");
     }

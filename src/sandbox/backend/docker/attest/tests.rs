@@ -246,8 +246,8 @@ fn the_probe_is_believed_when_it_says_no() {
         ("probe: a network interface is there", |seen| seen.probe.no_network = false),
         ("probe: an AF_ALG socket can be opened", |seen| seen.probe.no_kernel_crypto = false),
         ("probe: the root can be written", |seen| seen.probe.read_only_root = false),
-        ("probe: prlimit on another process works", |seen| seen.probe.no_foreign_prlimit = false),
-        ("probe: a user namespace can be made", |seen| seen.probe.no_new_namespaces = false),
+        ("probe: prlimit on another process was not refused", |seen| seen.probe.no_foreign_prlimit = false),
+        ("probe: a new user namespace was not refused", |seen| seen.probe.no_new_namespaces = false),
         ("probe: the guardian is not pid 1", |seen| seen.probe.is_init = false),
         ("probe: the guardian's memory can be read", |seen| seen.probe.not_dumpable = false),
     ]);

@@ -123,7 +123,7 @@ fn every_difference_has_its_name() {
         ),
         (|_, p| p.no_network = false, "probe: a network interface is there"),
         (|_, p| p.is_init = false, "probe: the guardian is not pid 1"),
-        (|_, p| p.no_new_namespaces = false, "probe: a user namespace can be made"),
+        (|_, p| p.no_new_namespaces = false, "probe: a new user namespace was not refused"),
     ];
     for (change, name) in cases {
         let found = differences_after(change);
