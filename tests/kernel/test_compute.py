@@ -167,8 +167,10 @@ class Evaluator(KernelTest):
     def test_time_and_memory_are_bounded_there_too(self):
         for _ in range(2):
             self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})
-            late = self.kernel.compute("sum(x for x in range(10 ** 12))", timeout_ms=300)
-            self.assertEqual(late, {"error": "PythonError: TimeoutError: longer than 300 ms"})
+            for endless in ("sum(x for x in range(10 ** 12))", "sum(1 for _ in itertools.count())"):
+                late = self.kernel.compute(endless, timeout_ms=300)
+                self.assertEqual(late, {"error": "PythonError: TimeoutError: longer than 300 ms"})
+                self.kernel.compute("6 * 7")
             self.kernel.compute("6 * 7")
             full = self.kernel.compute("len('x' * 10 ** 9)")
             self.assertEqual(full, {"error": "PythonError: MemoryError: the expression needs too much memory"})
@@ -191,3 +193,16 @@ class Evaluator(KernelTest):
             for _ in range(3):
                 self.assertEqual(self.kernel.compute("6 * 7", timeout_ms=20_000), {"value": "42"}, signal)
             self.kernel.compute("1")
+
+    def test_a_reset_ends_an_expression_and_no_later_one(self):
+        for endless in ("sum(x for x in range(10 ** 12))", "sum(1 for _ in itertools.count())"):
+            self.kernel.compute("1")
+            frame = {"expression": endless, "values": {}, "timeout_ms": 60_000, "memory_bytes": 2**26}
+            self.kernel.send(type="compute", request=77, **frame)
+            self.kernel.send(type="reset", request=78)
+            came = {}
+            while len(came) < 2:
+                answer = self.kernel.receive()
+                came[answer["type"]] = answer
+            self.assertEqual(came["computed"]["outcome"], {"error": "PythonError: RuntimeError: the session was reset"})
+            self.assertEqual(self.kernel.compute("6 * 7"), {"value": "42"})

@@ -18,7 +18,7 @@ use crate::limits::EVALUATOR_REQUEST_BYTES;
 use crate::poller::{Poller, Timer, Token};
 use crate::process::send_signal;
 use crate::process_table;
-use crate::wire;
+use crate::wire::{self, TooLong};
 use crate::zygote::Wanted;
 
 const EXPRESSION: u8 = b'E';
@@ -109,23 +109,45 @@ impl Guardian {
     /// The evaluator has answered, or has ended.
     pub fn evaluator_ready(&mut self) {
         let Some(running) = &mut self.evaluator.running else { return };
-        let read = running.channel.receive(&mut self.scratch, &self.poller);
-        let answer = match running.channel.next() {
-            Ok(Some(answer)) => answer,
-            Ok(None) if read != Read::End => return,
-            _ => return self.evaluator_lost(),
-        };
-        let Some(expression) = running.present.take() else { return self.evaluator_lost() };
+        match running.channel.receive(&mut self.scratch, &self.poller) {
+            Read::Some => match running.channel.next() {
+                Ok(Some(answer)) => self.evaluator_answered(answer),
+                Ok(None) => {}
+                Err(TooLong) => self.evaluator_lost(),
+            },
+            Read::Nothing => {}
+            Read::End => self.evaluator_lost(),
+        }
+    }
+
+    fn evaluator_answered(&mut self, (kind, outcome): (u8, Vec<u8>)) {
+        let present = self.evaluator.running.as_mut().and_then(|running| running.present.take());
+        let Some(expression) = present else { return self.evaluator_lost() };
         self.poller.cancel(Timer::Evaluator);
-        match answer {
-            (NOT_TAKEN, _) => self.evaluate_alone(expression),
-            (_, outcome) => {
-                self.tell_outcome(expression.request, &outcome, Ending::default(), expression.timeout);
+        if kind == NOT_TAKEN {
+            self.evaluate_alone(expression);
+        } else {
+            self.tell_outcome(expression.request, &outcome, Ending::default(), expression.timeout);
+        }
+    }
+
+    /// Takes an answer that came before the evaluator was lost, or was late to be read.
+    fn take_last_answer(&mut self) {
+        while let Some(running) = self.evaluator.running.as_mut().filter(|running| running.present.is_some())
+        {
+            if running.channel.receive(&mut self.scratch, &self.poller) != Read::Some {
+                return;
+            }
+            match running.channel.next() {
+                Ok(Some(answer)) => self.evaluator_answered(answer),
+                Ok(None) => {}
+                Err(TooLong) => return,
             }
         }
     }
 
     fn evaluator_lost(&mut self) {
+        self.take_last_answer();
         if let Some(expression) = self.evaluator.end(&mut self.poller) {
             self.evaluate_alone(expression);
         }
@@ -134,14 +156,16 @@ impl Guardian {
     /// Evaluates it in a process of its own, in what is left of its time.
     fn evaluate_alone(&mut self, expression: Expression) {
         let Expression { request, payload, begun, timeout } = expression;
-        let left = timeout.saturating_sub(begun.elapsed());
-        if let Err(refusal) = self.start_job(request, Wanted::Compute, left, &payload) {
+        if let Err(refusal) = self.start_job(request, Wanted::Compute, begun, timeout, &payload) {
             self.refuse(&refusal, Some(request), None);
         }
     }
 
     pub fn evaluator_timed_out(&mut self) {
-        self.give_up_expression(KilledFor::Time);
+        self.take_last_answer();
+        if self.evaluator.is_busy() {
+            self.give_up_expression(KilledFor::Time);
+        }
     }
 
     /// Ends the evaluator, and says why it does not answer.

@@ -162,6 +162,7 @@ impl Guardian {
             Timer::GatherStdout(index) => self.watch_output_again(index, Stream::Stdout),
             Timer::GatherStderr(index) => self.watch_output_again(index, Stream::Stderr),
             Timer::Job(index) => self.job_timed_out(index),
+            Timer::StartEvaluator => self.ensure_evaluator(),
             Timer::Evaluator => self.evaluator_timed_out(),
         }
     }

@@ -105,7 +105,7 @@ impl Guardian {
         if self.is_handed_over(request, &payload, timeout) {
             return Ok(());
         }
-        self.start_job(request, Wanted::Compute, timeout, &payload)
+        self.start_job(request, Wanted::Compute, Instant::now(), timeout, &payload)
     }
 
     /// Lists the names that code assigns.
@@ -117,13 +117,15 @@ impl Guardian {
         let timeout_ms = u64::try_from(NAMES.as_millis()).unwrap_or(u64::MAX);
         let bound =
             json!({"most": self.limits.names, "timeout_ms": timeout_ms, "memory_bytes": NAMES_MEMORY_BYTES});
-        self.start_job(request, Wanted::Names, NAMES, format!("{bound}\n{}", frame.text).as_bytes())
+        let payload = format!("{bound}\n{}", frame.text);
+        self.start_job(request, Wanted::Names, Instant::now(), NAMES, payload.as_bytes())
     }
 
     pub fn start_job(
         &mut self,
         request: u64,
         wanted: Wanted,
+        begun: Instant,
         timeout: Duration,
         payload: &[u8],
     ) -> Result<(), Refusal> {
@@ -139,7 +141,7 @@ impl Guardian {
         self.jobs.next = index.wrapping_add(1);
         let mut watch = Watch::new(Token::Job(index));
         watch.set(&self.poller, &descriptor, EventFlags::IN);
-        let (begun, answer, ending) = (Instant::now(), Vec::new(), Ending::default());
+        let (answer, ending) = (Vec::new(), Ending::default());
         let job = Job {
             request,
             wanted,
@@ -154,7 +156,7 @@ impl Guardian {
             oom_kills,
         };
         self.jobs.open.insert(index, job);
-        self.poller.after(Timer::Job(index), timeout);
+        self.poller.after(Timer::Job(index), timeout.saturating_sub(begun.elapsed()));
         self.reap_soon();
         Ok(())
     }
@@ -233,7 +235,8 @@ impl Guardian {
             self.send(&json!({"type": "names", "request": job.request, "names": names}));
         } else {
             self.tell_outcome(job.request, &job.answer, job.ending, job.timeout);
-            self.ensure_evaluator(); // there may be more of them
+            // There may be more of them. Not now: all processes may be about to end.
+            self.poller.after(Timer::StartEvaluator, Duration::ZERO);
         }
     }
 

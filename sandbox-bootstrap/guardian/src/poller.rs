@@ -88,6 +88,7 @@ pub enum Timer {
     GatherStdout(u32),
     GatherStderr(u32),
     Job(u32),
+    StartEvaluator,
     /// The time of the expression that the evaluator works at is over.
     Evaluator,
 }
