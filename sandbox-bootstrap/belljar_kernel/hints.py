@@ -79,8 +79,8 @@ _WELL_KNOWN = frozenset(
 # Modules of the standard library that an image may lack, or that newer versions of Python do not have any more.
 _STANDARD = frozenset(
     "aifc asynchat asyncore audioop binhex cgi cgitb chunk crypt curses distutils ensurepip formatter idlelib imghdr "
-    "imp lib2to3 macpath mailcap msilib nis nntplib ossaudiodev parser pipes smtpd sndhdr spwd sunau symbol telnetlib this "
-    "tkinter turtle turtledemo uu winreg winsound xdrlib".split()
+    "imp lib2to3 macpath mailcap msilib nis nntplib ossaudiodev parser pipes smtpd sndhdr spwd sunau symbol telnetlib "
+    "this tkinter turtle turtledemo uu winreg winsound xdrlib".split()
 )
 _NO_NAME = (_socket.EAI_AGAIN, _socket.EAI_FAIL, _socket.EAI_NONAME, getattr(_socket, "EAI_NODATA", None))
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)

@@ -8,6 +8,7 @@ sees what the cell really does.
 """
 
 import ast
+import functools
 import re
 
 # The name under which commands are called. It is a built-in one, so that functions and classes of cells find it, too.
@@ -17,24 +18,22 @@ CELL_COMMANDS = ("time", "timeit")
 _FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _MARKS = "!%?"
 
-_BLANKS = re.compile(r"[ \t\f]*")
-_TOKEN = re.compile(
+# Patterns, which are compiled when the first command is looked for: most sessions have none.
+_BLANKS = r"[ \t\f]*"
+_TOKEN = (
     r"(?:(?<!\w)(?P<prefix>[A-Za-z]{1,2}))?(?P<quote>'{3}|\"{3}|'|\")"
     r"|\#[^\n]*|\\\n"
     r"|(?P<mark>[()\[\]{}\n;:])"
     r"|(?P<gets>(?<![=!<>:+\-*/%&|^@~])=[ \t]*(?=!(?!=)|%[A-Za-z]))"
 )
 # What ends a piece of text, by its quotes, or needs a look; a text of one quote ends on its line at the latest.
-_ENDS = {quote: rf"\\[\\'\"\n]|{quote}" + (r"|\n" if len(quote) == 1 else "") for quote in ("'", '"', "'''", '"""')}
-_TEXT = {quote: re.compile(pattern) for quote, pattern in _ENDS.items()}
-_FORMAT = {quote: re.compile(pattern + r"|\{\{|\{") for quote, pattern in _ENDS.items()}
-
-_MAGIC = re.compile(r"(%%?)([A-Za-z_]\w*)")
+_TEXT = {quote: rf"\\[\\'\"\n]|{quote}" + (r"|\n" if len(quote) == 1 else "") for quote in ("'", '"', "'''", '"""')}
+_FIELD = r"|\{\{|\{"
+_MAGIC = r"(%%?)([A-Za-z_]\w*)"
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_HELP = re.compile(
-    rf"(?P<before>\?{{0,2}})[ \t]*(?P<name>{_DOTTED})[ \t]*(?P<after>\?{{0,2}})[ \t]*(?:\#[^\n]*)?(?=\n|\Z)"
-)
-_TIMEIT_OPTION = re.compile(r"-([nr])[ \t]*(\d{1,9})(?:[ \t]+|\Z)")
+_HELP = rf"(?P<before>\?{{0,2}})[ \t]*(?P<name>{_DOTTED})[ \t]*(?P<after>\?{{0,2}})[ \t]*(?:\#[^\n]*)?(?=\n|\Z)"
+_TIMEIT_OPTION = r"-([nr])[ \t]*(\d{1,9})(?:[ \t]+|\Z)"
+_pattern = functools.lru_cache(maxsize=None)(re.compile)
 
 _TIMED_LOOP = """\
 def timed_loop(__loops__, __now__):
@@ -122,16 +121,17 @@ class _Translation:
 
     def _scan(self):
         source, position, is_start, is_fresh = self._source, 0, True, True
+        find_token, skip_blanks = _pattern(_TOKEN).search, _pattern(_BLANKS).match
         while True:
             if is_start and not self._open:
-                position = _BLANKS.match(source, position).end()
+                position = skip_blanks(source, position).end()
                 command = self._command_at(position, is_fresh)
                 if command is not None:
                     self.commands.append(command)
                     position = command.end
                 is_code = source[position : position + 1] not in ("\n", "#", "")
                 self._has_code = self._has_code or is_code or command is not None
-            token = _TOKEN.search(source, position)
+            token = find_token(source, position)
             if token is None:
                 return
             position, is_start = token.end(), False
@@ -168,7 +168,8 @@ class _Translation:
     def _behind_text(self, position, quote, prefix):
         """The end of the text, or of the part of formatted text before the next field."""
         is_formatted = not {"f", "t"}.isdisjoint(prefix.lower())
-        for found in (_FORMAT if is_formatted else _TEXT)[quote].finditer(self._source, position):
+        ends = _pattern(_TEXT[quote] + (_FIELD if is_formatted else ""))
+        for found in ends.finditer(self._source, position):
             end = found.group()
             if end == quote:
                 return found.end()
@@ -186,10 +187,10 @@ class _Translation:
         mark = source[start : start + 1]
         if mark == "!" and not source.startswith("!=", start):
             return self._shell_command(start, is_assigned)
-        magic = _MAGIC.match(source, start) if mark == "%" else None
+        magic = _pattern(_MAGIC).match(source, start) if mark == "%" else None
         if magic is not None:
             return self._magic(start, magic, is_fresh, is_assigned)
-        asked = _HELP.match(source, start) if is_fresh else None
+        asked = _pattern(_HELP).match(source, start) if is_fresh else None
         if asked is not None and (asked["before"] or asked["after"]):
             has_more = "??" in (asked["before"], asked["after"])
             command = self._command(start, asked.end())
@@ -244,11 +245,11 @@ class _Translation:
 
     def _timeit(self, command, rest, is_cell):
         options = {}
-        option = _TIMEIT_OPTION.match(rest)
+        option = _pattern(_TIMEIT_OPTION).match(rest)
         while option is not None:
             options[option[1]] = int(option[2])
             rest = rest[option.end() :]
-            option = _TIMEIT_OPTION.match(rest)
+            option = _pattern(_TIMEIT_OPTION).match(rest)
         code, setup = rest, ""
         if is_cell:
             setup, code, command.end = rest, self._source[command.end + 1 :], len(self._source)

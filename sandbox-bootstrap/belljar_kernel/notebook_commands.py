@@ -20,7 +20,7 @@ from .limits import COMMAND_GRACE_S, COMMAND_READ_BYTES, TIMEIT_LOOP_S, TIMEIT_R
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh")
 _NOT_FOUND = 127  # how a shell ends that cannot find a program
 _INSTALLERS = frozenset(("pip", "pip3"))
-_DOLLAR = re.compile(r"\$(\$?)([^\W\d]\w*)|'[^']*'")
+_DOLLAR = r"\$(\$?)([^\W\d]\w*)|'[^']*'"
 _UNITS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 # Own references: a cell may replace what these modules hold.
@@ -253,7 +253,7 @@ def _filled(command, frame):
         return command  # its braces have no partner
     filled = []
     for text, field, rest, conversion in pieces:
-        filled.append(_DOLLAR.sub(lambda found: _named(found, frame), text))
+        filled.append(re.sub(_DOLLAR, lambda found: _named(found, frame), text))
         if field is not None:
             # `x[1:2]` was parted at its colon.
             expression, shown_by = f"{field}:{rest}" if rest else field, f"!{conversion}" if conversion else ""

@@ -319,6 +319,18 @@ pub struct ImageView {
     pub bytes: Option<u64>,
     /// A session that names no image gets this one.
     pub default: bool,
+    /// None until a sandbox of the image has been made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packages: Option<ImagePackages>,
+}
+
+/// The Python packages of an image, as `pip` names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImagePackages {
+    /// All of them.
+    pub installed: Vec<String>,
+    /// Those that are worth a look: no other package needs them, or everybody knows them.
+    pub main: Vec<String>,
 }
 
 /// `POST /v1/images`: get an allowed image from its registry. The answer is a stream of JSON

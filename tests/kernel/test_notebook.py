@@ -96,7 +96,7 @@ class TheParser(unittest.TestCase):
             ("!ls -la 'a b'", "__notebook__.run(\"ls -la 'a b'\")"),
             ("!echo it's (", '__notebook__.run("echo it\'s (")'),
             ("x = !ls", "x = __notebook__.lines('ls')"),
-            ("a, b = !echo 1; echo 2", "a, b = __notebook__.lines('echo 1; echo 2')"),
+            ("[a, b] = !echo 1; echo 2", "[a, b] = __notebook__.lines('echo 1; echo 2')"),
             ("d['a'] = !ls", "d['a'] = __notebook__.lines('ls')"),
             ("é = !echo é", "é = __notebook__.lines('echo é')"),
             ("if x:\n\t!ls\nelse:\n\t%cd ..", "if x:\n    __notebook__.run('ls')\nelse:\n    __notebook__.cd('..')"),
@@ -273,6 +273,11 @@ class Commands(KernelTest):
         self.wait_until(lambda: not is_alive(pid), "the rest of the command ends")
         self.assertEqual(run.end["live"], {"threads": 0, "tasks": 0, "children": 0})
         self.fails("!sleep 64 &", "cannot stay in the background", "NotebookError")
+        run = self.kernel.submit("!echo $$; sleep 65; echo")
+        self.kernel.wait_for_output(run, "\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=100)  # as when its time is over
+        self.kernel.finish(run)
+        self.wait_until(lambda: not is_alive(int(run.stdout)), "the command ends with its cell")
 
     def test_exit_codes_are_kept(self):
         self.assertEqual(self.value("!exit 7\n_exit_code"), "7")

@@ -180,6 +180,7 @@ impl SandboxBackend for Jails {
             id: Some(found.id),
             bytes: None,
             default: false,
+            packages: None,
         });
         std::future::ready(Ok(views.collect())).boxed()
     }
