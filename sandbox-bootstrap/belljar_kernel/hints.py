@@ -85,11 +85,14 @@ _STANDARD = frozenset(
 _NO_NAME = (_socket.EAI_AGAIN, _socket.EAI_FAIL, _socket.EAI_NONAME, getattr(_socket, "EAI_NODATA", None))
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 _CELL_PREFIX = "<cell "
+_GROUP = __builtins__.get("BaseExceptionGroup", ())  # since Python 3.11
 
 
 def about(error):
     """A hint that belongs below the traceback of an error that ended a cell; None if there is nothing to say."""
     for each in _causes(error):
+        if isinstance(each, SyntaxError):
+            return _about_line(each.text)
         if isinstance(each, ModuleNotFoundError):
             return _about_module(each.name)
         if _is_of_network(each):
@@ -115,6 +118,13 @@ def no_network():
         "There are the files of the workspace (`belljar cp` puts more there), the tools of the session, "
         "and `%pip install NAME` for packages"
     )
+
+
+def _about_line(text):
+    """Commands that were written without the sign that notebooks need."""
+    words = text.split() if isinstance(text, str) else []
+    is_command = words[:2] in (["pip", "install"], ["pip3", "install"])
+    return f"`pip` is a program and no Python: write `%pip {' '.join(words[1:])}`" if is_command else None
 
 
 def _about_module(name):
@@ -162,14 +172,18 @@ def _own_modules():
 def _causes(error):
     """The error and what caused it. What a library raised while it handled an error, it raised because of that; what a
     cell raises meanwhile may be about something else."""
+    waiting = [error]
     for _ in range(HINT_LINKS):
+        if not waiting:
+            return
+        error = waiting.pop()
         yield error
         cause = error.__cause__
         if cause is None and not error.__suppress_context__ and not _was_raised_in_cell(error):
             cause = error.__context__
-        if cause is None:
-            return
-        error = cause
+        if cause is not None:
+            waiting.append(cause)
+        waiting += getattr(error, "exceptions", ())[:HINT_LINKS] if isinstance(error, _GROUP) else ()
 
 
 def _was_raised_in_cell(error):

@@ -27,7 +27,7 @@ def describe(error, limits, cell_name, only_last=False):
         traceback_text = "".join(lines)
     except BaseException as trouble:
         traceback_text = f"{kind}: {value}\n(the traceback cannot be shown: {type(trouble).__name__}, in {cell_name})\n"
-    hint = "" if only_last else _hint(error, limits)
+    hint = _hint(error, limits)
     return {
         "type": cut(kind, limits.exception_chars),
         "value": value,

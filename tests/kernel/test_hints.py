@@ -82,6 +82,16 @@ class MissingPackages(KernelTest):
         self.assertEqual(self.hint("try:\n    load()\nexcept ImportError:\n    pass\n1 / 0", "ZeroDivisionError"), "")
         self.assertEqual(self.run_ok("try:\n    load()\nexcept ImportError as e:\n    print('caught')").both, "caught\n")
 
+    def test_pip_without_its_sign_is_told(self):
+        hint = self.hint("x = 1\npip install -q polars  # fast", "SyntaxError")
+        self.assertEqual(hint, "`pip` is a program and no Python: write `%pip install -q polars # fast`\n")
+        self.assertEqual(self.hint("def f(:", "SyntaxError"), "")
+
+    @unittest.skipIf(sys.version_info < (3, 11), "groups of exceptions came with Python 3.11")
+    def test_a_group_has_the_hint_of_its_members(self):
+        error = ModuleNotFoundError("no", name="polars")
+        self.assertIn("polars", hints.about(ExceptionGroup("two", [ValueError(1), error])))  # noqa: F821
+
     def test_an_error_that_refuses_everything_is_still_reported(self):
         code = (
             "class Bad(ModuleNotFoundError):\n"

@@ -3,11 +3,13 @@
 import ast
 import glob
 import os
+import random
 import signal
 import sys
 import sysconfig
 import time
 import unittest
+import warnings
 
 from harness import KERNEL, KernelTest, is_alive
 
@@ -156,6 +158,23 @@ class TheParser(unittest.TestCase):
         source = "x = !ls\n%time y = 1\nz, w = !ls\n%timeit v = 1\n!ls\nd?"
         self.assertEqual(names.assigned(source, 10), ["x", "y", "z", "w"])
         self.assertEqual(names.assigned("%%time\na = 1\na", 10), ["a"])
+
+    def test_nonsense_is_an_error_of_python_or_a_tree_with_its_lines(self):
+        pieces = "! % %% ? ls time timeit cd x 1 ' \" \'\'\' \"\"\" f' f\"\"\" { } {{ ( ) [ ] # ; : = == != é , . \\".split(" ")
+        pieces += [" ", "\n", "\n    ", "\t", "\\\n", "\r\n", "\x0c", "\u2028", "y = ", "if x:", "await ", "return "]
+        chance = random.Random(16)
+        for _ in range(5000):
+            source = "".join(chance.choice(pieces) for _ in range(chance.randint(1, 25)))
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    tree = notebook.parse(source, "c", "exec")
+                    compile(tree, "c", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            except (SyntaxError, ValueError):
+                continue
+            lines = len(source.replace("\r\n", "\n").split("\n"))
+            for node in ast.walk(tree):
+                self.assertLessEqual(getattr(node, "end_lineno", 1), lines, source)
 
     def test_long_cells_take_linear_time(self):
         for unit in ("!ls\n", "x = !ls\n", "%time x\n", "f'{", "(", '"', "a.", "\\\n", "{", "%time ", 'f"""{', "?", "x;"):

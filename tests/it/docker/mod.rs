@@ -28,6 +28,7 @@ mod model_faults;
 pub mod modes;
 mod neighbours;
 mod nested_asks;
+pub mod notebook;
 pub mod one_daemon;
 pub mod output;
 pub mod pool;

@@ -98,6 +98,8 @@ both! {
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
         modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
+    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
+        a_missing_package_and_a_missing_network_say_what_to_do, commands_are_whole_lines_for_the_repl;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
