@@ -9,6 +9,7 @@ from .limits import HINT_LINKS
 
 # Import names whose package has another name.
 _DISTRIBUTIONS = {
+    "attr": "attrs",
     "Bio": "biopython",
     "Crypto": "pycryptodome",
     "MySQLdb": "mysqlclient",
@@ -46,6 +47,7 @@ _DISTRIBUTIONS = {
     "pylab": "matplotlib",
     "pyspark": "pyspark",
     "pytz": "pytz",
+    "pywt": "PyWavelets",
     "ruamel.yaml": "ruamel.yaml",
     "serial": "pyserial",
     "skimage": "scikit-image",
@@ -56,7 +58,7 @@ _DISTRIBUTIONS = {
     "telegram": "python-telegram-bot",
     "umap": "umap-learn",
     "usb": "pyusb",
-    "win32com": "pywin32",
+    "websocket": "websocket-client",
     "wx": "wxpython",
     "yaml": "pyyaml",
     "zmq": "pyzmq",
@@ -68,12 +70,12 @@ _WELL_KNOWN = frozenset(
     "fastapi fastparquet feedparser filelock flask fsspec gensim geopandas geopy gmpy2 gradio h5py holoviews httpx "
     "hypothesis imageio inflection IPython ipywidgets jax jinja2 joblib jsonschema keras langchain librosa lightgbm "
     "llvmlite loguru markdown matplotlib mlflow mpmath msgpack mypy nbformat networkx nltk numba numexpr numpy "
-    "onnxruntime openai openpyxl opencv orjson packaging pandas pandera paramiko patsy peewee pendulum pexpect pikepdf "
+    "onnxruntime openai openpyxl orjson packaging pandas pandera paramiko patsy peewee pendulum pexpect pikepdf "
     "plotly polars pooch psutil psycopg pyarrow pydantic pydot pygments pymc pymongo pymysql pyparsing pypdf pytest "
-    "pywt qrcode rasterio redis regex reportlab requests rich rtree scapy scipy seaborn selenium sentencepiece shap "
+    "qrcode rasterio redis regex reportlab requests rich rtree scapy scipy seaborn selenium sentencepiece shap "
     "shapely simpy spacy sqlalchemy sqlmodel starlette statsmodels streamlit sympy tables tabulate tenacity "
     "tensorflow termcolor textblob thefuzz tiktoken tokenizers toml torch torchaudio torchvision tornado tqdm "
-    "transformers trio typer ujson urllib3 uvicorn uvloop wandb websocket websockets wordcloud xarray xgboost "
+    "transformers trio typer ujson urllib3 uvicorn uvloop wandb websockets wordcloud xarray xgboost "
     "xlrd xlsxwriter xlwt yfinance".split()
 )
 # Modules of the standard library that an image may lack, or that newer versions of Python do not have any more.
@@ -133,17 +135,16 @@ def _about_module(name):
     top = name.partition(".")[0]
     if top in _STANDARD or top in getattr(sys, "stdlib_module_names", sys.builtin_module_names):
         return None
+    if sys.modules.get(top) is not None:
+        return None  # the package is there, and has no such part
     distribution = _distribution(name)
     if distribution is not None:
         return f"the package `{distribution}` is not installed: {install(distribution)}"
-    if top in sys.modules:
-        return None  # the package is there, and has no such part
     known = {*_DISTRIBUTIONS, *_WELL_KNOWN, *_own_modules(), *getattr(sys, "stdlib_module_names", ())}
     similar = from_stdlib("difflib").get_close_matches(top, sorted(known), 1, 0.8)
-    if similar:
-        return f"there is no module `{top}`; did you mean `{similar[0]}`?"
+    meant = f"; did you mean `{similar[0]}`? If not," if similar else ";"
     return (
-        f"`{top}` is neither a file of the workspace nor an installed package; "
+        f"`{top}` is neither a file of the workspace nor an installed package{meant} "
         "a package is installed with `%pip install` and its name in the index, which may be another one"
     )
 

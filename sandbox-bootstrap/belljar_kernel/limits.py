@@ -61,6 +61,8 @@ NESTED_OUTPUT_CHARS = 1024 * 1024
 # may take to end before it is killed.
 COMMAND_READ_BYTES = 64 * 1024
 COMMAND_GRACE_S = 1.0
+# How often a command that prints nothing is looked at.
+COMMAND_LOOK_MS = 50
 # `%timeit`: as many loops as take this long are one run; so many runs, none of which begins after this time.
 TIMEIT_LOOP_S = 0.2
 TIMEIT_RUNS = 7

@@ -31,7 +31,7 @@ _TEXT = {quote: rf"\\[\\'\"\n]|{quote}" + (r"|\n" if len(quote) == 1 else "") fo
 _FIELD = r"|\{\{|\{"
 _MAGIC = r"(%%?)([A-Za-z_]\w*)"
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_HELP = rf"(?P<before>\?{{0,2}})[ \t]*(?P<name>{_DOTTED})[ \t]*(?P<after>\?{{0,2}})[ \t]*(?:\#[^\n]*)?(?=\n|\Z)"
+_HELP = rf"(?P<before>\?{{0,2}})[ \t]*(?P<name>{_DOTTED})(?:[ \t]*(?P<after>\?{{1,2}}))?[ \t]*(?:\#[^\n]*)?(?=\n|\Z)"
 _TIMEIT_OPTION = r"-([nr])[ \t]*(\d{1,9})(?:[ \t]+|\Z)"
 _pattern = functools.lru_cache(maxsize=None)(re.compile)
 
@@ -77,6 +77,7 @@ def timed_loop(setup, code, name, line, is_cell):
 
 def _plain_body(code, name, line):
     try:
+        compile(code, name, "exec", dont_inherit=True)  # no `return` or `break` out of the loop around it
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
         error.lineno = (error.lineno or 1) + line - 1
@@ -99,6 +100,7 @@ class _Command:
         self.columns = columns  # first and last, in bytes, as Python counts them in a tree
         self.python = "None"
         self.timed = None  # the code of `%time`
+        self.is_inserted = False  # that code stands where the command does
         self.refusal = None  # why there is no such command
 
 
@@ -109,7 +111,9 @@ class _Translation:
         self._source = _with_plain_ends(source)
         self._name = name
         self.commands = []
-        self._open = []  # brackets, as empty text, and fields of formatted text, as the quotes of that text
+        # Brackets, as empty text, and fields of formatted text, as the quotes of that text; with a colon before them if
+        # the field is a part of another one's format.
+        self._open = []
         self._line_field = None  # the depth of the first field that ends on its line at the latest
         self._timed_commands = {}  # the commands `%time` by their numbers
         self._times_all = None  # the command `%%time`
@@ -152,13 +156,37 @@ class _Translation:
         elif mark == "\n":
             if self._line_field is not None:
                 self._close_to(self._line_field)
-        elif mark in ")]}" and self._open:
-            quote = self._open[-1]
-            if not quote or mark == "}":
-                self._close_to(len(self._open) - 1)
-            if quote and mark == "}":
-                return self._behind_text(position, quote, "f")
+        elif mark == ":" and self._open and self._open[-1]:
+            return self._behind_format(position)
+        elif mark == "}" and self._open and self._open[-1]:
+            return self._behind_field(position)
+        elif mark in ")]}" and self._open and not self._open[-1]:
+            self._close_to(len(self._open) - 1)
         return position
+
+    def _behind_field(self, position):
+        """What follows a field is text, or more of the format that it is a part of."""
+        field = self._open[-1]
+        self._close_to(len(self._open) - 1)
+        return self._behind_format(position) if field.startswith(":") else self._behind_text(position, field, "f")
+
+    def _behind_format(self, position):
+        """The end of the format of a field, or of the part of it before the next field."""
+        quote = self._open[-1].lstrip(":")
+        for found in _pattern(rf"[{{}}]|{_TEXT[quote]}").finditer(self._source, position):
+            end = found.group()
+            if end.startswith("\\"):
+                continue
+            if end == "{":
+                self._open.append(":" + quote)
+                return found.end()
+            if end == "}":
+                return self._behind_field(found.end())
+            while self._open.pop().startswith(":"):
+                pass  # the text ends, and all of its fields
+            self._close_to(len(self._open))
+            return found.end() if end == quote else found.start()
+        return len(self._source)
 
     def _close_to(self, depth):
         del self._open[depth:]
@@ -330,6 +358,10 @@ class _Translation:
                 statements = getattr(node, field, None)
                 if isinstance(statements, list):
                     setattr(node, field, [each for one in statements for each in self._expanded(one)])
+        for command in self._timed_commands.values():
+            if not command.is_inserted:
+                command.refusal = "`%time` has to begin a statement, or to stand behind the `=` of an assignment"
+                raise self._error(command)
 
     def _expanded(self, statement):
         command = self._timed_command(statement.value) if isinstance(statement, ast.Expr) else None
@@ -357,6 +389,7 @@ class _Translation:
         return _timed_expression(body[0].value, command)
 
     def _code_of(self, command):
+        command.is_inserted = True
         try:
             tree = parse(command.timed, self._name, "exec")
         except SyntaxError as error:

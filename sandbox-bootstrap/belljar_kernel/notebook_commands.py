@@ -15,12 +15,12 @@ import types
 
 from . import hints, notebook
 from .late_imports import from_stdlib
-from .limits import COMMAND_GRACE_S, COMMAND_READ_BYTES, TIMEIT_LOOP_S, TIMEIT_RUNS, TIMEIT_S
+from .limits import COMMAND_GRACE_S, COMMAND_LOOK_MS, COMMAND_READ_BYTES, TIMEIT_LOOP_S, TIMEIT_RUNS, TIMEIT_S
 
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh")
 _NOT_FOUND = 127  # how a shell ends that cannot find a program
 _INSTALLERS = frozenset(("pip", "pip3"))
-_DOLLAR = r"\$(\$?)([^\W\d]\w*)|'[^']*'"
+_QUOTED = r"\$(\$?)([^\W\d]\w*)|\\.|['\"]"
 _UNITS = ((1e-9, "ns"), (1e-6, "µs"), (1e-3, "ms"), (1.0, "s"))
 
 # Own references: a cell may replace what these modules hold.
@@ -113,7 +113,7 @@ class NotebookCommands:
             process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True, **output)
         try:
             if take is not None:
-                _copy(process.stdout.fileno(), take)
+                _copy(process, take)
             _wait_for_end(process.pid)
         except BaseException:
             with self._interrupts:
@@ -251,9 +251,9 @@ def _filled(command, frame):
         pieces = list(_string.formatter_parser(command))
     except ValueError:
         return command  # its braces have no partner
-    filled = []
+    filled, names = [], _Names(frame)
     for text, field, rest, conversion in pieces:
-        filled.append(re.sub(_DOLLAR, lambda found: _named(found, frame), text))
+        filled.append(re.sub(_QUOTED, names.filled, text))
         if field is not None:
             # `x[1:2]` was parted at its colon.
             expression, shown_by = f"{field}:{rest}" if rest else field, f"!{conversion}" if conversion else ""
@@ -262,16 +262,32 @@ def _filled(command, frame):
     return "".join(filled)
 
 
-def _named(found, frame):
-    is_escaped, name = found.groups()
-    for scope in (frame.f_locals, frame.f_globals):
-        if name is not None and name in scope:
-            return f"${name}" if is_escaped else str(scope[name])
-    return found.group()
+class _Names:
+    """Fills `$name` in, except between apostrophes, where the shell has no names either."""
+
+    def __init__(self, frame):
+        self._scopes = (frame.f_locals, frame.f_globals)
+        self._quote = ""  # the one that is open
+
+    def filled(self, found):
+        whole, (is_escaped, name) = found.group(), found.groups()
+        if whole in ("'", '"'):
+            if self._quote in ("", whole):
+                self._quote = "" if self._quote else whole
+        elif name is not None and self._quote != "'":
+            for scope in self._scopes:
+                if name in scope:
+                    return f"${name}" if is_escaped else str(scope[name])
+        elif self._quote == "'" and whole.endswith("'"):
+            self._quote = ""  # a backslash means nothing between apostrophes
+        return whole
 
 
 def _evaluated(expression, frame, conversion):
     """The value as text; None if the braces are meant for the shell."""
+    is_foreign = expression.isidentifier() and expression not in frame.f_locals and expression not in frame.f_globals
+    if is_foreign or expression.isdigit():
+        return None  # such as `{print}` for awk and `{3}` in patterns
     try:
         value = eval(expression, frame.f_globals, frame.f_locals)
         if isinstance(value, tuple):
@@ -281,15 +297,34 @@ def _evaluated(expression, frame, conversion):
         return None
 
 
-def _copy(descriptor, take):
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+def _copy(process, take):
+    """Pass the output on until the command has ended; what it left in the background ends with it."""
+    descriptor, decoder = process.stdout.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
+    output = from_stdlib("select").poll()
+    output.register(descriptor)
+    has_ended = False
     while True:
-        data = os.read(descriptor, COMMAND_READ_BYTES)
+        if output.poll(0 if has_ended else COMMAND_LOOK_MS):
+            data = os.read(descriptor, COMMAND_READ_BYTES)
+        elif has_ended:
+            data = b""  # something that left the group holds the other end
+        else:
+            has_ended = _has_ended(process.pid)
+            if has_ended:
+                _kill_group(process.pid, 9)
+            continue
         text = decoder.decode(data, not data)
         if text:
             take(text)
         if not data:
             return
+
+
+def _has_ended(pid):
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True
 
 
 def _wait_for_end(pid):

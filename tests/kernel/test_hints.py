@@ -65,11 +65,21 @@ class MissingPackages(KernelTest):
         self.assertIn("`nobody_knows_this_one` is neither a file of the workspace nor an installed package", hint)
         self.assertNotIn("install nobody_knows_this_one", hint)
 
+    def meant(self, name, other):
+        return (
+            f"`{name}` is neither a file of the workspace nor an installed package; did you mean `{other}`? If not, "
+            "a package is installed with `%pip install` and its name in the index, which may be another one\n"
+        )
+
+    def test_a_package_that_is_there_is_not_said_to_be_missing(self):
+        self.run_ok("import sys, types\nsys.modules['sklearn'] = types.ModuleType('sklearn')")
+        self.assertEqual(self.hint("import sklearn.cross_validation"), "")
+
     def test_a_slip_is_told(self):
         with open(os.path.join(self.kernel.workspace, "my_module.py"), "w", encoding="utf-8"):
             pass
-        self.assertEqual(self.hint("import my_modul"), "there is no module `my_modul`; did you mean `my_module`?\n")
-        self.assertEqual(self.hint("import pandsa"), "there is no module `pandsa`; did you mean `pandas`?\n")
+        self.assertEqual(self.hint("import my_modul"), self.meant("my_modul", "my_module"))
+        self.assertEqual(self.hint("import pandsa"), self.meant("pandsa", "pandas"))
 
     def test_a_part_that_a_module_does_not_have_is_no_matter_of_installing(self):
         self.assertEqual(self.hint("import json.no_such_part"), "")

@@ -175,9 +175,27 @@ class TheParser(unittest.TestCase):
             lines = len(source.replace("\r\n", "\n").split("\n"))
             for node in ast.walk(tree):
                 self.assertLessEqual(getattr(node, "end_lineno", 1), lines, source)
+    def test_formats_of_fields_are_text(self):
+        for text in ('f"{n:#x}"', "f\"{n:'>10}\"", 'f"""{n:#x}"""', "f'{n:{w}.{p}} {n!r:>{w}}'", "f'{n:\\'>3}'"):
+            source = f's = {text} + """\n!rm x\nreally?\n%d\n"""\n'
+            try:
+                plain = ast.dump(ast.parse(source))
+            except SyntaxError:
+                continue  # older versions know no backslashes there
+            self.assertEqual(ast.dump(ast.Module(notebook.parse("!ls\n" + source, "c", "exec").body[1:], [])), plain)
+
+    def test_what_cannot_be_timed_is_refused(self):
+        for source in ("%timeit return 1", "%timeit break", "%timeit yield 1", "f = lambda: %time 1"):
+            with self.assertRaises(SyntaxError, msg=source):
+                notebook.parse(source, "c", "exec")
+
+    def test_blanks_take_linear_time(self):
+        started = time.monotonic()
+        notebook.parse("x" + " " * 200_000 + "=1\n!ls", "c", "exec")
+        self.assertLess(time.monotonic() - started, 5)
 
     def test_long_cells_take_linear_time(self):
-        for unit in ("!ls\n", "x = !ls\n", "%time x\n", "f'{", "(", '"', "a.", "\\\n", "{", "%time ", 'f"""{', "?", "x;"):
+        for unit in ("!ls\n", "x = !ls\n", "%time x\n", "f'{", "(", '"', "a.", "\\\n", "{", "%time ", 'f"""{', "?", "x;", "x       "):
             source = unit * (100_000 // len(unit)) + "\n)\n!ls"
             begun = time.monotonic()
             with self.assertRaises((SyntaxError, MemoryError, RecursionError)):
@@ -399,3 +417,21 @@ class Commands(KernelTest):
 
 if __name__ == "__main__":
     unittest.main()
+
+
+class FilledIn(KernelTest):
+    def test_what_belongs_to_the_shell_is_left_to_it(self):
+        self.run_ok("x = 5")
+        for command, printed in (
+            ("echo a b | awk '{print}'", "a b"),
+            ("echo 123 | grep -oE '[0-9]{3}'", "123"),
+            ("echo \"it's $x, isn't it\"", "it's 5, isn't it"),
+            ("echo 'a {x} $x'", "a 5 $x"),
+            ("echo {x} $x {x + 1}", "5 5 6"),
+        ):
+            self.assertEqual(self.run_ok(f"!{command}").both, printed + "\n", command)
+
+    def test_lines_are_there_when_the_command_has_ended(self):
+        started = time.monotonic()
+        self.assertEqual(self.value("found = !sleep 60 & echo hi\nlist(found)"), "['hi']")
+        self.assertLess(time.monotonic() - started, 30)
