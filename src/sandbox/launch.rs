@@ -15,6 +15,7 @@ use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Isolation, Jails};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
+use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
@@ -176,6 +177,7 @@ impl Launcher {
         image: ImageFact,
     ) -> std::io::Result<SandboxSpec> {
         let settings = &self.settings.sandbox;
+        let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         Ok(SandboxSpec {
             sandbox: sandbox.clone(),
             backend: workspace.choice.backend,
@@ -186,8 +188,9 @@ impl Launcher {
             limits: Limits::new(settings, wanted),
             workspace: workspace.path.clone(),
             workspace_identity: workspace.identity()?,
-            bridge_dir: spec::bridge_dir(&self.paths.sandboxes_dir().join(&sandbox.0)),
+            bridge_dir: spec::bridge_dir(&folder),
             kernel_dir: PathBuf::new(),
+            etc_dir: etc::folder_in(&folder),
             hidden: hardware::hidden(),
         })
     }

@@ -22,6 +22,8 @@ pub(in crate::sandbox) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
+/// The guest's home, which is writable and in memory.
+pub(in crate::sandbox) const HOME: &str = "/tmp";
 
 /// The folder of the bridge in the daemon's folder of a sandbox.
 pub(in crate::sandbox) fn bridge_dir(folder: &Path) -> PathBuf {
@@ -161,6 +163,8 @@ pub struct SandboxSpec {
     pub workspace_identity: (u64, u64),
     pub bridge_dir: PathBuf,
     pub kernel_dir: PathBuf,
+    /// The folder of the files that appear in `/etc`.
+    pub etc_dir: PathBuf,
     /// Paths that are hidden on this host in addition to [`MASKED_PATHS`].
     pub hidden: Vec<String>,
 }
@@ -184,7 +188,7 @@ pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
         "PYTHONDONTWRITEBYTECODE=1".into(),
-        "HOME=/tmp".into(),
+        format!("HOME={HOME}"),
         "TMPDIR=/tmp".into(),
         "MPLBACKEND=Agg".into(),
         "MPLCONFIGDIR=/tmp/.matplotlib".into(),
@@ -238,6 +242,7 @@ pub(in crate::sandbox) mod tests {
             workspace_identity: (1, 2),
             bridge_dir: "/home/s/0123456789abcdef/b".into(),
             kernel_dir: "/home/kernel/1234".into(),
+            etc_dir: "/home/s/0123456789abcdef/etc".into(),
             hidden: vec!["/sys/class".into(), "/proc/bus".into()],
         }
     }

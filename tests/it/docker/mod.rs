@@ -5,6 +5,7 @@ mod approvals;
 mod ask_restart;
 pub mod asking;
 mod asks;
+pub mod at_home;
 mod bad_input;
 pub mod bombs;
 pub mod cases;

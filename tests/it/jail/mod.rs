@@ -115,6 +115,9 @@ both! {
         the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
         garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash,
         code_that_patches_its_own_kernel_harms_only_its_session;
+    at_home: localhost_is_the_loopback_and_a_server_there_answers,
+        the_guest_and_root_have_names_and_no_user_of_the_host_has,
+        priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
         without_a_terminal_lines_are_read_all_the_same;

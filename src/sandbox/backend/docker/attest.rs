@@ -11,6 +11,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::checks::Checks;
 use crate::sandbox::attest::facts::{self, Ceilings};
 use crate::sandbox::attest::{fingerprint, same_folder};
+use crate::sandbox::etc;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
     BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE,
@@ -121,13 +122,14 @@ pub fn differences(
     check(is_confined(inspected, &evidence.process), APPARMOR);
     check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
-    let expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)];
+    let mut expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)]
+        .map(|(target, writable)| (target.to_owned(), writable))
+        .to_vec();
+    expected_mounts.extend(etc::FILES.map(|name| (etc::target(name), false)));
+    expected_mounts.sort();
     let mut mounts: Vec<(String, bool)> = bind_mounts(inspected).map(|m| (m.target, m.writable)).collect();
     mounts.sort();
-    check(
-        mounts.iter().map(|(target, writable)| (target.as_str(), *writable)).eq(expected_mounts),
-        "the mounts",
-    );
+    check(mounts == expected_mounts, "the mounts");
     checks.differences()
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::jail::root::Root;
+use crate::sandbox::etc;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
     WORKSPACE, compile_command, environment, kernel_command,
@@ -30,9 +31,8 @@ pub struct Host<'a> {
     /// Whether the daemon runs as root.
     pub system: bool,
     pub group: Option<&'a Cgroup>,
-    /// The user list that the guest sees.
-    pub passwd: &'a Path,
-    pub groups: &'a Path,
+    /// The names of the files in the spec's folder that are mounted in `/etc`.
+    pub etc: &'a [&'a str],
     /// The number of seccomp filters; each has a descriptor.
     pub filters: usize,
     /// `Some(true)` if a path of `/proc` is a folder, `Some(false)` if it is a file, `None` if it does not exist.
@@ -113,12 +113,15 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     for entry in &host.root.entries {
         line.add(&entry.words());
     }
-    line.mount("--ro-bind", host.passwd, "/etc/passwd");
-    line.mount("--ro-bind", host.groups, "/etc/group");
+    for name in host.etc {
+        let option = read_only(security_controls::holds("jail_etc_is_read_only"));
+        line.mount(option, &spec.etc_dir.join(name), &etc::target(name));
+    }
     line.add(&["--proc", "/proc"]);
     // Some kernel settings are writable for a process that is alone in a namespace.
-    let read_only = security_controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
-    for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
+    let readonly_paths =
+        security_controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
+    for path in readonly_paths.filter(|path| (host.is_folder)(path).is_some()) {
         line.mount("--ro-bind", Path::new(path), path);
     }
     let masked = security_controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
@@ -212,8 +215,7 @@ mod tests {
             root: &root,
             system,
             group,
-            passwd: Path::new("/home/s/0123456789abcdef/passwd"),
-            groups: Path::new("/home/s/0123456789abcdef/group"),
+            etc: &etc::FILES,
             filters: 2,
             is_folder: &|path| match path {
                 "/proc/acpi" | "/proc/sys" => Some(true),

@@ -15,6 +15,7 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
+use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
 use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
@@ -98,6 +99,7 @@ impl Jails {
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
             kernel_dir: folder.path.clone(),
+            etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
         };
         start::try_out(tools, &spec, &folder.path).await
@@ -187,10 +189,10 @@ impl SandboxBackend for Jails {
     fn compile_kernel<'a>(
         &'a self,
         spec: &'a SandboxSpec,
-        folder: &'a Path,
+        _folder: &'a Path,
         output: &'a Path,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::compile(self.tools().await?, spec, folder, output).await }.boxed()
+        async move { start::compile(self.tools().await?, spec, output).await }.boxed()
     }
 
     fn start<'a>(

@@ -21,11 +21,11 @@ use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Isolation, scope, seccomp, status};
+use crate::sandbox::etc;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, GuestUser, SandboxSpec, compile_command, environment,
-    kernel_command,
+    BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, SandboxSpec, compile_command, environment, kernel_command,
 };
 use crate::security_controls;
 
@@ -68,7 +68,7 @@ impl Tools {
 
 /// Whether a jail can be built here at all, found out by building one.
 pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
-    let outcome = run(tools, spec, folder, |host| {
+    let outcome = run(tools, spec, |host| {
         let mut line = arguments::compile(spec, host, folder);
         let command = line.iter().rposition(|word| word == "python3").unwrap_or(line.len());
         line.truncate(command);
@@ -79,14 +79,9 @@ pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result
 }
 
 /// Compiles the kernel's bytecode in a jail, or without one, into the folder `output`.
-pub async fn compile(
-    tools: Option<&Tools>,
-    spec: &SandboxSpec,
-    folder: &Path,
-    output: &Path,
-) -> Result<(), Problem> {
+pub async fn compile(tools: Option<&Tools>, spec: &SandboxSpec, output: &Path) -> Result<(), Problem> {
     if let Some(tools) = tools {
-        return run(tools, spec, folder, |host| arguments::compile(spec, host, output)).await;
+        return run(tools, spec, |host| arguments::compile(spec, host, output)).await;
     }
     let words = compile_command(&spec.kernel_dir.to_string_lossy(), &output.to_string_lossy());
     finished(plain(&words, spec), COMPILE).await
@@ -96,10 +91,9 @@ pub async fn compile(
 async fn run(
     tools: &Tools,
     spec: &SandboxSpec,
-    folder: &Path,
     line: impl Fn(&Host<'_>) -> Vec<String>,
 ) -> Result<(), Problem> {
-    let built = JailFiles::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec)?;
     let mut command = Command::new(BWRAP);
     command.args(line(&built.host(tools, None))).env_clear().env("PATH", search_path());
     command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
@@ -123,23 +117,14 @@ async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> 
 /// The files that must exist before a jail is built.
 struct JailFiles {
     root: Root,
-    passwd: PathBuf,
-    groups: PathBuf,
+    etc: Vec<&'static str>,
 }
 
 impl JailFiles {
-    fn prepare(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Self, Problem> {
-        let root = Root::of(&root::folder(&tools.built, &spec.image.reference));
-        let (passwd, groups) = (folder.join("passwd"), folder.join("group"));
-        let write = |path: &Path, text: String| {
-            std::fs::write(path, text)
-                .and_then(|()| crate::sandbox::kernel::files::open_to_all(path))
-                .map_err(|error| storage_problem(path, &error))
-        };
-        let GuestUser { host_uid, host_gid, .. } = spec.user;
-        write(&passwd, format!("guest:x:{host_uid}:{host_gid}:guest:/tmp:/bin/sh\n"))?;
-        write(&groups, format!("guest:x:{host_gid}:\n"))?;
-        Ok(Self { root, passwd, groups })
+    fn prepare(tools: &Tools, spec: &SandboxSpec) -> Result<Self, Problem> {
+        let folder = root::folder(&tools.built, &spec.image.reference);
+        etc::write(&spec.etc_dir, spec.user.host_uid, spec.user.host_gid)?;
+        Ok(Self { root: Root::of(&folder), etc: root::etc_files(&folder) })
     }
 
     fn host<'a>(&'a self, tools: &Tools, group: Option<&'a Group>) -> Host<'a> {
@@ -147,8 +132,7 @@ impl JailFiles {
             root: &self.root,
             system: tools.system,
             group: group.map(|group| &group.cgroup),
-            passwd: &self.passwd,
-            groups: &self.groups,
+            etc: &self.etc,
             filters: tools.filters.len() + usize::from(group.is_none()),
             is_folder: &|path| std::fs::metadata(path).ok().map(|found| found.is_dir()),
         }
@@ -167,7 +151,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let socket = BridgeSocket::bind(&spec.bridge_dir)?;
     let group = Group::make(&spec.sandbox.0, &spec.limits);
     let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
-    let built = JailFiles::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec)?;
     let line = arguments::session(spec, &built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
     let status_fd =

@@ -8,6 +8,7 @@ use bollard::models::{
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::docker::attest::*;
 use crate::sandbox::backend::docker::config::session_container;
+use crate::sandbox::etc;
 use crate::sandbox::spec::tests::spec;
 
 /// Everything that attestation looks at, without any difference.
@@ -45,6 +46,8 @@ fn well() -> Inspection {
         rw: Some(rw),
         ..MountPoint::default()
     };
+    let mut mounts = vec![mount(WORKSPACE, true), mount(BRIDGE_DIR, false), mount(KERNEL_DIR, false)];
+    mounts.extend(etc::FILES.map(|name| mount(&etc::target(name), false)));
     let asked = session_container(&spec);
     let inspected = ContainerInspectResponse {
         id: Some("container".into()),
@@ -58,7 +61,7 @@ fn well() -> Inspection {
             labels: asked.labels,
             ..ContainerConfig::default()
         }),
-        mounts: Some(vec![mount(WORKSPACE, true), mount(BRIDGE_DIR, false), mount(KERNEL_DIR, false)]),
+        mounts: Some(mounts),
         ..ContainerInspectResponse::default()
     };
     let evidence = Evidence {
@@ -228,6 +231,7 @@ fn mounts_are_compared() {
         ("the mounts", |seen| seen.mount(BRIDGE_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = None),
+        ("the mounts", |seen| seen.mount("/etc/passwd").rw = Some(true)),
         ("the mounts", |seen| seen.mount(WORKSPACE).rw = Some(false)),
         ("the mounts", |seen| seen.mount(WORKSPACE).destination = Some("/etc".into())),
         ("the mounts", |seen| drop(seen.inspected.mounts.as_mut().unwrap().pop())),
@@ -275,6 +279,6 @@ fn a_receipt_says_what_was_read_not_what_was_asked_for() {
     assert_eq!(receipt.image.id, "sha256:really");
     assert_eq!((receipt.network.as_str(), receipt.runtime.as_str()), ("really", "runsc"));
     assert_eq!((receipt.limits.memory_bytes, receipt.process.uid), (5, 6));
-    assert_eq!(receipt.mounts.len(), 5);
+    assert_eq!(receipt.mounts.len(), 8);
     assert!(receipt.seccomp_profile.starts_with("sha256:") && receipt.seccomp_profile.len() == 71);
 }
