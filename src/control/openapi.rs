@@ -246,7 +246,11 @@ fn session_routes(document: &mut Document) {
     let summary = "Make a session; answered when its sandbox is ready";
     document.post::<NewSession, SessionView>("/v1/sessions", summary).status = "201";
     let summary = "The caller's sessions; for administrators all of them";
-    document.get::<SessionList>("/v1/sessions", summary).of_all();
+    document.get::<SessionList>("/v1/sessions", summary).of_all().query(
+        "label",
+        json!({"type": "array", "items": {"type": "string"}}),
+        "Only those with this label, `KEY=VALUE`; of several all",
+    );
     let summary = "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`";
     document.get::<SessionView>(SESSION, summary);
     document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace").flag(

@@ -4,8 +4,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::environment::Environment;
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName};
+use super::labels::Labels;
 use super::preload::Preloaded;
 use super::principal::Principal;
 use super::quota::QuotaUsage;
@@ -35,6 +37,11 @@ pub struct NewSession {
     /// Modules that are imported from the start: `numpy as np`, `from math import sqrt`, or a family,
     /// `stdlib` or `third-party`. Absent: those of the settings.
     pub preload: Option<Vec<String>>,
+    /// Variables of the environment of all its processes; no place for secrets. Names that steer the loader, Python
+    /// or Belljar are refused.
+    pub env: Environment,
+    /// Words by which the session is found again; see `?label=` of the list.
+    pub labels: Labels,
     /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
 }
@@ -90,6 +97,11 @@ pub struct SessionView {
     /// The modules that were imported when the sandbox started, if any were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preloaded: Option<Preloaded>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// The names of the variables that the session sets in the environment of its processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
     /// Where the workspace is on the host.
     pub workspace: String,
     /// Cells so far; the number of the newest.

@@ -92,6 +92,14 @@ pub const PRELOAD: Duration = Duration::from_secs(120);
 /// Modules that could not be imported, as listed in a report.
 pub const PRELOAD_SKIPPED: usize = 200;
 
+/// Variables of the environment that a session may set, characters of a name, and bytes of all names and values.
+pub const ENV_VARIABLES: usize = 64;
+pub const ENV_NAME_CHARS: usize = 128;
+pub const ENV_BYTES: usize = 32 * 1024;
+/// Labels of a session, and characters of each key and each value.
+pub const LABELS: usize = 32;
+pub const LABEL_CHARS: usize = 128;
+
 /// Characters of a session's name.
 pub const SESSION_NAME_CHARS: usize = 64;
 /// Bytes of one `output` event's text.

@@ -192,6 +192,7 @@ impl Launcher {
             kernel_dir: PathBuf::new(),
             etc_dir: etc::folder_in(&folder),
             hidden: hardware::hidden(),
+            env: wanted.env.clone(),
         })
     }
 

@@ -8,6 +8,7 @@ pub mod seccomp;
 use std::path::{Path, PathBuf};
 
 use crate::config::Sandbox as Settings;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::sandbox::kernel::files::GUARDIAN_FILE;
@@ -131,6 +132,8 @@ pub struct SandboxRequest {
     pub checkpoints: u64,
     /// Checkpoints are made when the session rests only.
     pub checkpoints_at_rest: bool,
+    /// Variables that the session sets in the environment of all its processes.
+    pub env: Environment,
 }
 
 impl SandboxRequest {
@@ -167,6 +170,8 @@ pub struct SandboxSpec {
     pub etc_dir: PathBuf,
     /// Paths that are hidden on this host in addition to [`MASKED_PATHS`].
     pub hidden: Vec<String>,
+    /// The variables of the session.
+    pub env: Environment,
 }
 
 /// The command that starts the kernel, in every backend.
@@ -180,8 +185,19 @@ pub(in crate::sandbox) fn compile_command(kernel_dir: &str, output: &str) -> Vec
     strings(&["python3", "-I", "-B", &format!("{kernel_dir}/prepare.py"), output])
 }
 
-/// The whole environment of a guest: an allow-list, without any variable of the daemon.
-pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
+/// The whole environment of a guest: that of every sandbox, and the variables of the session, which come first where
+/// both have a name.
+pub(in crate::sandbox) fn environment(spec: &SandboxSpec, kernel_dir: &str) -> Vec<String> {
+    let is_own =
+        |variable: &String| variable.split_once('=').is_some_and(|(name, _)| spec.env.contains_key(name));
+    let mut list = fixed_environment(spec.limits.cpus, kernel_dir);
+    list.retain(|variable| !is_own(variable));
+    list.extend(spec.env.iter().map(|(name, value)| format!("{name}={value}")));
+    list
+}
+
+/// The environment that every guest has: an allow-list, without any variable of the daemon.
+pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     let mut list = vec![
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
@@ -244,7 +260,18 @@ pub(in crate::sandbox) mod tests {
             kernel_dir: "/home/kernel/1234".into(),
             etc_dir: "/home/s/0123456789abcdef/etc".into(),
             hidden: vec!["/sys/class".into(), "/proc/bus".into()],
+            env: [("TZ".to_owned(), "Europe/Rome".to_owned())].into(),
         }
+    }
+
+    #[test]
+    fn the_variables_of_a_session_come_before_those_of_every_sandbox() {
+        let mut spec = spec();
+        spec.env.insert("LANG".into(), "de_DE.UTF-8".into());
+        let list = environment(&spec, "/k");
+        let of = |name: &str| list.iter().filter(|variable| variable.starts_with(name)).collect::<Vec<_>>();
+        assert_eq!(of("LANG="), ["LANG=de_DE.UTF-8"]);
+        assert_eq!((of("TZ=").len(), of("HOME=").len()), (1, 1));
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl SessionArgs {
             seed: self.seed.clone(),
             job: self.job,
             preload: self.preload.clone(),
+            labels: self.labels.clone(),
             ephemeral: self.ephemeral,
             restore_turn: self.restore_turn.clone(),
             lend_turn: self.lend_turn.clone(),

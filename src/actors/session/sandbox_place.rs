@@ -76,8 +76,9 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         Some(choice) => choice,
         None => launcher.choose(backend, wanted.image.as_deref()).await?,
     };
-    // A later sandbox of a session is always started anew: the workspace has its user id and its files.
-    let waiting = if is_new && folder.is_none() {
+    // A later sandbox of a session is always started anew: the workspace has its user id and its files. So is one with
+    // an environment of its own, which the first process of a sandbox begins with.
+    let waiting = if is_new && folder.is_none() && wanted.env.is_empty() {
         pool.claim(&launcher, &choice, &wanted, record.job.is_none()).await
     } else {
         None

@@ -173,6 +173,7 @@ impl SupervisorState {
             job,
             // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
+            labels: request.labels,
             ephemeral: request.ephemeral,
             restore_turn: self.restore_turns.of(owner),
             lend_turn: self.lend_turns.of(owner),

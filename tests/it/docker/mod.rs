@@ -14,6 +14,7 @@ pub mod checkpoints;
 mod client_tools;
 pub mod disk;
 mod engine;
+pub mod environment;
 pub mod ephemeral;
 pub mod escape;
 mod examples;

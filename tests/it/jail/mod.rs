@@ -118,6 +118,8 @@ both! {
     at_home: localhost_is_the_loopback_and_a_server_there_answers,
         the_guest_and_root_have_names_and_no_user_of_the_host_has,
         priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist;
+    environment: variables_of_the_environment_are_there_in_every_sandbox_of_the_session,
+        variables_that_steer_the_kernel_are_refused_by_name, sessions_are_found_by_their_labels;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
         without_a_terminal_lines_are_read_all_the_same;

@@ -107,7 +107,7 @@ fn hardened(
         image: Some(spec.image.id.clone()),
         user: security_controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
         hostname: security_controls::setting("own_host_name", HOSTNAME.into()),
-        env: Some(environment(limits.cpus, KERNEL_DIR)),
+        env: Some(environment(spec, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
         entrypoint: Some(entrypoint.to_vec()),
         cmd: Some(arguments.to_vec()),

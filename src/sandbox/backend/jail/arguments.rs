@@ -13,11 +13,12 @@ use crate::sandbox::backend::jail::root::Root;
 use crate::sandbox::etc;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
-    WORKSPACE, compile_command, environment, kernel_command,
+    WORKSPACE, compile_command, fixed_environment, kernel_command,
 };
 use crate::security_controls;
 
 /// Numbers of the descriptors that bubblewrap inherits.
+pub const VARIABLES_FD: i32 = 9;
 pub const STATUS_FD: i32 = 10;
 pub const BLOCK_FD: i32 = 11;
 pub const FIRST_SECCOMP_FD: i32 = 12;
@@ -67,10 +68,18 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     line.mount(read_only(security_controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
     line.mount(read_only(security_controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
     line.wall(security_controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
+    // Every user of the host can read a command line.
+    line.add(&["--args", &VARIABLES_FD.to_string()]);
     // The kernel enters the workspace itself, as the guest, because bubblewrap's root may not be allowed to enter it.
     line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
     command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
+}
+
+/// The options for the variables of the session, as bubblewrap reads them from a descriptor.
+pub fn of_session_variables(spec: &SandboxSpec) -> Vec<u8> {
+    let words = spec.env.iter().flat_map(|(name, value)| ["--setenv", name, value]);
+    words.flat_map(|word| word.bytes().chain([0])).collect()
 }
 
 /// A short-lived jail that compiles the kernel's bytecode; only its output folder is writable.
@@ -102,7 +111,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.wall(security_controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
     line.wall(security_controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
     line.wall(security_controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
-    for variable in environment(limits.cpus, KERNEL_DIR) {
+    for variable in fixed_environment(limits.cpus, KERNEL_DIR) {
         let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
         line.add(&["--setenv", name, value]);
     }

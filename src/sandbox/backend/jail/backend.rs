@@ -10,6 +10,7 @@ use super::start::{self, Tools};
 use super::{Isolation, root};
 use crate::config::{Paths, Settings};
 use crate::protocol::api::ImageView;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -86,6 +87,7 @@ impl Jails {
             pids: settings.pids,
             checkpoints: settings.checkpoints,
             checkpoints_at_rest: false,
+            env: Environment::new(),
         };
         let spec = SandboxSpec {
             sandbox,
@@ -101,6 +103,7 @@ impl Jails {
             kernel_dir: folder.path.clone(),
             etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
+            env: Environment::new(),
         };
         start::try_out(tools, &spec, &folder.path).await
     }
@@ -260,6 +263,7 @@ mod tests {
             pids: sandbox.pids,
             checkpoints: sandbox.checkpoints,
             checkpoints_at_rest: false,
+            env: Environment::new(),
         };
         python("base", "old");
         let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();

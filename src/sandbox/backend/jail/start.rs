@@ -14,7 +14,9 @@ use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
+use crate::sandbox::backend::jail::arguments::{
+    self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD, VARIABLES_FD,
+};
 use crate::sandbox::backend::jail::explain::{self, NamespaceSettings};
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
@@ -162,6 +164,9 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
+    let own =
+        in_memory(&arguments::of_session_variables(spec)).map_err(|error| internal(&error.to_string()))?;
+    descriptors.push(FdMapping { parent_fd: own, child_fd: VARIABLES_FD });
     let mut command = Command::new(BWRAP);
     command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -386,7 +391,7 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     let (program, arguments) = words.split_first().map_or(("python3", &[][..]), |(p, rest)| (p, rest));
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
-    for variable in environment(spec.limits.cpus, &spec.kernel_dir.to_string_lossy()) {
+    for variable in environment(spec, &spec.kernel_dir.to_string_lossy()) {
         if let Some((name, value)) = variable.split_once('=') {
             command.env(name, value);
         }
@@ -394,14 +399,19 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     command
 }
 
+/// A file without a name that bubblewrap reads from its beginning.
+fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("bubblewrap", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    std::io::Seek::rewind(&mut file)?;
+    Ok(file.into())
+}
+
 /// The compiled filters, each in a `memfd`.
 fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Problem> {
     let open = |(index, filter): (usize, &Vec<u8>)| -> std::io::Result<FdMapping> {
-        let mut file = std::fs::File::from(rustix::fs::memfd_create("seccomp", MemfdFlags::CLOEXEC)?);
-        file.write_all(filter)?;
-        std::io::Seek::rewind(&mut file)?;
         let child_fd = FIRST_SECCOMP_FD + i32::try_from(index).unwrap_or_default();
-        Ok(FdMapping { parent_fd: OwnedFd::from(file), child_fd })
+        Ok(FdMapping { parent_fd: in_memory(filter)?, child_fd })
     };
     let last = (!memory_is_held).then_some(&tools.last_filter);
     tools
