@@ -15,6 +15,7 @@ use crate::config::{parse_duration, parse_size};
 use crate::protocol::api::{Checkpointing, NewSession};
 use crate::protocol::environment::{self, Environment};
 use crate::protocol::labels;
+use crate::protocol::mounts::{self, FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::values;
@@ -100,6 +101,12 @@ pub(in crate::cli) struct SandboxArgs {
     /// place for secrets.
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
+    /// A volume of yours at a path in the sandbox; can be repeated. See `belljar volume`.
+    #[arg(long, value_name = "NAME:/PATH[:ro]", value_parser = mounts::parse_volume)]
+    pub volume: Vec<VolumeMount>,
+    /// A folder of yours that the session can read at a path in the sandbox; can be repeated.
+    #[arg(long, value_name = "DIR:/PATH:ro", value_parser = mounts::parse_folder)]
+    pub mount: Vec<FolderMount>,
     /// A word to find the session by with `belljar ps --label`; can be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
     pub label: Vec<(String, String)>,
@@ -115,8 +122,10 @@ impl SandboxArgs {
         Ok(NewSession {
             workspace: self.workspace()?,
             env: self.environment()?,
+            mounts: self.mounts()?,
             preload: (!self.preload.is_empty())
                 .then(|| self.preload.into_iter().flat_map(|entries| entries.0).collect()),
+            volumes: self.volume,
             labels: self.label.into_iter().collect(),
             backend: self.backend,
             image: self.image,
@@ -128,9 +137,22 @@ impl SandboxArgs {
     }
 
     pub fn is_given(&self) -> bool {
-        let Self { backend, image, memory, cpus, checkpointing, workspace, preload, env, label } = self;
+        let Self {
+            backend,
+            image,
+            memory,
+            cpus,
+            checkpointing,
+            workspace,
+            preload,
+            env,
+            label,
+            volume,
+            mount,
+        } = self;
         let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
         let begun = !preload.is_empty() || !env.is_empty() || !label.is_empty();
+        let begun = begun || !volume.is_empty() || !mount.is_empty();
         backend.is_some() || image.is_some() || limited || workspace.is_some() || begun
     }
 
@@ -142,17 +164,26 @@ impl SandboxArgs {
 
     /// Resolves links and relative parts here, where the caller's own permissions apply.
     fn workspace(&self) -> Result<Option<String>, Failure> {
-        let Some(folder) = &self.workspace else {
-            return Ok(None);
-        };
-        let named = |e| {
-            Failure::io(format_args!("failed to find the workspace `{}`", folder.display()), &e)
-                .hint("name a folder of yours that is there; without `--workspace` the session gets its own")
-        };
-        let folder = folder.canonicalize().map_err(named)?;
-        let text = folder.to_str().ok_or_else(|| Failure::new("the workspace's path is not UTF-8"))?;
-        Ok(Some(text.to_owned()))
+        let hint = "name a folder of yours that is there; without `--workspace` the session gets its own";
+        self.workspace.as_deref().map(|folder| resolved(folder, "workspace", hint)).transpose()
     }
+
+    fn mounts(&self) -> Result<Vec<FolderMount>, Failure> {
+        let resolve = |FolderMount { folder, target }: &FolderMount| {
+            let folder = resolved(Path::new(folder), "folder", "name a folder of yours that is there")?;
+            Ok(FolderMount { folder, target: target.clone() })
+        };
+        self.mount.iter().map(resolve).collect()
+    }
+}
+
+/// The absolute path of a folder, without links.
+fn resolved(folder: &Path, what: &str, hint: &str) -> Result<String, Failure> {
+    let not_found =
+        |e| Failure::io(format_args!("failed to find the {what} `{}`", folder.display()), &e).hint(hint);
+    let folder = folder.canonicalize().map_err(not_found)?;
+    let text = folder.to_str().ok_or_else(|| Failure::new(format!("the {what}'s path is not UTF-8")))?;
+    Ok(text.to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -17,6 +17,7 @@ pub mod ids;
 pub mod job;
 pub mod labels;
 pub mod limits;
+pub mod mounts;
 pub mod periods;
 pub mod preload;
 pub mod principal;

@@ -20,8 +20,10 @@ use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
 use crate::sandbox::slots::UserSlots;
-use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
+use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
+use crate::sandbox::volumes::Volumes;
+use crate::sandbox::workspace::own_user::MountedFolder;
 use crate::sandbox::workspace::{Service, Workspace};
 
 pub use crate::sandbox::backend::{ConnectError, SandboxEnd};
@@ -41,6 +43,7 @@ pub struct Launcher {
     pub slots: Arc<UserSlots>,
     /// The accounts whose sessions and jobs are here.
     pub accounts: UidAccounts,
+    pub volumes: Volumes,
     claims: Arc<Claims>,
     pub(super) health_checks: HealthChecks,
     /// Compiled kernels by image id.
@@ -72,6 +75,7 @@ impl Launcher {
             processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
+            volumes: Volumes::new(paths.volumes_dir(), service),
             service,
             settings,
             paths,
@@ -193,6 +197,7 @@ impl Launcher {
             etc_dir: etc::folder_in(&folder),
             hidden: hardware::hidden(),
             env: wanted.env.clone(),
+            mounts: workspace.mounts.iter().map(spec_mount).collect::<Result<_, _>>()?,
         })
     }
 
@@ -222,6 +227,15 @@ impl Launcher {
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
     }
+}
+
+fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
+    Ok(SpecMount {
+        source: mount.folder.path.clone(),
+        target: mount.target.clone(),
+        writable: mount.writable,
+        identity: mount.folder.identity()?,
+    })
 }
 
 impl Prepared {

@@ -172,6 +172,19 @@ pub struct SandboxSpec {
     pub hidden: Vec<String>,
     /// The variables of the session.
     pub env: Environment,
+    /// Folders beside the workspace.
+    pub mounts: Vec<SpecMount>,
+}
+
+/// A folder of the host that a sandbox has beside its workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecMount {
+    pub source: PathBuf,
+    /// Absolute path in the sandbox.
+    pub target: String,
+    pub writable: bool,
+    /// Device and inode of the folder that was checked; the mounted one must have the same.
+    pub identity: (u64, u64),
 }
 
 /// The command that starts the kernel, in every backend.
@@ -261,6 +274,20 @@ pub(in crate::sandbox) mod tests {
             etc_dir: "/home/s/0123456789abcdef/etc".into(),
             hidden: vec!["/sys/class".into(), "/proc/bus".into()],
             env: [("TZ".to_owned(), "Europe/Rome".to_owned())].into(),
+            mounts: vec![
+                SpecMount {
+                    source: "/home/v/1000/models".into(),
+                    target: "/data/models".into(),
+                    writable: true,
+                    identity: (1, 3),
+                },
+                SpecMount {
+                    source: "/home/ann/ref".into(),
+                    target: "/ref".into(),
+                    writable: false,
+                    identity: (1, 4),
+                },
+            ],
         }
     }
 

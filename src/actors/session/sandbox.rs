@@ -59,6 +59,8 @@ impl SessionArgs {
             job: self.job,
             preload: self.preload.clone(),
             labels: self.labels.clone(),
+            volumes: self.volumes.clone(),
+            mounts: self.mounts.clone(),
             ephemeral: self.ephemeral,
             restore_turn: self.restore_turn.clone(),
             lend_turn: self.lend_turn.clone(),

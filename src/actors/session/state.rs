@@ -15,6 +15,7 @@ use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::labels::Labels;
+use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Receipt};
@@ -71,6 +72,8 @@ pub struct SessionArgs {
     pub job: Option<JobId>,
     pub preload: Preload,
     pub labels: Labels,
+    pub volumes: Vec<VolumeMount>,
+    pub mounts: Vec<FolderMount>,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
     /// Held while the session reads its journal.

@@ -14,7 +14,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::values;
-use crate::protocol::{environment, labels};
+use crate::protocol::{environment, labels, mounts};
 use crate::quota::Permit;
 use crate::sandbox::launch::SandboxRequest;
 
@@ -70,6 +70,7 @@ impl SupervisorState {
         let wrong = |message: String| Problem::new(Code::BadRequest, message);
         environment::check(&request.env).map_err(wrong)?;
         labels::check(&request.labels).map_err(wrong)?;
+        mounts::check(&request.volumes, &request.mounts).map_err(wrong)?;
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }

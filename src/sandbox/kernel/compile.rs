@@ -83,7 +83,7 @@ impl Launcher {
         let limits =
             Limits { cpus: usual.cpus, memory_bytes: usual.memory_bytes, pids: usual.pids, ..spec.limits };
         let env = Environment::new();
-        let spec = SandboxSpec { kernel_dir: sources, user, limits, env, ..spec.clone() };
+        let spec = SandboxSpec { kernel_dir: sources, user, limits, env, mounts: Vec::new(), ..spec.clone() };
         self.backend(spec.backend).compile_kernel(&spec, folder, &output).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;
         Ok(tree)

@@ -46,3 +46,4 @@ pub mod smoke;
 pub mod stops;
 mod tools;
 mod users;
+pub mod volumes;

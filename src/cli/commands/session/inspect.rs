@@ -13,7 +13,7 @@ use crate::protocol::event::phrases::as_before;
 use crate::protocol::frames::Variable;
 use crate::protocol::labels;
 use crate::protocol::principal::Principal;
-use crate::protocol::text::clipped;
+use crate::protocol::text::{clipped, one_line};
 
 /// List your sessions.
 #[derive(Debug, Args)]
@@ -116,6 +116,13 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
         let labels: Vec<_> = session.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
         facts.push(("labels", labels.join(", ")));
     }
+    for volume in &session.volumes {
+        let access = if volume.read_only { ", read-only" } else { "" };
+        facts.push(("volume", format!("{} at {}{access}", volume.name, volume.target)));
+    }
+    for mount in &session.mounts {
+        facts.push(("mount", format!("{} at {}, read-only", one_line(&mount.folder), mount.target)));
+    }
     if !session.env.is_empty() {
         facts.push(("environment", session.env.join(", ")));
     }
@@ -191,6 +198,8 @@ mod ps_tests {
             preloaded: None,
             labels: Labels::new(),
             env: Vec::new(),
+            volumes: Vec::new(),
+            mounts: Vec::new(),
             workspace: "/w".into(),
             cells: 12,
             running: None,

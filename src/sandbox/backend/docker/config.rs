@@ -41,6 +41,10 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     ];
     let of_etc = Access::read_if(security_controls::holds("etc_is_read_only"));
     mounts.extend(etc::FILES.map(|name| bind(&spec.etc_dir.join(name), &etc::target(name), of_etc)));
+    mounts.extend(spec.mounts.iter().map(|mount| {
+        let read_only = !mount.writable && security_controls::holds("mounts_are_read_only");
+        bind(&mount.source, &mount.target, Access::read_if(read_only))
+    }));
     hardened(spec, &command, mounts, WORKSPACE)
 }
 

@@ -67,6 +67,17 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     line.mount("--bind", &spec.workspace, WORKSPACE);
     line.mount(read_only(security_controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
     line.mount(read_only(security_controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
+    for mount in &spec.mounts {
+        // A parent that bubblewrap makes implicitly would be closed to the guest.
+        let parents: Vec<&Path> = Path::new(&mount.target).ancestors().skip(1).collect();
+        for parent in
+            parents.iter().rev().filter_map(|parent| parent.to_str()).filter(|parent| *parent != "/")
+        {
+            line.add(&["--perms", "0755", "--dir", parent]);
+        }
+        let is_read_only = !mount.writable && security_controls::holds("jail_mounts_are_read_only");
+        line.mount(read_only(is_read_only), &mount.source, &mount.target);
+    }
     line.wall(security_controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
     // Every user of the host can read a command line.
     line.add(&["--args", &VARIABLES_FD.to_string()]);

@@ -104,6 +104,7 @@ impl Jails {
             etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
             env: Environment::new(),
+            mounts: Vec::new(),
         };
         start::try_out(tools, &spec, &folder.path).await
     }
