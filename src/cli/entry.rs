@@ -11,7 +11,7 @@ use super::commands::cell::{once, repl, run};
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
-use super::commands::session::{act, cp, inspect, logs, new, receipt, replay, top, wait};
+use super::commands::session::{act, cp, inspect, logs, new, receipt, replay, top, volume, wait};
 use super::context::Context;
 use super::failure::Failure;
 use super::render::screen::{Color, Screen};
@@ -90,6 +90,7 @@ commands! {
     Wait(wait::Wait),
     Rm(act::Rm),
     Job(job::Job),
+    Volume(volume::Volume),
     Image(image::Image),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),

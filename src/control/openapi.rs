@@ -6,9 +6,9 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::protocol::api::{
-    CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
-    QuotaView, ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList,
-    Version,
+    CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, NewVolume,
+    PullImage, QuotaView, ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone,
+    VariableList, Version, VolumeList, VolumeView,
 };
 use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
@@ -231,6 +231,10 @@ fn machine_routes(document: &mut Document) {
     document.get::<Version>("/v1/version", "Versions and places");
     document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
     document.post::<Shutdown, Done>("/v1/shutdown", "Stop the daemon");
+    document.get::<VolumeList>("/v1/volumes", "The caller's volumes");
+    document.post::<NewVolume, VolumeView>("/v1/volumes", "Make a folder that outlives sessions").status =
+        "201";
+    document.delete::<Done>("/v1/volumes/{volume}", "Remove a volume that no session uses");
     document.get::<ImageList>("/v1/images", "Allowed images");
     let request = document.schema::<PullImage>();
     let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
@@ -246,7 +250,11 @@ fn session_routes(document: &mut Document) {
     let summary = "Make a session; answered when its sandbox is ready";
     document.post::<NewSession, SessionView>("/v1/sessions", summary).status = "201";
     let summary = "The caller's sessions; for administrators all of them";
-    document.get::<SessionList>("/v1/sessions", summary).of_all();
+    document.get::<SessionList>("/v1/sessions", summary).of_all().query(
+        "label",
+        json!({"type": "array", "items": {"type": "string"}}),
+        "Only those with this label, `KEY=VALUE`; of several all",
+    );
     let summary = "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`";
     document.get::<SessionView>(SESSION, summary);
     document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace").flag(

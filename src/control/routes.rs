@@ -10,10 +10,11 @@ mod jobs;
 mod machine;
 mod requests;
 pub mod sessions;
+mod volumes;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 
 use super::app::App;
 use super::problems::RefusedRequest;
@@ -39,6 +40,8 @@ impl App {
             .route("/v1/quota", get(machine::quota))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
+            .route("/v1/volumes", get(volumes::list).post(volumes::create))
+            .route("/v1/volumes/{volume}", delete(volumes::remove))
             .route(sessions::PATH, get(sessions::list).post(sessions::create))
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))

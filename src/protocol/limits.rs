@@ -92,8 +92,21 @@ pub const PRELOAD: Duration = Duration::from_secs(120);
 /// Modules that could not be imported, as listed in a report.
 pub const PRELOAD_SKIPPED: usize = 200;
 
-/// Characters of a session's name.
-pub const SESSION_NAME_CHARS: usize = 64;
+/// Variables of the environment that a session may set, characters of a name, and bytes of all names and values.
+pub const ENV_VARIABLES: usize = 64;
+pub const ENV_NAME_CHARS: usize = 128;
+pub const ENV_BYTES: usize = 32 * 1024;
+/// Volumes and folders that a session may have beside its workspace, and characters of the path of each in the sandbox.
+pub const MOUNTS: usize = 8;
+pub const MOUNT_TARGET_CHARS: usize = 256;
+/// Volumes of one user.
+pub const VOLUMES: usize = 64;
+/// Labels of a session, and characters of each key and each value.
+pub const LABELS: usize = 32;
+pub const LABEL_CHARS: usize = 128;
+
+/// Characters of the name of a session or a volume.
+pub const NAME_CHARS: usize = 64;
 /// Bytes of one `output` event's text.
 pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
 /// While output flows, events are at least this far apart; the first is never delayed.

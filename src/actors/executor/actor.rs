@@ -114,7 +114,7 @@ impl Actor for Executor {
             snapshot_is_old: false,
             stashed: None,
             snapshot_unnoted: true,
-            usage: None,
+            usage: Vec::new(),
             measuring: None,
             cell_ended_since_look: false,
             growing_looks: 0,

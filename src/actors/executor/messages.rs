@@ -118,7 +118,7 @@ pub enum ExecutorMsg {
     Check,
     /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
-    Measured(DiskUsage),
+    Measured(Vec<DiskUsage>),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,

@@ -14,6 +14,8 @@ use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
+use crate::protocol::labels::Labels;
+use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Receipt};
@@ -69,6 +71,9 @@ pub struct SessionArgs {
     /// The job that the session serves.
     pub job: Option<JobId>,
     pub preload: Preload,
+    pub labels: Labels,
+    pub volumes: Vec<VolumeMount>,
+    pub mounts: Vec<FolderMount>,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
     /// Held while the session reads its journal.

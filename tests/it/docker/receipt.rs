@@ -133,6 +133,9 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
         [
             ("/belljar/bridge", "bind", false),
             ("/belljar/kernel", "bind", false),
+            ("/etc/group", "bind", false),
+            ("/etc/hosts", "bind", false),
+            ("/etc/passwd", "bind", false),
             ("/run", "tmpfs", false),
             ("/tmp", "tmpfs", true),
             ("/workspace", "bind", true),

@@ -117,6 +117,12 @@ both! {
         the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
         garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash,
         code_that_patches_its_own_kernel_harms_only_its_session;
+    at_home: localhost_is_the_loopback_and_a_server_there_answers,
+        the_guest_and_root_have_names_and_no_user_of_the_host_has,
+        priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist;
+    environment: variables_of_the_environment_are_there_in_every_sandbox_of_the_session,
+        variables_that_steer_the_kernel_are_refused_by_name, sessions_are_found_by_their_labels;
+    volumes: volumes_and_mounts_are_made_and_shown_by_commands;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
         without_a_terminal_lines_are_read_all_the_same;
@@ -165,8 +171,10 @@ both! {
     one_daemon: daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone: folders that belong to root, and what is about the journal and takes long.
+// As root alone: folders that belong to root or to several users, and what is about the journal and takes long.
 again! { root_alone, None,
+    volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
+        what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;
     one_daemon: a_home_and_a_socket_have_one_daemon;

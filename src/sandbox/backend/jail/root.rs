@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
+use crate::sandbox::etc;
 use crate::sandbox::images;
 
 /// The image name that stands for the host's own system.
@@ -65,6 +66,15 @@ impl Root {
         }
         Self { entries }
     }
+}
+
+/// The files of `/etc` that are made for each jail, as far as there is a place for them. The folder `/etc` that was
+/// built is read-only, so a file can only be mounted where there is one.
+pub fn etc_files(folder: &Path) -> Vec<&'static str> {
+    let is_host = folder == Path::new("/");
+    let has = |name: &&str| is_host || folder.join("etc").join(name).is_file();
+    let lookups = is_host.then_some(etc::LOOKUP_FILES).into_iter().flatten();
+    etc::FILES.into_iter().filter(has).chain(lookups).collect()
 }
 
 /// The folder of an image name: one that was built, or the host's root.
