@@ -12,8 +12,8 @@ use crate::sandbox::images;
 pub const HOST: &str = "host";
 /// Folders that are links into `/usr` on most systems.
 const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Files that the loader and libraries read.
-const HOST_ETC: [&str; 3] = ["ld.so.cache", "alternatives", "localtime"];
+/// Files that the loader and libraries read, with the names of protocols and ports.
+const HOST_ETC: [&str; 5] = ["ld.so.cache", "alternatives", "localtime", "protocols", "services"];
 const PYTHONS: [&str; 2] = ["usr/local/bin/python3", "usr/bin/python3"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,12 +180,9 @@ mod tests {
             Entry::Link { .. } => None,
         });
         for source in sources {
-            let mounted_names =
-                ["/usr", "/bin", "/sbin", "/lib", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
-            assert!(
-                mounted_names.iter().any(|name| source.starts_with(name) || source.starts_with("/lib32")),
-                "{source:?}"
-            );
+            let system = ["/usr", "/bin", "/sbin", "/lib", "/lib32"].map(PathBuf::from);
+            let of_etc = HOST_ETC.map(|name| Path::new("/etc").join(name));
+            assert!(system.iter().chain(&of_etc).any(|name| source.starts_with(name)), "{source:?}");
         }
     }
 }
