@@ -154,6 +154,13 @@ class TheParser(unittest.TestCase):
                 self.assertEqual(raised.exception.lineno, line)
                 self.assertIn(containing, raised.exception.msg)
 
+    def test_what_stands_for_a_command_stands_where_the_command_does(self):
+        """Python marks the columns below the lines of a traceback, and the lines shown are those of the cell."""
+        for source, column in (("é = 1; !ls {x}", 8), ("if x:\n    %cd a", 4), ("%time f(x)", 0), ("x = !ls", 4)):
+            last = list(ast.walk(notebook.parse(source, "c", "exec")))
+            places = {(each.col_offset, each.end_col_offset) for each in last if isinstance(each, ast.Call)}
+            self.assertEqual(places, {(column, len(source.split("\n")[-1].encode()))}, source)
+
     def test_names_that_commands_assign_are_known(self):
         source = "x = !ls\n%time y = 1\nz, w = !ls\n%timeit v = 1\n!ls\nd?"
         self.assertEqual(names.assigned(source, 10), ["x", "y", "z", "w"])
@@ -288,6 +295,11 @@ class Commands(KernelTest):
             lines = self.run_ok(code).both.split()
             # A command's own two streams are two pipes, between which there is no order.
             self.assertEqual((lines[0], sorted(lines[1:3]), lines[3:]), ("1", ["2", "3"], ["4", "5", "6"]))
+
+    def test_output_of_commands_and_of_python_keeps_its_order(self):
+        code = "import sys\nfor i in range(30):\n    print(i, file=sys.stderr)\n    !echo {i}a; echo {i}b\n    print(i, file=sys.stderr)"
+        wanted = "".join(f"{i}\n{i}a\n{i}b\n{i}\n" for i in range(30))
+        self.assertEqual(self.run_ok(code).both, wanted)
 
     def test_an_interrupt_ends_the_command_and_all_that_it_started(self):
         written = os.path.join(self.kernel.workspace, "pids")
