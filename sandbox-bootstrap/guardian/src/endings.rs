@@ -61,6 +61,7 @@ impl Guardian {
         let (mut of_worker, deadline) = (KILLED, Instant::now() + RESET);
         self.jobs.stop();
         self.give_up_expression(KilledFor::Reset);
+        self.commands.end_all();
         self.strays.forget_condemned();
         for index in self.indexes() {
             if let Some(handle) = self.handles.get_mut(&index) {
@@ -206,6 +207,7 @@ impl Guardian {
         }
         let is_own = self.job_ended(pid, exit_code)
             || self.evaluator_ended(pid)
+            || self.command_ended(pid, exit_code)
             || self.inbox.ended(pid)
             || self.zygote.ended(pid)
             || self.memory_limit.reserve.ended(pid);
@@ -229,6 +231,7 @@ impl Guardian {
     pub fn reap_soon(&mut self) {
         let is_busy = self.jobs.is_busy()
             || self.evaluator.is_busy()
+            || self.commands.are_running()
             || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bridge::Bridge;
+use crate::commands::Commands;
 use crate::evaluator::Evaluator;
 use crate::frames::{self, HostFrame, Refusal};
 use crate::handle::{Handle, Side};
@@ -42,6 +43,7 @@ pub struct Guardian {
     pub strays: Strays,
     pub jobs: Jobs,
     pub evaluator: Evaluator,
+    pub commands: Commands,
     pub inbox: Inbox,
     pub memory: Memory,
     pub memory_limit: MemoryLimit,
@@ -59,7 +61,7 @@ pub struct Guardian {
     findings: Value,
     greeted: bool,
     running: bool,
-    last_cell: u64,
+    pub last_cell: u64,
 }
 
 impl Guardian {
@@ -74,6 +76,7 @@ impl Guardian {
             strays: Strays::default(),
             jobs: Jobs::default(),
             evaluator: Evaluator::default(),
+            commands: Commands::default(),
             inbox: Inbox::default(),
             memory: Memory::new(processes.is_init()),
             memory_limit: MemoryLimit::default(),
@@ -131,6 +134,9 @@ impl Guardian {
             Token::Job(index) => self.job_ready(index),
             Token::Evaluator => self.evaluator_ready(),
             Token::EvaluatorOut => self.evaluator.flush(&self.poller),
+            Token::CommandOutput(index, stream) => self.command_wrote(index, stream),
+            Token::CommandInput(index) => self.feed_command(index),
+            Token::Command(_) => self.reap(),
         }
     }
 
@@ -164,6 +170,8 @@ impl Guardian {
             Timer::Job(index) => self.job_timed_out(index),
             Timer::StartEvaluator => self.ensure_evaluator(),
             Timer::Evaluator => self.evaluator_timed_out(),
+            Timer::GatherCommand(index) => self.read_command(index, true),
+            Timer::EndCommand(index) => self.end_command(index),
         }
     }
 
@@ -211,6 +219,7 @@ impl Guardian {
             for index in self.indexes() {
                 self.read(index, !self.is_pressed);
             }
+            self.read_commands(!self.is_pressed);
         }
     }
 
@@ -276,6 +285,9 @@ impl Guardian {
             "cell" => self.cell(frame),
             "interrupt" => self.interrupt(frame),
             "kill" => self.kill_cell(frame),
+            "command" => self.start_command(frame),
+            "type" => self.type_into(frame),
+            "resize" => self.resize_terminal(frame),
             "compute" => {
                 self.kill_condemned();
                 self.start_compute(frame)
@@ -324,7 +336,7 @@ impl Guardian {
             "version": PROTOCOL_VERSION,
             "python": self.zygote.version,
             "probe": self.findings,
-            "running": self.running_cells(),
+            "running": self.running_cells().into_iter().chain(self.commands.cells()).collect::<Vec<_>>(),
             "state_of": self.state_of(),
             "last_cell": self.last_cell,
             "resumes_after": self.bridge.outbox.forgotten(),
@@ -382,7 +394,9 @@ impl Guardian {
     }
 
     fn interrupt(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        if let Some(index) = self.of_cell(frame.get("cell")?) {
+        let cell = frame.get("cell")?;
+        self.interrupt_command(cell);
+        if let Some(index) = self.of_cell(cell) {
             // The frame tells a runner that has not begun which cell the signal was for.
             self.forward(index, frame.text);
             if let Some(handle) = self.handles.get_mut(&index) {
@@ -394,8 +408,9 @@ impl Guardian {
     }
 
     fn kill_cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let Some(index) = self.of_cell(frame.get("cell")?) else { return Ok(()) };
-        let grace = std::time::Duration::from_millis(frame.get("grace_ms")?);
+        let (cell, grace) = (frame.get("cell")?, std::time::Duration::from_millis(frame.get("grace_ms")?));
+        self.kill_command(cell, grace);
+        let Some(index) = self.of_cell(cell) else { return Ok(()) };
         let Some(handle) = self.handles.get_mut(&index) else { return Ok(()) };
         handle.killed = true;
         handle.ends_late = true;
