@@ -212,6 +212,7 @@ impl ExecutorState {
         match command {
             Command::Run(start) => self.run(myself, start),
             Command::Interrupt(cell) => self.interrupt(myself, cell),
+            Command::Kill(cell) => self.kill(myself, cell),
             Command::Variables { which, reply_to } => {
                 let VariablesFilter { private, imports } = which;
                 let frame = |request| HostFrame::Variables { request, private, imports };

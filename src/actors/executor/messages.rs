@@ -42,6 +42,7 @@ pub enum Command {
     /// the previous one has ended.
     Run(CellStart),
     Interrupt(CellNumber),
+    Kill(CellNumber),
     Variables {
         which: VariablesFilter,
         reply_to: Reply<VariableList>,

@@ -20,6 +20,7 @@ use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, VariablesFilter};
 use crate::protocol::ask::AskNumber;
+use crate::protocol::command::{CommandList, CommandSpec};
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
@@ -33,7 +34,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
-use crate::session::machine::Input;
+use crate::session::machine::{EndCommand, Input};
 use crate::session::replay::RecordedCalls;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
@@ -100,6 +101,8 @@ impl OwnSession {
 pub struct CellRequest {
     pub code: String,
     pub mode: Mode,
+    /// What to run, for a command.
+    pub command: Option<Arc<CommandSpec>>,
     pub expression: bool,
     pub timeout: Duration,
     /// The record that tool calls are answered from, instead of being made.
@@ -116,6 +119,13 @@ pub struct CellRequest {
 }
 
 impl CellRequest {
+    /// A command that a client asks for.
+    pub fn command(spec: CommandSpec, timeout: Duration) -> Self {
+        let command = Some(Arc::new(spec));
+        let code = command.as_ref().map(|command| command.shown()).unwrap_or_default();
+        Self { command, ..Self::new(code, Mode::Command, timeout) }
+    }
+
     /// A cell that a client asks for: no ask or replay stands behind it, and only the settings bind it.
     pub fn new(code: String, mode: Mode, timeout: Duration) -> Self {
         Self { code, mode, timeout, ..Self::default() }
@@ -189,6 +199,15 @@ pub enum SessionMsg {
     },
     Interrupt {
         reply_to: Reply<Interrupted>,
+    },
+    /// Lists the commands: those that have not ended, and the last of those that have.
+    Commands {
+        reply_to: RpcReplyPort<CommandList>,
+    },
+    EndCommand {
+        cell: CellNumber,
+        how: EndCommand,
+        reply_to: Reply<()>,
     },
     /// Shows the state before the running cell, if there is one. `patient` requests wait until the main line
     /// is idle.
@@ -395,6 +414,7 @@ impl SessionMsg {
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
+            | Self::EndCommand { reply_to, .. }
             | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Remove { remover } => {
                 if let Some(remover) = remover {
@@ -406,6 +426,7 @@ impl SessionMsg {
             }
             Self::CellStatus { .. }
             | Self::Ticket { .. }
+            | Self::Commands { .. }
             | Self::View { .. }
             | Self::Given { .. }
             | Self::MayRun(_)

@@ -139,6 +139,7 @@ impl SessionActorState {
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
         running.for_each(|cell| self.keep_cell_permit(cell));
+        self.ended_commands.clone_from(&past.ended_commands);
         if past.sandbox.is_none() {
             self.args.permit = None;
         }

@@ -59,6 +59,11 @@ pub enum Input<W> {
     PutBack(CellNumber),
     Finished(CellNumber),
     Interrupt,
+    /// A client wants a command to end.
+    EndCommand {
+        cell: CellNumber,
+        how: EndCommand,
+    },
     /// An ask has ended, so its cells are no longer wanted.
     CancelCells(AskNumber),
     /// An undo that `may_undo` allowed begins, and ends.
@@ -85,6 +90,14 @@ pub enum Input<W> {
     Tick,
 }
 
+/// How a command is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCommand {
+    /// It is asked to, and killed if it does not.
+    Interrupt,
+    Kill,
+}
+
 /// What has to be done, in this order.
 #[derive(Debug)]
 pub enum Effect<W> {
@@ -105,6 +118,7 @@ pub enum Effect<W> {
         reply_to: W,
     },
     Interrupt(CellNumber),
+    Kill(CellNumber),
     Thaw,
     Append(EventBody),
     /// The cell has ended without having run.

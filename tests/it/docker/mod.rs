@@ -11,6 +11,7 @@ pub mod cases;
 mod catalogue;
 pub mod checkpoints;
 mod client_tools;
+pub mod commands;
 pub mod disk;
 mod engine;
 pub mod ephemeral;
