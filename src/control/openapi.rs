@@ -13,7 +13,7 @@ use crate::protocol::api::{
 use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
-use crate::protocol::command::{CommandList, NewCommand};
+use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::event::Event;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::problem::Problem;
@@ -307,6 +307,10 @@ fn command_routes(document: &mut Document) {
     let summary = "Send it SIGINT, and kill it if it does not end";
     document.act::<Done>("/v1/sessions/{session}/commands/{cell}/interrupt", summary);
     document.act::<Done>("/v1/sessions/{session}/commands/{cell}/kill", "End it and all that it started");
+    let summary = "Type into the terminal of a command";
+    document.post::<Typed, Done>("/v1/sessions/{session}/commands/{cell}/type", summary);
+    let summary = "Tell it the new size of its terminal";
+    document.post::<TerminalSize, Done>("/v1/sessions/{session}/commands/{cell}/resize", summary);
 }
 
 fn file_routes(document: &mut Document) {

@@ -48,6 +48,8 @@ impl App {
             .route("/v1/sessions/{session}/commands/{cell}", get(cells::show))
             .route("/v1/sessions/{session}/commands/{cell}/interrupt", post(commands::interrupt))
             .route("/v1/sessions/{session}/commands/{cell}/kill", post(commands::kill))
+            .route("/v1/sessions/{session}/commands/{cell}/type", post(commands::type_into))
+            .route("/v1/sessions/{session}/commands/{cell}/resize", post(commands::resize))
             .route("/v1/sessions/{session}/asks", get(asks::list).post(asks::start))
             .route("/v1/sessions/{session}/asks/{ask}", get(asks::show))
             .route("/v1/sessions/{session}/asks/{ask}/cancel", post(asks::cancel))

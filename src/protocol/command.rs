@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::api::CellState;
 use super::ids::CellNumber;
-use super::limits::{COMMAND_BYTES, COMMAND_STDIN_BYTES};
+use super::limits::{COMMAND_BYTES, COMMAND_STDIN_BYTES, TYPED_BYTES};
 use super::problem::{Code, Problem};
 use super::result::{ExecutionResult, Reason, Status};
 use super::text::brief;
@@ -42,7 +42,12 @@ pub struct NewCommand {
     /// The same for bytes, as base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin_base64: Option<String>,
-    /// Seconds that it may run; the default and the maximum are those of cells.
+    /// It has a terminal of this size, which is its input and all of its output. Without `argv` and `line` it is then an
+    /// interactive shell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tty: Option<TerminalSize>,
+    /// Seconds that it may run; the default and the maximum are those of cells. With a terminal, the default is the
+    /// maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<f64>,
     /// Answer at once, whatever the query says. The default time is then the maximum.
@@ -87,9 +92,13 @@ impl NewCommand {
     /// Checks what a client wants to run.
     pub fn checked(self) -> Result<CommandSpec, Problem> {
         let bad = |message: &str, hint: &str| Err(Problem::new(Code::BadRequest, message).hint(hint));
-        let Self { argv, line, cwd, env, stdin, stdin_base64, .. } = self;
-        if argv.is_empty() == line.is_none() {
+        let Self { argv, line, cwd, env, stdin, stdin_base64, tty, .. } = self;
+        let is_shell = tty.is_some() && argv.is_empty() && line.is_none();
+        if !is_shell && argv.is_empty() == line.is_none() {
             return bad("a command is either `argv` or `line`", "give the one or the other");
+        }
+        if tty.is_some() && (stdin.is_some() || stdin_base64.is_some()) {
+            return bad("a command with a terminal has no other input", "type into its terminal");
         }
         let stdin = match (stdin, stdin_base64) {
             (Some(_), Some(_)) => {
@@ -109,7 +118,7 @@ impl NewCommand {
             return Err(Problem::new(Code::TooLarge, message)
                 .hint("put a file into the workspace (`PUT …/files/PATH`) and let the command read that"));
         }
-        let spec = CommandSpec { argv, line, cwd, env, stdin: BASE64.encode(stdin), terminal: None };
+        let spec = CommandSpec { argv, line, cwd, env, stdin: BASE64.encode(stdin), terminal: tty };
         let size: usize = spec.words().map(|word| word.len() + 1).sum();
         if size > COMMAND_BYTES {
             let message =
@@ -137,6 +146,7 @@ impl CommandSpec {
     pub fn shown(&self) -> String {
         match &self.line {
             Some(line) => line.clone(),
+            None if self.argv.is_empty() => "(a shell)".to_owned(),
             None => self.argv.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "),
         }
     }
@@ -148,6 +158,35 @@ fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// `POST /v1/sessions/{s}/commands/{c}/type`: what a person typed into its terminal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Typed {
+    pub data_base64: String,
+}
+
+impl Typed {
+    /// The bytes again as base64, if they are some and not too many.
+    pub fn checked(self) -> Result<String, Problem> {
+        let bytes = BASE64.decode(&self.data_base64);
+        match bytes {
+            Ok(bytes) if bytes.len() <= TYPED_BYTES => Ok(self.data_base64),
+            Ok(_) => Err(Problem::new(Code::TooLarge, format!("more than {TYPED_BYTES} bytes at once"))
+                .hint("send them in several requests")),
+            Err(_) => Err(Problem::new(Code::BadRequest, "`data_base64` is no base64")
+                .hint("use the standard alphabet, with padding")),
+        }
+    }
+}
+
+/// How a command is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCommand {
+    /// It is asked to, and killed if it does not.
+    Interrupt,
+    Kill,
 }
 
 /// A command in a list.
@@ -203,6 +242,9 @@ mod tests {
         assert_eq!(argv.clone().checked().unwrap().shown(), r"'a b' 'it'\''s' ''");
         let env = |name: &str| NewCommand { env: [(name.to_owned(), String::new())].into(), ..line("x") };
         let stdin = |size| NewCommand { stdin: Some("x".repeat(size)), ..line("x") };
+        let tty = Some(TerminalSize::default());
+        assert_eq!(NewCommand { tty, ..NewCommand::default() }.checked().unwrap().shown(), "(a shell)");
+        assert!(NewCommand { tty, ..stdin(1) }.checked().is_err());
         assert!(env("A").checked().is_ok() && stdin(COMMAND_STDIN_BYTES).checked().is_ok());
         let wrong = [
             NewCommand::default(),

@@ -93,6 +93,17 @@ pub enum HostFrame {
         rows: u16,
         columns: u16,
     },
+    /// What a person typed into the terminal of a command, as base64; ignored if it has ended.
+    Typed {
+        cell: CellNumber,
+        data: String,
+    },
+    /// The terminal of a command has this size now.
+    Resize {
+        cell: CellNumber,
+        rows: u16,
+        columns: u16,
+    },
     /// SIGINT to the runner of that cell; ignored if it has ended.
     Interrupt {
         cell: CellNumber,

@@ -70,6 +70,8 @@ pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 pub const COMMAND_BYTES: usize = 96 * 1024;
 /// Bytes of a command's standard input.
 pub const COMMAND_STDIN_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that are typed into the terminal of a command with one request.
+pub const TYPED_BYTES: usize = 64 * 1024;
 /// Commands of a session that run at once; more wait.
 pub const RUNNING_COMMANDS: usize = 8;
 /// Commands that have ended, as listed.

@@ -25,7 +25,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 
 use effects::ReplayPhase;
-pub use effects::{Effect, EndCommand, Expiry, Input, Unfinished};
+pub use effects::{Effect, Expiry, Input, Unfinished};
 
 /// The most lists of variables that wait for the main line.
 const VIEWS_WAITING: usize = 16;

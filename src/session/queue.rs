@@ -262,7 +262,9 @@ mod tests {
         assert_eq!((started[0], started.len()), (1, 1 + RUNNING_COMMANDS));
         queue.push(cell(21, Mode::Fork, false));
         assert_eq!((start(&mut queue), queue.commands().len()), (vec![21], 18));
-        [1, 2, 21].into_iter().for_each(|n| drop(queue.take(n)));
+        for n in [1, 2, 21] {
+            queue.take(n);
+        }
         assert!(queue.is_idle() && queue.foremost().is_none());
     }
 

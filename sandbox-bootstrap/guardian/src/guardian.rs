@@ -286,7 +286,7 @@ impl Guardian {
             "interrupt" => self.interrupt(frame),
             "kill" => self.kill_cell(frame),
             "command" => self.start_command(frame),
-            "type" => self.type_into(frame),
+            "typed" => self.type_into(frame),
             "resize" => self.resize_terminal(frame),
             "compute" => {
                 self.kill_condemned();

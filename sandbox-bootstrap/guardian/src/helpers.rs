@@ -27,7 +27,6 @@ use rustix::net::{
 use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::channel::send_descriptors;
-use crate::controls;
 use crate::limits::{RESERVE_BYTES, RESERVE_FROM_PERCENT, WORKER_OOM_SCORE};
 use crate::poller::{Poller, Token, Watch};
 use crate::process::send_signal;
@@ -115,9 +114,7 @@ fn be_command(tag: &str, has_terminal: bool, folder: &str, program: &str, argume
         let limit = process::Rlimit { current: Some(tag), maximum: Some(tag) };
         let _ = process::setrlimit(process::Resource::Rttime, limit);
     }
-    if controls::holds("commands_inherit_nothing") {
-        crate::close_inherited();
-    }
+    crate::close_inherited();
     if let Err(error) = std::env::set_current_dir(folder) {
         eprintln!("belljar: the folder `{folder}` cannot be entered: {error}");
         return EXIT_CANNOT_RUN;

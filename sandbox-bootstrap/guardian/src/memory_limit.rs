@@ -210,7 +210,7 @@ impl Guardian {
     /// Ends the largest process of a command if that frees as much as is too much: commands go before checkpoints. True
     /// if one was ended, or one that was ended before still has its memory.
     fn end_command_for(&mut self, excess: u64) -> bool {
-        if !self.commands.are_running() {
+        if !self.commands.are_running() || !controls::holds("commands_go_before_checkpoints") {
             return false;
         }
         let pids = self.commands.all_pids(self.processes.own());
@@ -219,7 +219,7 @@ impl Guardian {
         }
         let largest = pids.into_iter().max_by_key(|pid| memory::resident(*pid));
         let large_enough = largest.filter(|pid| memory::resident(*pid) >= excess);
-        if let Some(pid) = large_enough.filter(|_| controls::holds("commands_go_before_checkpoints")) {
+        if let Some(pid) = large_enough {
             self.end_glutton(pid);
         }
         large_enough.is_some()

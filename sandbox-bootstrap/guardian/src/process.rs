@@ -125,7 +125,8 @@ impl Processes {
     pub fn kill_command(&mut self, leader: i32, tag: Option<u64>) -> Vec<i32> {
         let own = self.own;
         let select = |rows: &Rows, this: &Self| {
-            let has_tag = |pid| tag.is_some() && this.tag_of(pid) == tag;
+            let is_known = tag.is_some() && controls::holds("commands_end_with_descendants");
+            let has_tag = |pid| is_known && this.tag_of(pid) == tag;
             process_table::of_command(rows, own, leader, has_tag)
         };
         self.kill_rounds(select, false)

@@ -1,13 +1,15 @@
 //! The commands of a session: programs that run beside its cells.
 
 use super::state::SessionActorState;
+use crate::actors::executor::messages::{Command, ToTerminal};
 use crate::protocol::api::CellState;
-use crate::protocol::command::{CommandList, CommandSummary};
+use crate::protocol::command::{CommandList, CommandSummary, EndCommand};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::COMMANDS_LISTED;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::session::machine::{EndCommand, Input};
+use crate::session::machine::Input;
+use crate::session::outcome::CellStart;
 
 impl SessionActorState {
     pub(super) fn commands(&self) -> CommandList {
@@ -18,6 +20,25 @@ impl SessionActorState {
         let mut commands: Vec<CommandSummary> = self.ended_commands.iter().cloned().chain(open).collect();
         commands.sort_by_key(|summary| summary.command);
         CommandList { commands }
+    }
+
+    /// Passes on what a person does at the terminal of a command: somebody is there.
+    pub(super) fn pass_to_terminal(&mut self, cell: CellNumber, what: ToTerminal) -> Result<(), Problem> {
+        let open = self.machine.queue().commands();
+        let has_terminal = |(start, _): &(&CellStart, bool)| {
+            start.cell == cell && start.command.as_ref().is_some_and(|command| command.terminal.is_some())
+        };
+        if !open.iter().any(has_terminal) {
+            return Err(Problem::new(
+                Code::NoSuchCell,
+                format!("no command {cell} runs that has a terminal"),
+            )
+            .hint("a command has one if it was started with `tty`"));
+        }
+        self.touch();
+        self.apply(Input::Thaw);
+        self.command(Command::ToTerminal(cell, what));
+        Ok(())
     }
 
     /// Has a command end. One that has ended already is as its caller wants it.

@@ -12,7 +12,7 @@ use super::removers::{Remover, Removers};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::UndoneState;
+use crate::actors::executor::messages::{ToTerminal, UndoneState};
 use crate::actors::holds::Hold;
 use crate::actors::launch::SandboxPlace;
 use crate::bridge::FrameGuard;
@@ -20,7 +20,7 @@ use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, VariablesFilter};
 use crate::protocol::ask::AskNumber;
-use crate::protocol::command::{CommandList, CommandSpec};
+use crate::protocol::command::{CommandList, CommandSpec, EndCommand};
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
@@ -34,7 +34,7 @@ use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
-use crate::session::machine::{EndCommand, Input};
+use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
@@ -203,6 +203,12 @@ pub enum SessionMsg {
     /// Lists the commands: those that have not ended, and the last of those that have.
     Commands {
         reply_to: RpcReplyPort<CommandList>,
+    },
+    /// Passes something on to the terminal of a command.
+    ToTerminal {
+        cell: CellNumber,
+        what: ToTerminal,
+        reply_to: Reply<()>,
     },
     EndCommand {
         cell: CellNumber,
@@ -415,6 +421,7 @@ impl SessionMsg {
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
             | Self::EndCommand { reply_to, .. }
+            | Self::ToTerminal { reply_to, .. }
             | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Remove { remover } => {
                 if let Some(remover) = remover {

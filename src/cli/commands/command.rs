@@ -1,5 +1,7 @@
 //! Commands of a session: `sh` runs one, `commands` lists them, `kill` ends one.
 
+mod terminal;
+
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
 
@@ -26,7 +28,7 @@ use crate::protocol::result::ExecutionResult;
 ///
 /// One argument is a line for the image's shell; several are a program and its arguments. It begins in
 /// the workspace and has what is piped in as its input. The exit code is its own. Ctrl-C interrupts it;
-/// a second one leaves it running.
+/// a second one leaves it running. Without a command it is a shell to type into.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Sh {
     #[command(flatten)]
@@ -40,11 +42,14 @@ pub(in crate::cli) struct Sh {
     /// An environment variable; can be repeated. Never a secret: commands are recorded.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
+    /// Give it a terminal, for a program that a person types into.
+    #[arg(short, long, conflicts_with = "background")]
+    tty: bool,
     /// Do not wait: print its number, for `belljar wait`, `logs` and `kill`.
     #[arg(long)]
     background: bool,
     /// The line, or the program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     words: Vec<String>,
 }
 
@@ -72,18 +77,28 @@ impl Sh {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
         let mut words = self.words;
+        let is_typed_into = self.tty || words.is_empty();
+        if is_typed_into && (self.background || context.json || !terminal::is_there()) {
+            let message = "a shell to type into needs a terminal";
+            return Err(Failure::usage(message).hint("name a command: `belljar sh -s NAME 'ls -la'`"));
+        }
         let line = if words.len() == 1 { words.pop() } else { None };
         let command = NewCommand {
             argv: words,
             line,
             cwd: self.cwd,
             env: self.env.into_iter().collect(),
-            stdin_base64: piped()?,
+            stdin_base64: if is_typed_into { None } else { piped()? },
             timeout_s: self.timeout,
             background: self.background,
             ..NewCommand::default()
         };
         let client = context.client();
+        if is_typed_into {
+            let result = terminal::type_into(&client, &session, command).await?;
+            show_end(&mut context.screen, &result)?;
+            return Ok(script_exit_code(&result));
+        }
         if self.background {
             let answer = client.post(&format!("/v1/sessions/{session}/commands"), &command).await?;
             return context.show(&answer, |screen, view: CellView| screen.line(&view.cell.to_string()));

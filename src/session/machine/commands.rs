@@ -1,6 +1,7 @@
 //! Commands, as far as the machine of a session decides on them: they run beside its cells.
 
-use super::{Effect, EndCommand, SessionMachine};
+use super::{Effect, SessionMachine};
+use crate::protocol::command::EndCommand;
 use crate::protocol::ids::CellNumber;
 
 impl<W> SessionMachine<W> {
@@ -16,6 +17,11 @@ impl<W> SessionMachine<W> {
         }
         if !self.runs(cell) {
             self.give_up(cell, "The command was ended before it ran.", out);
+            return;
+        }
+        if self.attaching {
+            // Its sandbox is not there yet: it is interrupted as soon as it is, and killed if it does not end.
+            self.cancelled.insert(cell);
             return;
         }
         // A frozen process does not hear of it.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
+use crate::protocol::command::EndCommand;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
@@ -88,14 +89,6 @@ pub enum Input<W> {
     /// The daemon shuts down; waiting and running cells are left to the next one.
     Leave,
     Tick,
-}
-
-/// How a command is to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndCommand {
-    /// It is asked to, and killed if it does not.
-    Interrupt,
-    Kill,
 }
 
 /// What has to be done, in this order.

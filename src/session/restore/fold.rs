@@ -160,47 +160,13 @@ impl Fold {
 
     /// Takes an event. Gives the approval that the event decides on.
     pub fn take(&mut self, event: &Event, now: Moment) -> Option<Approval> {
-        let restored = &mut self.restored;
-        let decided = restored.approvals.take(&event.body, now);
-        // Attaching to the sandbox is an action of a daemon, not an activity of the session. Nor is what commands do.
-        let is_of_command = |cell| self.open.get(&cell).is_some_and(|open| open.start.mode == Mode::Command);
-        let is_of_client = matches!(event.body, EventBody::CellQueued { .. });
-        let is_activity = is_of_client || !event.body.cell().is_some_and(is_of_command);
-        if is_activity && !matches!(event.body, EventBody::SandboxAttached) {
-            restored.active_at = Some(event.at.clone());
+        let decided = self.restored.approvals.take(&event.body, now);
+        if self.is_activity(&event.body) {
+            self.restored.active_at = Some(event.at.clone());
         }
+        let restored = &mut self.restored;
         match &event.body {
-            EventBody::CellQueued {
-                cell,
-                mode,
-                code,
-                command,
-                expression,
-                timeout_s,
-                replays,
-                origin,
-                bound_by,
-            } => {
-                let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
-                let command = command.as_deref().cloned().map(Arc::new);
-                let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
-                let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
-                let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
-                let start = CellStart {
-                    cell,
-                    code,
-                    mode,
-                    command,
-                    expression,
-                    timeout,
-                    ask,
-                    rules,
-                    ..CellStart::default()
-                };
-                self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
-                restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
-                restored.cells = restored.cells.max(cell);
-            }
+            EventBody::CellQueued { .. } => self.queued(event),
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after, killed } => {
                 if let Some(open) = self.open.get_mut(cell) {
@@ -275,6 +241,39 @@ impl Fold {
             | EventBody::AskFinished { .. } => {}
         }
         decided
+    }
+
+    /// Attaching to the sandbox is an action of a daemon, not an activity of the session. Nor is what commands do.
+    fn is_activity(&self, event: &EventBody) -> bool {
+        let is_of_command = |cell| self.open.get(&cell).is_some_and(|open| open.start.mode == Mode::Command);
+        !matches!(event, EventBody::SandboxAttached) && !event.cell().is_some_and(is_of_command)
+    }
+
+    fn queued(&mut self, event: &Event) {
+        let EventBody::CellQueued {
+            cell,
+            mode,
+            code,
+            command,
+            expression,
+            timeout_s,
+            replays,
+            origin,
+            bound_by,
+        } = &event.body
+        else {
+            return;
+        };
+        let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
+        let command = command.as_deref().cloned().map(Arc::new);
+        let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
+        let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
+        let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| self.restored.rules_of(ask));
+        let start =
+            CellStart { cell, code, mode, command, expression, timeout, ask, rules, ..CellStart::default() };
+        self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
+        self.restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
+        self.restored.cells = self.restored.cells.max(cell);
     }
 
     fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {

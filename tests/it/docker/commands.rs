@@ -3,11 +3,17 @@
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
+use super::asking::{
+    answer, approval, begin, calls, conversation, decide_next, end_of, events_of, says, scripted, told,
+    wait_for_state,
+};
 use super::helpers::{
-    S, assert_ended, base, gapless, list, number, outcome, post, printed, queue, restart_by, session,
+    S, assert_ended, base, gapless, list, names, number, outcome, post, printed, queue, restart_by, session,
     session_with, text, value, wait_for_line, written,
 };
-use crate::support::{Daemon, eventually, keeps_variables};
+use super::repl::Step::{Keys, Shows};
+use super::repl::play;
+use crate::support::{Daemon, eventually, keeps_every_state, keeps_variables};
 
 /// Runs a command to its end and gives the result.
 fn ran(daemon: &Daemon, command: &Value) -> Value {
@@ -266,14 +272,16 @@ pub fn commands_wait_for_no_cell_and_do_not_keep_a_sandbox() {
 #[test]
 pub fn memory_of_a_command_costs_no_variables() {
     let Some(daemon) = session_with("", json!({"memory_bytes": 256 << 20})) else { return };
-    printed(&daemon, "x = 1");
-    printed(&daemon, "y = 2");
+    printed(&daemon, "x = [1]");
+    printed(&daemon, "y = [2]");
+    printed(&daemon, "z = [3]");
     let hog = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x') * (8 << 20))\n    time.sleep(0.02)";
     let result = ran(&daemon, &json!({"argv": ["python3", "-c", hog], "timeout_s": 60}));
     assert_ended(&result, "crashed", "out_of_memory", -9);
-    assert_eq!(value(&daemon, "(x, y)"), "(1, 2)");
-    if keeps_variables() {
-        post(&daemon, "undo", &json!({"cells": 1})).expect_status(200);
+    assert_eq!(value(&daemon, "(x, y, z)"), "([1], [2], [3])");
+    if keeps_every_state() {
+        post(&daemon, "undo", &json!({"cells": 3})).expect_status(200);
+        assert_eq!(names(&daemon), ["x"]);
     }
     daemon.assert_sound();
 }
@@ -295,4 +303,83 @@ pub fn the_command_line_passes_a_command_through() {
     assert!(listed.contains("sleep 3000") && listed.contains("runs"), "{listed}");
     daemon.cli(["kill", "-s", S, &command]).ok();
     daemon.cli(["wait", "-s", S, &command]).exits(130);
+}
+
+#[test]
+pub fn a_person_types_into_a_shell() {
+    let Some(daemon) = session() else { return };
+    let raw = "python3 -c 'import sys, termios, tty; old = termios.tcgetattr(0); tty.setraw(0); print(\"raw mode\", flush=True); \
+               key = ord(sys.stdin.read(1)); termios.tcsetattr(0, 1, old); print(\"key\", key)'\r";
+    let shown = play(
+        &daemon,
+        &["sh", "-s", S],
+        &[],
+        &[
+            Shows("[$#] $"),
+            Keys("echo one$((1 + 1)); echo $TERM; pwd\r"),
+            Shows("^one2$"),
+            Shows("^xterm-256color$"),
+            Shows("^/workspace$"),
+            Keys("stty size\r"),
+            Shows("^40 120$"),
+            // Ctrl-C ends what runs, and not the shell.
+            Keys("echo begun; sleep 100\r"),
+            Shows("^begun$"),
+            Keys("\x03"),
+            Shows("[$#] $"),
+            Keys(raw),
+            Shows("^raw mode$"),
+            Keys("\x03"),
+            Shows("^key 3$"),
+            Keys("printf '\\033]52;c;aGk=\\007clipboard\\n'\r"),
+            Shows("^clipboard$"),
+            Keys("exit\r"),
+        ],
+    );
+    assert!(!shown.contains("]52;c;aGk=\x07"), "{shown:?}");
+    let bare = daemon.cli(["sh", "-s", S]).exits(64);
+    assert!(bare.stderr.contains("needs a terminal"), "{}", bare.stderr);
+}
+
+#[test]
+pub fn a_terminal_can_be_typed_into_and_resized_over_the_api() {
+    let Some(daemon) = session() else { return };
+    let line = "stty size; read word; stty size; echo got $word; test -t 2 && exit 6";
+    let command = started(&daemon, &json!({"line": line, "tty": {"rows": 10, "columns": 20}}));
+    eventually("its size is shown", || written(&daemon, Some(command)).contains("10 20").then_some(()));
+    post(&daemon, &format!("commands/{command}/resize"), &json!({"rows": 30, "columns": 40}))
+        .expect_status(200);
+    post(&daemon, &format!("commands/{command}/type"), &json!({"data_base64": "aGVsbG8K"}))
+        .expect_status(200);
+    let result = outcome(&daemon, command);
+    assert_ended(&result, "failure", "exit", 6);
+    assert_eq!(text(&result, "stdout").replace('\r', ""), "10 20\nhello\n30 40\ngot hello\n");
+    let refused = post(&daemon, &format!("commands/{command}/type"), &json!({"data_base64": "aGVsbG8K"}));
+    assert_eq!(text(&refused.expect_status(404), "code"), "no_such_cell");
+    let plain = background(&daemon, "sleep 3000");
+    post(&daemon, &format!("commands/{plain}/type"), &json!({"data_base64": "eA=="})).expect_status(404);
+}
+
+#[test]
+fn a_model_runs_commands_where_the_operator_lists_them_and_a_person_is_asked() {
+    let command = calls("run_command", &json!({"command": "echo from a command; exit 3"}));
+    let script: String =
+        ["go", "careful"].map(|first| conversation(first, &[command.clone(), says("done")])).concat();
+    let listed = "[agent]\ntools = [\"execute_python_code\", \"run_command\"]\n";
+    let Some(daemon) = scripted(listed, &script) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "go"})), "done");
+    let said = &told(&daemon)[0];
+    assert!(said.contains("exit code 3") && said.contains("from a command"), "{said}");
+    assert_eq!(text(&events_of(&daemon, "cell_queued")[0], "mode"), "command");
+    let number = begin(&daemon, json!({"text": "careful", "approval": "ask", "fresh": true}));
+    wait_for_state(&daemon, number, "waiting");
+    let wanted = approval(&daemon);
+    assert_eq!((text(&wanted, "/subject/kind"), text(&wanted, "/subject/name")), ("tool", "run_command"));
+    assert_eq!(events_of(&daemon, "cell_queued").len(), 1, "it ran before anybody was asked");
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+    assert_eq!(events_of(&daemon, "cell_queued").len(), 2);
+    let Some(daemon) = scripted("", &script) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "go"})), "done");
+    assert!(events_of(&daemon, "cell_queued").is_empty(), "it ran though nobody had listed it");
 }
