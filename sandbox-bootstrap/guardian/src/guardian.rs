@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::EventFlags;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bridge::Bridge;
@@ -19,7 +18,7 @@ use crate::handle::{Handle, Side};
 use crate::helpers::Inbox;
 use crate::jobs::{Jobs, KilledFor};
 use crate::limits::{
-    CROWD, FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
+    FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
     ZYGOTE_TRIES,
 };
 use crate::mainline::MainLine;
@@ -391,37 +390,6 @@ impl Guardian {
         } else {
             "the main line runs a cell"
         }))
-    }
-
-    fn interrupt(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let cell = frame.get("cell")?;
-        self.interrupt_command(cell);
-        if let Some(index) = self.of_cell(cell) {
-            // The frame tells a runner that has not begun which cell the signal was for.
-            self.forward(index, frame.text);
-            if let Some(handle) = self.handles.get_mut(&index) {
-                handle.interrupted = true;
-            }
-            self.signal(index, Signal::INT);
-        }
-        Ok(())
-    }
-
-    fn kill_cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let (cell, grace) = (frame.get("cell")?, std::time::Duration::from_millis(frame.get("grace_ms")?));
-        self.kill_command(cell, grace);
-        let Some(index) = self.of_cell(cell) else { return Ok(()) };
-        let Some(handle) = self.handles.get_mut(&index) else { return Ok(()) };
-        handle.killed = true;
-        handle.ends_late = true;
-        if self.processes.is_crowded(CROWD) {
-            // The other processes would take the CPU time in which the runner could clean up, and the guardian's, too.
-            self.end_late(index);
-        } else {
-            self.signal(index, Signal::TERM);
-            self.poller.after(Timer::End(index), grace);
-        }
-        Ok(())
     }
 
     fn names(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {

@@ -262,7 +262,7 @@ impl ExecutorState {
         let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters().read());
         let cause = Cause {
             ended_by: running.ended_by.take(),
-            interrupted: running.interrupted,
+            interrupted: running.interrupted || running.to_end == Some(EndedBy::Interrupt),
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
             completed_tool_calls: std::mem::take(&mut running.completed),
