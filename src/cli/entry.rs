@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use super::commands::ask::{approve, inspect as conversation, submit};
 use super::commands::cell::{once, repl, run};
+use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
@@ -65,6 +66,9 @@ commands! {
     New(new::New),
     Exec(once::Exec),
     Repl(repl::Repl),
+    Sh(command::Sh),
+    Commands(command::Commands),
+    Kill(command::Kill),
     Eval(once::Eval),
     // Boxed, because the command has many flags.
     Ask(Box<submit::Ask>),

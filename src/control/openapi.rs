@@ -13,6 +13,7 @@ use crate::protocol::api::{
 use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
+use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::event::Event;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::problem::Problem;
@@ -131,6 +132,7 @@ pub fn document() -> Value {
     machine_routes(&mut document);
     session_routes(&mut document);
     cell_routes(&mut document);
+    command_routes(&mut document);
     file_routes(&mut document);
     ask_routes(&mut document);
     job_routes(&mut document);
@@ -296,6 +298,27 @@ fn cell_routes(document: &mut Document) {
     let either = json!({"anyOf": [result, computed]});
     let summary = "One expression, without changing anything";
     document.add("post", "/v1/sessions/{session}/eval", summary, either).request = Some((JSON, request));
+}
+
+fn command_routes(document: &mut Document) {
+    const COMMANDS: &str = "/v1/sessions/{session}/commands";
+    let (result, view) = (document.schema::<ExecutionResult>(), document.schema::<CellView>());
+    let request = document.schema::<NewCommand>();
+    let summary = "Run a program beside the cells; it has a number among them";
+    let route = document.add("post", COMMANDS, summary, json!({"anyOf": [view, result]}));
+    route.request = Some((JSON, request));
+    route
+        .flag("wait", "Answer with the ExecutionResult (200) instead of a CellView (202)")
+        .flag("stream", "Answer with the command's events (text/event-stream)");
+    document.get::<CommandList>(COMMANDS, "Those that have not ended, and the last that have");
+    document.get::<CellView>("/v1/sessions/{session}/commands/{cell}", "One command and its result").wait();
+    let summary = "Send it SIGINT, and kill it if it does not end";
+    document.act::<Done>("/v1/sessions/{session}/commands/{cell}/interrupt", summary);
+    document.act::<Done>("/v1/sessions/{session}/commands/{cell}/kill", "End it and all that it started");
+    let summary = "Type into the terminal of a command";
+    document.post::<Typed, Done>("/v1/sessions/{session}/commands/{cell}/type", summary);
+    let summary = "Tell it the new size of its terminal";
+    document.post::<TerminalSize, Done>("/v1/sessions/{session}/commands/{cell}/resize", summary);
 }
 
 fn file_routes(document: &mut Document) {

@@ -4,6 +4,7 @@ mod approvals;
 mod asks;
 pub mod cells;
 mod client_tools;
+mod commands;
 mod events;
 mod files;
 mod jobs;
@@ -46,6 +47,12 @@ impl App {
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))
             .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/commands", get(commands::list).post(commands::run))
+            .route("/v1/sessions/{session}/commands/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/commands/{cell}/interrupt", post(commands::interrupt))
+            .route("/v1/sessions/{session}/commands/{cell}/kill", post(commands::kill))
+            .route("/v1/sessions/{session}/commands/{cell}/type", post(commands::type_into))
+            .route("/v1/sessions/{session}/commands/{cell}/resize", post(commands::resize))
             .route("/v1/sessions/{session}/asks", get(asks::list).post(asks::start))
             .route("/v1/sessions/{session}/asks/{ask}", get(asks::show))
             .route("/v1/sessions/{session}/asks/{ask}/cancel", post(asks::cancel))

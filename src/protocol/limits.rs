@@ -66,6 +66,17 @@ pub const ARTIFACTS: usize = 200;
 pub const ARTIFACT_SCAN_ENTRIES: usize = 20_000;
 pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
+/// Bytes of the words of a command and its environment: the host's kernel takes no word that is much longer.
+pub const COMMAND_BYTES: usize = 96 * 1024;
+/// Bytes of a command's standard input.
+pub const COMMAND_STDIN_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that are typed into the terminal of a command with one request.
+pub const TYPED_BYTES: usize = 64 * 1024;
+/// Commands of a session that run at once; more wait.
+pub const RUNNING_COMMANDS: usize = 8;
+/// Commands that have ended, as listed.
+pub const COMMANDS_LISTED: usize = 32;
+
 /// Bytes of a job's input; further below, files and bytes that are kept as a job's artifacts.
 pub const JOB_INPUT_BYTES: u64 = 256 * 1024 * 1024;
 /// Bytes of all names of files and folders in a job's input: names of files are kept in memory, and each part of a

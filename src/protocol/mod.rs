@@ -8,6 +8,7 @@ pub mod api;
 pub mod ask;
 pub mod chat;
 pub mod clock;
+pub mod command;
 pub mod environment;
 pub mod event;
 pub mod exit_codes;

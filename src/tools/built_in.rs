@@ -7,6 +7,7 @@ mod file_reader;
 mod list_variables;
 mod plan_todo;
 mod read_variable;
+mod run_command;
 mod session_info;
 
 use schemars::JsonSchema;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Arc<dyn Tool>> {
         Arc::new(list_variables::ListVariables),
         Arc::new(ask::Ask),
         Arc::new(session_info::SessionInfo),
+        Arc::new(run_command::RunCommand),
     ]
 }
 

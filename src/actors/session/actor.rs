@@ -101,6 +101,13 @@ impl SessionActorState {
                 state.apply(Input::Interrupt);
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
+            SessionMsg::Commands { reply_to } => drop(reply_to.send(state.commands())),
+            SessionMsg::ToTerminal { cell, what, reply_to } => {
+                let _ = reply_to.send(state.pass_to_terminal(cell, what));
+            }
+            SessionMsg::EndCommand { cell, how, reply_to } => {
+                let _ = reply_to.send(state.end_command(cell, how));
+            }
             SessionMsg::Variables { which, patient, reply_to } => {
                 state.apply(Input::Variables { which, patient, reply_to });
             }

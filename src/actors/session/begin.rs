@@ -13,7 +13,7 @@ use crate::session::restore::{RecalledAsks, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{OutputCaps, Recorder, Spill};
 use ractor::ActorProcessingErr;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -90,6 +90,7 @@ impl SessionActorState {
             receipt: None,
             preloaded: None,
             tickets: HashMap::new(),
+            ended_commands: VecDeque::new(),
             holders,
             leaving: false,
             cgroup: None,

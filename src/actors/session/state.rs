@@ -13,6 +13,7 @@ use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
+use crate::protocol::command::CommandSummary;
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
 use crate::protocol::labels::Labels;
 use crate::protocol::mounts::{FolderMount, VolumeMount};
@@ -32,7 +33,7 @@ use crate::store::{EventLog, Journal, Recorder};
 use crate::tools;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -122,6 +123,8 @@ pub struct SessionActorState {
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
+    /// The last commands that have ended, oldest first.
+    pub(super) ended_commands: VecDeque<CommandSummary>,
     pub(super) holders: Holders,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,

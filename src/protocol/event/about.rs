@@ -121,6 +121,7 @@ mod tests {
             cell,
             mode: Mode::Main,
             code: String::new(),
+            command: None,
             expression: false,
             timeout_s: 30.0,
             replays: None,

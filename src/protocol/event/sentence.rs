@@ -5,7 +5,7 @@ use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
-use crate::protocol::result::{ExecutionResult, Status};
+use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::protocol::text::{brief, one_line};
 
 /// Characters of a text of a model, a tool or a person that a sentence quotes. The event holds the whole text.
@@ -67,6 +67,7 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
+            Self::CellQueued { cell, mode: Mode::Command, .. } => progress(format!("command {cell} waits")),
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
             Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
             Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
@@ -165,7 +166,8 @@ fn finished(result: &ExecutionResult) -> String {
         Status::Interrupted => "was interrupted",
     };
     let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
-    format!("cell {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
+    let what = if result.mode == Mode::Command { "command" } else { "cell" };
+    format!("{what} {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
 }
 
 fn replied(reply: &ChatReply) -> String {

@@ -77,6 +77,15 @@ both! {
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so,
         a_session_that_is_saved_at_rest_is_as_its_result_says;
+    commands: a_command_ends_with_the_code_or_the_signal_of_its_process,
+        a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
+        a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,
+        a_command_that_is_killed_takes_along_what_it_started,
+        the_death_of_a_cell_and_an_undo_spare_commands_and_a_reset_ends_them,
+        a_fork_bomb_of_a_command_costs_no_variables, a_command_outlives_the_daemon_and_nothing_of_it_is_lost,
+        commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,
+        the_command_line_passes_a_command_through, a_person_types_into_a_shell,
+        a_terminal_can_be_typed_into_and_resized_over_the_api;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
         bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,
