@@ -54,7 +54,7 @@ enum State {
 }
 
 /// The state of the scan at some point of the text.
-#[allow(clippy::struct_excessive_bools)] // they are facts that do not exclude each other
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct Scan {
     /// Number of open brackets.
     depth: usize,
