@@ -103,9 +103,10 @@ fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Resul
     app.launcher.accounts.note(principal, who.name.as_deref())
 }
 
-/// Whether the user has open sessions or kept jobs.
+/// Whether the user has open sessions, kept jobs or volumes.
 fn has_something(app: &App, principal: Principal) -> Result<bool, Problem> {
     let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
     let jobs = app.journal.jobs(Some(principal), 1).map_err(|_| unknown())?;
-    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty())
+    let volumes = app.launcher.volumes.list(principal);
+    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty() || !volumes.is_empty())
 }

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::protocol::api::VolumeView;
 use crate::protocol::ids::{SessionId, SessionName, VolumeName};
@@ -15,11 +16,14 @@ use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit, Refusal};
 use crate::sandbox::workspace::own_user::{make_volume, volume_bytes};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::sandbox::workspace::usage::pause_after;
 use crate::sandbox::workspace::{Service, remove_tree};
 use crate::security_controls;
 
 /// The beginning of the names of folders that are being removed. No volume has such a name.
 const REMOVED: &str = ".removed-";
+/// How often all volumes are measured; less often where that takes long.
+const LOOK: Duration = Duration::from_secs(10);
 
 type Key = (Principal, VolumeName);
 
@@ -58,9 +62,10 @@ impl Volumes {
         self.folder.join(owner.uid().to_string()).join(name.as_str())
     }
 
-    /// Finds the volumes that earlier daemons made. Their sizes are measured, and what was being removed is removed, in
-    /// the background.
-    pub fn load(&self, ledger: &Ledger) {
+    /// Finds the volumes that earlier daemons made. In the background, what was being removed is removed, and all volumes
+    /// are measured again and again, whether a session has them or not: what a session wrote last is seen then, and what
+    /// its user, who is the guest, writes from outside. A volume may hold `most` bytes.
+    pub fn load(&self, ledger: &Ledger, most: u64) {
         let mut removed = Vec::new();
         for of_user in names_in(&self.folder) {
             let Ok(uid) = of_user.parse() else { continue };
@@ -75,21 +80,27 @@ impl Volumes {
                 }
             }
         }
-        let volumes = self.clone();
-        let keys: Vec<Key> = self.known.lock().keys().cloned().collect();
+        let (known, folder, service) = (Arc::downgrade(&self.known), self.folder.clone(), self.service);
         tokio::spawn(async move {
             for (owner, path) in removed {
                 remove(owner, path).await;
             }
-            for (owner, name) in keys {
-                volumes.measure(owner, &name).await;
+            while let Some(known) = known.upgrade() {
+                let begun = Instant::now();
+                let volumes = Self { known, folder: folder.clone(), service };
+                let keys: Vec<Key> = volumes.known.lock().keys().cloned().collect();
+                for (owner, name) in keys {
+                    volumes.measure(owner, &name, most).await;
+                }
+                drop(volumes);
+                tokio::time::sleep(LOOK.max(pause_after(begun.elapsed()))).await;
             }
         });
     }
 
     /// Measures a volume and records its size.
-    async fn measure(&self, owner: Principal, name: &VolumeName) {
-        let bytes = volume_bytes(self.path(owner, name), self.service, owner).await;
+    async fn measure(&self, owner: Principal, name: &VolumeName, most: u64) {
+        let bytes = volume_bytes(self.path(owner, name), self.service, owner, most).await;
         if let Some(bytes) = bytes {
             let _ = self.measured(owner, name, bytes);
         }
@@ -293,7 +304,7 @@ mod tests {
         assert_eq!(ledger.used(owner, Kind::Workspace), 4096);
         // The next daemon finds it.
         let volumes = Volumes::new(home.path().join("v"), service);
-        volumes.load(&Ledger::new(&settings.quota));
+        volumes.load(&Ledger::new(&settings.quota), 1 << 20);
         assert_eq!((volumes.list(owner).len(), volumes.list(other).len()), (1, 0));
         let used = volumes.use_by(owner, SessionId::fresh(), &session, vec![name.clone()]).unwrap();
         assert_eq!(volumes.list(owner)[0].sessions, std::slice::from_ref(&session));

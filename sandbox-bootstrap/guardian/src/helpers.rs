@@ -11,11 +11,12 @@
 //! would cost a checkpoint, and the end of the last checkpoint would cost the session its variables. Therefore a process
 //! that does nothing else holds some pages, and in the killer's order it comes between the worker and the checkpoints.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -39,6 +40,8 @@ pub const COMMAND: &str = "--command";
 const TERMINAL: &str = "terminal";
 /// The lowest priority there is.
 const LAST_IN_LINE: i32 = 19;
+/// What the daemon puts before the names of a session's variables where programs with more rights run first.
+const HELD_BACK: &[u8] = b"BELLJAR_SET_";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// What a process ends with if its program is not there, and if it cannot be run, as shells do.
@@ -63,7 +66,18 @@ pub fn command(tag: Option<u64>, terminal: bool, folder: &str, program: &[String
     let mut command = Command::new(OWN_PROGRAM);
     let (tag, terminal) = (tag.unwrap_or(0).to_string(), if terminal { TERMINAL } else { "" });
     command.arg0("belljar-command").args([COMMAND, &tag, terminal, folder]).args(program);
+    give_variables(&mut command);
     command
+}
+
+/// Gives a program the variables of the session under their own names, by which nothing that ran before the guardian, with
+/// more rights than a guest has, could be steered.
+pub fn give_variables(command: &mut Command) {
+    for (held_back, value) in std::env::vars_os() {
+        if let Some(name) = held_back.as_bytes().strip_prefix(HELD_BACK) {
+            command.env(OsStr::from_bytes(name), value).env_remove(&held_back);
+        }
+    }
 }
 
 /// Starts a program. Where it cannot be run, the process ends at once.

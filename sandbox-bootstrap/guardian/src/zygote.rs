@@ -108,6 +108,7 @@ impl Zygote {
         io::ioctl_fionbio(&answers, true)?;
         let mut command = Command::new(&self.python);
         command.args(["-I", "-X", "utf8", "-B", &self.kernel, "--zygote", &self.workspace]);
+        helpers::give_variables(&mut command);
         let pid = helpers::start(command.stdin(its).stdout(speaks).stderr(Stdio::inherit()))?;
         Ok(Running { pid, socket, answers, reader: MessageReader::default() })
     }

@@ -11,6 +11,7 @@ use crate::control::caller::Caller;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, NewVolume, VolumeList, VolumeView};
 use crate::protocol::ids::VolumeName;
+use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::disk;
 
 #[derive(Deserialize)]
@@ -25,8 +26,9 @@ pub async fn create(
 ) -> ApiResult<(StatusCode, Json<VolumeView>)> {
     let settings = &app.settings.sandbox;
     disk::check_at(&app.launcher.paths.volumes_dir(), settings.disk_reserve_bytes)?;
-    let volumes = &app.launcher.volumes;
-    let made = volumes.create(&app.ledger, principal, &name, settings.workspace_bytes).await?;
+    let (volumes, ledger) = (app.launcher.volumes.clone(), app.ledger.clone());
+    let most = settings.workspace_bytes;
+    let made = whole(async move { volumes.create(&ledger, principal, &name, most).await }).await?;
     Ok((StatusCode::CREATED, Json(made)))
 }
 
@@ -40,6 +42,15 @@ pub async fn remove(
     caller: Caller,
     Path(VolumeParameter { volume }): Path<VolumeParameter>,
 ) -> ApiResult<Json<Done>> {
-    app.launcher.volumes.remove(caller.principal, &volume).await?;
+    let volumes = app.launcher.volumes.clone();
+    whole(async move { volumes.remove(caller.principal, &volume).await }).await?;
     Ok(Json(Done {}))
+}
+
+/// Does the work to its end, also if the client does not wait for it.
+async fn whole<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|_| Err(Problem::new(Code::Internal, "an internal error ended the work")))
 }

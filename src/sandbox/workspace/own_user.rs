@@ -139,13 +139,13 @@ impl Workspace {
     }
 }
 
-/// The size of a volume that no session measures now; none if it cannot be looked at.
-pub async fn volume_bytes(path: PathBuf, service: Service, user: Principal) -> Option<u64> {
+/// The size of a volume, of which `most` bytes are allowed; none if it cannot be looked at.
+pub async fn volume_bytes(path: PathBuf, service: Service, user: Principal, most: u64) -> Option<u64> {
     let open = move || open_folder_of_ours(&path);
     let folder = owner::run(user, WorkKind::Look, None, open).await.ok()?.ok()?;
     let ids = service.system.then(|| Arc::new(account_of(user)));
     let look = move || usage::measure(&Root { folder: folder.as_fd(), managed: true, uid: user.uid() });
-    owner::run(user, WorkKind::Look, ids, look).await.ok()?.ok().map(|usage| usage.bytes)
+    owner::run(user, WorkKind::Look, ids, look).await.ok()?.ok().map(|usage| usage.counted(most))
 }
 
 /// The ids with which the daemon works in the volumes of a user.

@@ -61,6 +61,9 @@ impl Line {
     }
 }
 
+/// Begins the names of a session's variables until the guardian gives them to what it starts (its `helpers.rs`).
+const HELD_BACK: &str = "BELLJAR_SET_";
+
 /// The jail that serves one session.
 pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     let mut line = walls(spec, host);
@@ -88,9 +91,15 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
 }
 
 /// The options for the variables of the session, as bubblewrap reads them from a descriptor.
+///
+/// Until the guardian gives them to Python, they have names that steer no program: `setpriv` runs with capabilities, and
+/// the C library would load code from where `GCONV_PATH` and others like it say.
 pub fn of_session_variables(spec: &SandboxSpec) -> Vec<u8> {
-    let words = spec.env.iter().flat_map(|(name, value)| ["--setenv", name, value]);
-    words.flat_map(|word| word.bytes().chain([0])).collect()
+    let prefix = if security_controls::holds("jail_variables_are_held_back") { HELD_BACK } else { "" };
+    let words = spec.env.iter().flat_map(|(name, value)| {
+        ["--setenv".to_owned(), format!("{prefix}{name}"), value.clone()].map(String::into_bytes)
+    });
+    words.flat_map(|word| word.into_iter().chain([0])).collect()
 }
 
 /// A short-lived jail that compiles the kernel's bytecode; only its output folder is writable.
@@ -246,6 +255,15 @@ mod tests {
         let words = session(&spec(), &host);
         // The snapshot has one option per line.
         words.join(" ").replace(" --", "\n--")
+    }
+
+    #[test]
+    fn no_variable_of_a_session_has_its_name_where_programs_have_capabilities() {
+        let env = [("GCONV_PATH", "/data"), ("LANGUAGE", "../x")];
+        let spec = SandboxSpec { env: env.map(|(name, value)| (name.into(), value.into())).into(), ..spec() };
+        let words = String::from_utf8(of_session_variables(&spec)).unwrap();
+        let expected = "--setenv\0BELLJAR_SET_GCONV_PATH\0/data\0--setenv\0BELLJAR_SET_LANGUAGE\0../x\0";
+        assert_eq!(words, expected);
     }
 
     #[test]
