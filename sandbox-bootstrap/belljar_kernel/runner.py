@@ -19,6 +19,7 @@ from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
+from .preload import PACKAGES, THIRD_PARTY_FOLDERS
 from .rich import Displays
 from .streams import Streams
 from .tools import ToolBox, ToolError
@@ -390,7 +391,10 @@ class Runner:
     def _enter_workspace(self, workspace):
         # Modules of the workspace can be imported by cells; those of the kernel need no path.
         kernel_directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        sys.path[:] = ["", *(entry for entry in sys.path if entry != kernel_directory)]
+        entries = [entry for entry in sys.path if entry != kernel_directory]
+        # Installed packages come after the standard library, and before what the image has of the same name.
+        place = next((at for at, entry in enumerate(entries) if entry.endswith(THIRD_PARTY_FOLDERS)), len(entries))
+        sys.path[:] = ["", *entries[:place], PACKAGES, *entries[place:]]
         sys.argv = [""]
         try:
             posix.chdir(workspace)

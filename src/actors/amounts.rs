@@ -28,6 +28,20 @@ pub fn of_sandbox(wanted: &SandboxRequest, settings: &config::Sandbox) -> Amount
     ])
 }
 
+/// The sandbox of an installer.
+pub fn of_installer(settings: &config::Sandbox) -> Amounts {
+    let wanted = SandboxRequest {
+        image: None,
+        first_image: None,
+        memory_bytes: settings.memory_bytes,
+        cpus: settings.cpus,
+        pids: settings.pids,
+        checkpoints: 0,
+        checkpoints_at_rest: false,
+    };
+    of_sandbox(&wanted, settings)
+}
+
 /// A cell that runs.
 pub fn of_cell() -> Amounts {
     Amounts::of([(Kind::Cells, u64::from(security_controls::holds("cell_quota")))])

@@ -93,6 +93,9 @@ pub(in crate::cli) struct SandboxArgs {
     /// one a line; can be repeated.
     #[arg(long, value_name = "IMPORT", value_parser = preload)]
     pub preload: Vec<Entries>,
+    /// Install a package first, as in 'polars' or 'numpy<3'; can be repeated.
+    #[arg(long, value_name = "PACKAGE")]
+    pub with: Vec<String>,
 }
 
 /// The entries that one `--preload` stands for.
@@ -116,9 +119,14 @@ impl SandboxArgs {
     }
 
     pub fn is_given(&self) -> bool {
-        let Self { backend, image, memory, cpus, checkpointing, workspace, preload } = self;
+        let Self { backend, image, memory, cpus, checkpointing, workspace, preload, with } = self;
         let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
-        backend.is_some() || image.is_some() || limited || workspace.is_some() || !preload.is_empty()
+        backend.is_some()
+            || image.is_some()
+            || limited
+            || workspace.is_some()
+            || !preload.is_empty()
+            || !with.is_empty()
     }
 
     /// Resolves links and relative parts here, where the caller's own permissions apply.

@@ -60,6 +60,7 @@ pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
         paths.sandboxes_dir(),
         paths.workspaces_dir(),
         paths.kernel_dir(),
+        paths.packages_dir(),
         paths.spill_dir(),
         paths.jobs_dir(),
         paths.logs_dir(),

@@ -15,6 +15,7 @@ pub mod glob;
 pub mod ids;
 pub mod job;
 pub mod limits;
+pub mod packages;
 pub mod periods;
 pub mod preload;
 pub mod principal;

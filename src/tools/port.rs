@@ -10,6 +10,7 @@ use super::plan::PlanTree;
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
@@ -26,6 +27,9 @@ pub trait SessionPort: Send + Sync {
     ) -> PortFuture<Computed>;
 
     fn variables(&self) -> PortFuture<VariableList>;
+
+    /// Installs packages into the session.
+    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages>;
 
     /// Evaluates an expression in a copy of the session; its changes are discarded.
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult>;

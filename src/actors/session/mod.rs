@@ -21,6 +21,7 @@ mod journal_appends;
 pub(in crate::actors) mod journal_waits;
 pub mod keyed_request;
 pub mod messages;
+pub mod packages;
 pub mod removers;
 pub(in crate::actors) mod restore;
 mod sandbox;

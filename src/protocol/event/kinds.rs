@@ -9,6 +9,7 @@ use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanV
 use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -52,6 +53,20 @@ pub enum EventBody {
     SandboxAttached,
     /// The sandbox is gone and the variables with it.
     SandboxGone {
+        reason: String,
+    },
+    /// Packages are being installed: which, then how far it is, or why it failed.
+    PackagesInstalling {
+        status: String,
+    },
+    /// Packages are installed; the set is all that the session has beside its image.
+    PackagesInstalled {
+        set: Box<PackageSet>,
+        /// Whether nothing had to be downloaded.
+        cached: bool,
+    },
+    /// The packages of the session could not be put into a new sandbox.
+    PackagesMissing {
         reason: String,
     },
     CellQueued {
@@ -315,6 +330,9 @@ impl EventBody {
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxAttached => "sandbox_attached",
             Self::SandboxGone { .. } => "sandbox_gone",
+            Self::PackagesInstalling { .. } => "packages_installing",
+            Self::PackagesInstalled { .. } => "packages_installed",
+            Self::PackagesMissing { .. } => "packages_missing",
             Self::CellQueued { .. } => "cell_queued",
             Self::CellStarted { .. } => "cell_started",
             Self::Output { .. } => "output",

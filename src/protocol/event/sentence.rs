@@ -5,6 +5,7 @@ use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
+use crate::protocol::packages::PackageSet;
 use crate::protocol::result::{ExecutionResult, Status};
 use crate::protocol::text::{brief, one_line};
 
@@ -67,6 +68,13 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
+            Self::PackagesInstalling { status } => {
+                progress(format!("installing packages: {}", one_line(status)))
+            }
+            Self::PackagesInstalled { set, .. } => progress(installed(set)),
+            Self::PackagesMissing { reason } => {
+                warning(format!("the packages of the session are missing: {}", one_line(reason)))
+            }
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
             Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
             Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
@@ -154,6 +162,11 @@ impl EventBody {
 
 fn quote(text: &str) -> String {
     brief(text, QUOTE_CHARS)
+}
+
+fn installed(set: &PackageSet) -> String {
+    let names = set.packages.iter().map(|package| format!("{} {}", package.name, package.version));
+    format!("installed: {}", quote(&names.collect::<Vec<_>>().join(", ")))
 }
 
 fn finished(result: &ExecutionResult) -> String {

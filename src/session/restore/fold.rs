@@ -189,6 +189,7 @@ impl Fold {
                 restored.preloaded.clone_from(preloaded);
                 self.sandbox_ready(receipt);
             }
+            EventBody::PackagesInstalled { set, .. } => restored.packages = Some((**set).clone()),
             // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
@@ -232,6 +233,8 @@ impl Fold {
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
+            | EventBody::PackagesInstalling { .. }
+            | EventBody::PackagesMissing { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }

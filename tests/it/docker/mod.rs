@@ -30,6 +30,7 @@ mod neighbours;
 mod nested_asks;
 pub mod one_daemon;
 pub mod output;
+pub mod packages;
 pub mod pool;
 pub mod preload;
 mod pull;

@@ -77,6 +77,12 @@ both! {
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so,
         a_session_that_is_saved_at_rest_is_as_its_result_says;
+    packages: installed_packages_are_there_at_once_and_stay,
+        only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
+        an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
+        an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
+        installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
+        a_session_begins_with_packages;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
         bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,

@@ -7,12 +7,14 @@ pub mod invariants;
 pub mod jails;
 mod journal;
 mod leftovers;
+mod package_index;
 mod pulse;
 mod users;
 
 pub use disk::SmallDisk;
 pub use http::Response;
 pub use journal::Journal;
+pub use package_index::PackageIndex;
 pub use leftovers::{assert_nothing_left, beside};
 pub use pulse::Pulse;
 pub use users::{connect_as, copy_lists, docker_group, flood_as, http_as};

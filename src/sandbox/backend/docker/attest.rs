@@ -13,7 +13,8 @@ use crate::sandbox::attest::facts::{self, Ceilings};
 use crate::sandbox::attest::{fingerprint, same_folder};
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE,
+    BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, PACKAGES_DIR, READONLY_PATHS, SandboxSpec,
+    WORKSPACE,
 };
 use crate::sandbox::workspace::groups;
 
@@ -121,7 +122,8 @@ pub fn differences(
     check(is_confined(inspected, &evidence.process), APPARMOR);
     check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
-    let expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)];
+    let expected_mounts =
+        [(BRIDGE_DIR, false), (KERNEL_DIR, false), (PACKAGES_DIR, false), (WORKSPACE, true)];
     let mut mounts: Vec<(String, bool)> = bind_mounts(inspected).map(|m| (m.target, m.writable)).collect();
     mounts.sort();
     check(

@@ -17,7 +17,7 @@ use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
-use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
+use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
 
 pub struct Jails {
@@ -98,6 +98,7 @@ impl Jails {
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
             kernel_dir: folder.path.clone(),
+            packages_dir: PathBuf::new(),
             hidden: hardware::hidden(),
         };
         start::try_out(tools, &spec, &folder.path).await
@@ -184,13 +185,13 @@ impl SandboxBackend for Jails {
         std::future::ready(Ok(views.collect())).boxed()
     }
 
-    fn compile_kernel<'a>(
+    fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
         folder: &'a Path,
-        output: &'a Path,
+        errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::compile(self.tools().await?, spec, folder, output).await }.boxed()
+        async move { start::run(self.tools().await?, spec, folder, errand).await }.boxed()
     }
 
     fn start<'a>(

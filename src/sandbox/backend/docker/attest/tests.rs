@@ -58,7 +58,12 @@ fn well() -> Inspection {
             labels: asked.labels,
             ..ContainerConfig::default()
         }),
-        mounts: Some(vec![mount(WORKSPACE, true), mount(BRIDGE_DIR, false), mount(KERNEL_DIR, false)]),
+        mounts: Some(vec![
+            mount(WORKSPACE, true),
+            mount(PACKAGES_DIR, false),
+            mount(BRIDGE_DIR, false),
+            mount(KERNEL_DIR, false),
+        ]),
         ..ContainerInspectResponse::default()
     };
     let evidence = Evidence {
@@ -228,6 +233,7 @@ fn mounts_are_compared() {
         ("the mounts", |seen| seen.mount(BRIDGE_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = None),
+        ("the mounts", |seen| seen.mount(PACKAGES_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(WORKSPACE).rw = Some(false)),
         ("the mounts", |seen| seen.mount(WORKSPACE).destination = Some("/etc".into())),
         ("the mounts", |seen| drop(seen.inspected.mounts.as_mut().unwrap().pop())),
