@@ -7,13 +7,11 @@ to no others. Only wheels are installed, so no code of a package runs here. The 
 names and files with its own bounds and copies them.
 """
 
-import compileall
 import hashlib
 import html.parser
 import json
 import os
 import platform
-import py_compile
 import re
 import socket
 import ssl
@@ -32,7 +30,11 @@ INDEX_PAGE_BYTES = 32 * 1024 * 1024
 UV_BYTES = 256 * 1024 * 1024
 INSTALLED_AS = "/belljar/packages/site"
 PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
-WORKERS = 2
+# A version as indexes write it; distributions have others, too, which no requirement can name.
+VERSION = re.compile(
+    r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
+)
+WORKERS = "2"
 
 
 class Failure(Exception):
@@ -81,14 +83,7 @@ class Installation:
         missing = {name: found for name, found in wanted.items() if image.get(name) != found[0]}
         if missing:
             self._install(uv, missing)
-            compileall.compile_dir(
-                self._site,
-                quiet=2,
-                workers=WORKERS,
-                stripdir=self._site,
-                prependdir=INSTALLED_AS,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
+            self._compile_bytecode()
         named = [{"name": name, "version": version} for name, (version, _) in sorted(missing.items())]
         present = [{"name": name, "version": found[0]} for name, found in sorted(wanted.items()) if name not in missing]
         return {"packages": named, "present": present, "replaced": replaced}
@@ -139,6 +134,15 @@ class Installation:
         pinned = self._write("pinned.txt", lines)
         options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--target", self._site]
         self._uv(uv, ["pip", "install", *options, "--requirement", pinned])
+
+    def _compile_bytecode(self):
+        """Compile what can be compiled; tracebacks show the path under which a session has it.
+
+        In a process of its own, which has no threads when it starts others.
+        """
+        options = ["-q", "-j", WORKERS, "--invalidation-mode", "unchecked-hash"]
+        words = [sys.executable, "-I", "-m", "compileall", *options, "-s", self._site, "-p", INSTALLED_AS, self._site]
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
     def _uv(self, uv, arguments):
         environment = {
@@ -253,7 +257,7 @@ def image_packages():
     found = {}
     for distribution in metadata.distributions():
         name, version = distribution.metadata["Name"], distribution.version
-        if name and version and re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*", version):
+        if name and version and VERSION.fullmatch(version):
             found.setdefault(normal(name), version)
     return found
 
