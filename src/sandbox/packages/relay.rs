@@ -214,8 +214,10 @@ mod tests {
     #[tokio::test]
     async fn only_hosts_of_the_index_are_reached_and_bytes_are_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let (index, other) =
-            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (index, other) = (
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        );
         let (port, closed) = (index.local_addr().unwrap().port(), other.local_addr().unwrap().port());
         let stop = CancellationToken::new();
         let allowed = Index::of_hosts(&[("localhost", port)]);

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use super::asking::{
-    answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told, wait_for_state,
-    write_script,
+    answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
+    wait_for_state, write_script,
 };
 use super::helpers::{S, end, list, post, raised, restart_by, text, value};
 use crate::support::{Daemon, PackageIndex, engine, eventually};
@@ -52,17 +52,30 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     assert_eq!(told.stdout, "bell-dep 1.0\nbell-hello 2.0\n");
     assert_eq!(value(&daemon, &format!("{HELLO} + str(x + 1)")), "'2.042'");
     // Programs that code starts have them, too, and their scripts are on the path.
-    let program = "import subprocess, sys; run = lambda *words: subprocess.run(words, capture_output=True, text=True)";
+    let program =
+        "import subprocess, sys; run = lambda *words: subprocess.run(words, capture_output=True, text=True)";
     daemon.run(S, program);
     assert_eq!(value(&daemon, "run('bell-hello').stdout"), "'hello 2.0\\n'");
-    assert_eq!(value(&daemon, "run(sys.executable, '-c', 'import bell_dep.inner as i; print(i.DEEP)').stdout"), "'7\\n'");
+    assert_eq!(
+        value(&daemon, "run(sys.executable, '-c', 'import bell_dep.inner as i; print(i.DEEP)').stdout"),
+        "'7\\n'"
+    );
     // Nobody in the sandbox can change them, and bytecode is there.
     let write = "try:\n    open(bell_hello.__file__, 'a')\nexcept OSError as error:\n    print('refused')";
     assert_eq!(text(&daemon.run(S, write), "stdout"), "refused\n");
     let flags = "import os; bool(os.statvfs('/belljar/packages').f_flag & os.ST_RDONLY)";
     assert_eq!(value(&daemon, flags), "True");
-    assert_eq!(value(&daemon, "import bell_dep.inner as i; i.__cached__ is not None and __import__('os').path.exists(i.__cached__)"), "True");
-    assert!(value(&daemon, "i.f.__code__.co_filename if hasattr(i, 'f') else i.__file__").contains("/belljar/packages/site/"));
+    assert_eq!(
+        value(
+            &daemon,
+            "import bell_dep.inner as i; i.__cached__ is not None and __import__('os').path.exists(i.__cached__)"
+        ),
+        "True"
+    );
+    assert!(
+        value(&daemon, "i.f.__code__.co_filename if hasattr(i, 'f') else i.__file__")
+            .contains("/belljar/packages/site/")
+    );
     // Another session has them without the index, quickly.
     index.stop();
     daemon.session("t", json!({"image": "belljar/base", "idle_s": 1}));
@@ -143,7 +156,10 @@ pub fn a_version_that_does_not_fit_is_told_and_a_reset_replaces_it() {
     let conflict = install(&daemon, S, &["bell-old"], 409);
     assert_eq!(text(&conflict, "code"), "package_conflict");
     let message = text(&conflict, "message");
-    assert!(message.contains("2.0") && message.contains("1.0") && message.contains("bell-hello"), "{message}");
+    assert!(
+        message.contains("2.0") && message.contains("1.0") && message.contains("bell-hello"),
+        "{message}"
+    );
     assert!(text(&conflict, "hint").contains("--reset"));
     assert_eq!(value(&daemon, &format!("{HELLO} + str(x)")), "'2.01'", "nothing has changed");
     let told = daemon.cli(["install", "-s", S, "--reset", "bell-old"]).ok();
@@ -264,7 +280,11 @@ fn a_model_installs_as_the_policy_says() {
     assert_eq!(value(&daemon, "install_packages(['bell-dep'])"), "['bell-dep 1.0']");
     let number = begin_ask(&daemon, asked.clone());
     wait_for_state(&daemon, number, "waiting");
-    assert_eq!(events_of(&daemon, "packages_installed").len(), 1, "nothing is installed before a person decides");
+    assert_eq!(
+        events_of(&daemon, "packages_installed").len(),
+        1,
+        "nothing is installed before a person decides"
+    );
     decide_next(&daemon, json!({"accept": {}}));
     assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
     assert!(told(&daemon)[0].contains("bell-hello 2.0"), "{:?}", told(&daemon));

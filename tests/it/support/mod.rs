@@ -14,8 +14,8 @@ mod users;
 pub use disk::SmallDisk;
 pub use http::Response;
 pub use journal::Journal;
-pub use package_index::PackageIndex;
 pub use leftovers::{assert_nothing_left, beside};
+pub use package_index::PackageIndex;
 pub use pulse::Pulse;
 pub use users::{connect_as, copy_lists, docker_group, flood_as, http_as};
 

@@ -50,7 +50,8 @@ impl PackageIndex {
     pub fn daemon(&self, more: &str) -> Daemon {
         let authorities = self.folder.path().join("ca.pem");
         let authorities = authorities.to_str().expect("UTF-8");
-        let environment = [("SSL_CERT_FILE", authorities), ("BELLJAR_TEST_SECRET", "1"), ("NO_PROXY", "localhost")];
+        let environment =
+            [("SSL_CERT_FILE", authorities), ("BELLJAR_TEST_SECRET", "1"), ("NO_PROXY", "localhost")];
         Daemon::with_environment(&self.config(more), &environment)
     }
 
@@ -63,7 +64,11 @@ impl PackageIndex {
     /// Whether files are withheld.
     pub fn slow(&self, slow: bool) {
         let path = self.folder.path().join("slow");
-        if slow { std::fs::write(path, "").expect("a file") } else { std::fs::remove_file(path).expect("gone") }
+        if slow {
+            std::fs::write(path, "").expect("a file")
+        } else {
+            std::fs::remove_file(path).expect("gone")
+        }
     }
 
     /// Nobody reaches it any more.
