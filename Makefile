@@ -132,6 +132,10 @@ stress: build ## every class of stress-ng in one sandbox for a minute, beside a 
 test-vm: build image-base ## cgroup v2, systemd and a rootless engine, in a virtual machine (root; up to half an hour)
 	tests/vm/run.sh $(RELEASE)
 
+.PHONY: test-cpython
+test-cpython: build image-base ## CPython's own tests in sandboxes, against the same user outside: a table (root, a mirror of Debian; ARGS='--only jail test_os')
+	tests/cpython/run.py $(ARGS)
+
 .PHONY: lint
 lint: ## check format and lints
 	$(call heading,lint)

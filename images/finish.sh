@@ -6,8 +6,9 @@ kind=$1
 
 command -v python >/dev/null || ln -s python3 /usr/bin/python
 
-# Belljar mounts the session's files and its own kernel here; a read-only root cannot make the folders later.
+# Belljar mounts the session's files and its own kernel here, and a list of hosts; a read-only root cannot make them later.
 mkdir -p /workspace /belljar
+touch /etc/hosts
 
 # pip and its bundled wheels are removed before compiling, so that no bytecode is made for them.
 rm -rf /usr/local/lib/python3.*/site-packages/pip* /usr/lib/python3*/ensurepip /usr/local/lib/python3.*/ensurepip

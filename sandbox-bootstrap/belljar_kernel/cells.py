@@ -9,12 +9,11 @@ import sys
 import time
 from collections import deque
 
-from . import harmless, names, policy, report, wire
+from . import harmless, names, notebook, policy, report, wire
 from .late_imports import from_stdlib
 from .limits import CELL_SOURCES_KEPT, NAMES_BYTES, RECURSION_LIMIT_FLOOR, cut
 
 _CO_COROUTINE = 0x80
-_AST_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _CODE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 # Names of `asyncio` that need a running loop; those in `_OWN_LOOP` need that none is running.
 _IN_LOOP = frozenset(("all_tasks", "create_task", "current_task", "ensure_future", "get_running_loop"))
@@ -351,9 +350,7 @@ def _compile(source, name, expression, restricted_namespace=None, on_parsed=None
     if expression:
         # Leading blanks are no indentation where there is only one expression.
         source = source.strip()
-        tree = compile(source, name, "eval", _AST_FLAGS, dont_inherit=True)
-    else:
-        tree = compile(source, name, "exec", _AST_FLAGS, dont_inherit=True)
+    tree = notebook.parse(source, name, "eval" if expression else "exec")
     if restricted_namespace is not None:
         policy.check(tree, source, name, restricted_namespace)
     if on_parsed is not None:
@@ -361,18 +358,11 @@ def _compile(source, name, expression, restricted_namespace=None, on_parsed=None
     if expression:
         return None, compile(tree, name, "eval", _CODE_FLAGS, dont_inherit=True)
     body, last = tree.body, None
-    if body and isinstance(body[-1], ast.Expr) and not _is_hushed(body[-1], source):
+    if body and isinstance(body[-1], ast.Expr) and not notebook.is_hushed(body[-1], source):
         last = compile(ast.Expression(body.pop().value), name, "eval", _CODE_FLAGS, dont_inherit=True)
     if not body:
         return None, last
     return compile(tree, name, "exec", _CODE_FLAGS, dont_inherit=True), last
-
-
-def _is_hushed(statement, source):
-    """Whether a semicolon follows the last expression, which suppresses its value, as in notebooks."""
-    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    behind = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :]
-    return behind.lstrip().startswith(b";")
 
 
 def _outcome(status, reason, exit_code=0, result=None, exception=None):

@@ -57,6 +57,18 @@ RECURSION_LIMIT_FLOOR = 1000
 # Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
 NESTED_DEPTH = 16
 NESTED_OUTPUT_CHARS = 1024 * 1024
+# Commands of a shell in a cell: how much of captured output is read at once, and how long a command that is interrupted
+# may take to end before it is killed.
+COMMAND_READ_BYTES = 64 * 1024
+COMMAND_GRACE_S = 1.0
+# How often a command that prints nothing is looked at.
+COMMAND_LOOK_MS = 50
+# `%timeit`: as many loops as take this long are one run; so many runs, none of which begins after this time.
+TIMEIT_LOOP_S = 0.2
+TIMEIT_RUNS = 7
+TIMEIT_S = 5.0
+# Chained exceptions that are looked at for a hint.
+HINT_LINKS = 100
 # Most modules that are imported for families.
 FAMILY_MODULES = 1000
 

@@ -2,6 +2,8 @@
 
 import ast
 
+from . import notebook
+
 # Nodes that open a scope of their own; only their name and the parts outside of the body count.
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -9,7 +11,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 def assigned(code, most):
     """At most `most` names, in the order in which they appear; none if the code does not parse."""
     try:
-        tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        tree = notebook.parse(code, "<cell>", "exec")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
     return assigned_in(tree, most)

@@ -7,6 +7,8 @@ The policy keeps well-meant code to calculating, and says at once what it may no
 import ast
 import types
 
+from . import notebook
+
 _MODULES = frozenset(
     "abc base64 binascii bisect calendar cmath collections copy csv dataclasses datetime decimal difflib enum "
     "fractions functools hashlib heapq itertools json math numbers operator pprint random re statistics string "
@@ -55,7 +57,9 @@ def _reasons(node, namespace):
         if identifier.startswith("__"):
             yield f"the name `{identifier}`"
     if isinstance(node, ast.Name):
-        if node.id in _NAMES or (node.id.startswith("__") and node.id != "__name__"):
+        if node.id == notebook.NAME:
+            yield "notebook commands, such as `!ls` and `%pip`"
+        elif node.id in _NAMES or (node.id.startswith("__") and node.id != "__name__"):
             yield f"the name `{node.id}`"
         elif not _is_allowed_module(namespace.get(node.id)):
             yield f"the module in `{node.id}`"

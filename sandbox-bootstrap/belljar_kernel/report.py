@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 
+from . import hints
 from .limits import cut
 
 _TracebackException = traceback.TracebackException
@@ -26,12 +27,24 @@ def describe(error, limits, cell_name, only_last=False):
         traceback_text = "".join(lines)
     except BaseException as trouble:
         traceback_text = f"{kind}: {value}\n(the traceback cannot be shown: {type(trouble).__name__}, in {cell_name})\n"
+    hint = _hint(error, limits)
     return {
         "type": cut(kind, limits.exception_chars),
         "value": value,
         "repr": safe_text(repr, error, limits.exception_chars),
-        "traceback": _cut_middle(traceback_text, limits.traceback_chars),
+        "traceback": _cut_middle(traceback_text, limits.traceback_chars - len(hint)) + hint,
     }
+
+
+def _hint(error, limits):
+    """A last paragraph that says what to do about the error; empty for most errors."""
+    try:
+        hint = hints.about(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return ""  # the error is an object of the user, which may refuse everything
+    return f"\nhint: {cut(hint, limits.exception_chars)}\n" if hint else ""
 
 
 def type_name(kind):

@@ -12,13 +12,14 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptor_io, descriptors, fonts, harmless, preload, process, variables, wire
+from . import copies, descriptor_io, descriptors, fonts, harmless, notebook, preload, process, variables, wire
 from .cells import CellRunner
 from .clones import Clones
 from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
+from .notebook_commands import NotebookCommands
 from .preload import PACKAGES, THIRD_PARTY_FOLDERS
 from .rich import Displays
 from .streams import Streams
@@ -84,6 +85,8 @@ class Runner:
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
+        commands = NotebookCommands(self.namespace, self._streams, self.interrupts, workspace)
+        setattr(sys.modules["builtins"], notebook.NAME, commands)
         self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)
         self._tools = ToolBox(self)

@@ -87,6 +87,18 @@ class Streams:
             posix.fstat(descriptor)[1:3] == posix.fstat(spare)[1:3] for descriptor, spare in self._spares.items()
         )
 
+    def is_own(self, stream):
+        """Whether what is written to this stream goes to the cell's output, and nowhere else."""
+        return stream is self._stdout
+
+    def settle(self):
+        """Wait until all output was read, so that what other processes write to the pipes next comes after it."""
+        self._settle(_now() + STREAM_SWITCH_WAIT_S)
+
+    def _settle(self, deadline):
+        for spare in self._spares.values():
+            self._wait_until_read(spare, deadline)
+
     def _text(self, descriptor):
         return io.TextIOWrapper(
             _Pipe(self, descriptor), encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
@@ -103,8 +115,7 @@ class Streams:
         yet, has to be 0 before more is printed. Both waits are bounded.
         """
         deadline = _now() + STREAM_SWITCH_WAIT_S
-        for spare in self._spares.values():
-            self._wait_until_read(spare, deadline)
+        self._settle(deadline)
         send()
         pause = STREAM_SWITCH_POLL_S
         while unread() and _now() < deadline:

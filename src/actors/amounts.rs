@@ -2,6 +2,7 @@
 
 use crate::actors::journal_charges::record_bytes;
 use crate::config;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;
 use crate::protocol::quota::Kind;
@@ -38,6 +39,7 @@ pub fn of_installer(settings: &config::Sandbox) -> Amounts {
         pids: settings.pids,
         checkpoints: 0,
         checkpoints_at_rest: false,
+        env: Environment::new(),
     };
     of_sandbox(&wanted, settings)
 }

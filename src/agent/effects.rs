@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::words::Words;
+use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{AskEnd, AskSpec, Decision, Language, Subject};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usage};
 use crate::protocol::event::ToolOutcome;
@@ -196,8 +197,8 @@ pub struct Setup {
     pub max_cell_timeout_s: f64,
     /// The path of the workspace in the sandbox.
     pub workspace: String,
-    /// The packages of the image, as `pip` names them.
-    pub dependencies: Vec<String>,
+    /// The packages of the image. The model is told the main ones.
+    pub dependencies: ImagePackages,
     /// Text that replaces the built-in system prompt; placeholders as in `prompts`.
     pub prompt: Option<String>,
 }

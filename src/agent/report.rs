@@ -146,6 +146,7 @@ fn state(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     let state = &result.state;
     match (result.mode, state.kind) {
         (Mode::Fork, StateKind::Kept | StateKind::Restored) => draft.line(words.forked()),
+        (Mode::Command, StateKind::Kept | StateKind::Restored) => draft.line(words.variables_kept()),
         (_, StateKind::Lost) => draft.line(words.lost()),
         (Mode::Main, StateKind::Restored) => draft.line(&words.restored(state.restored_to)),
         (Mode::Main, StateKind::Kept) => draft.line(match (result.status, result.reason) {

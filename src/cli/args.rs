@@ -1,5 +1,6 @@
 //! Arguments that several commands share.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
 use crate::config::{parse_duration, parse_size};
 use crate::protocol::api::{Checkpointing, NewSession};
+use crate::protocol::environment::{self, Environment};
+use crate::protocol::labels;
+use crate::protocol::mounts::{self, FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::values;
@@ -96,6 +100,19 @@ pub(in crate::cli) struct SandboxArgs {
     /// Install a package first, as in 'polars' or 'numpy<3'; can be repeated.
     #[arg(long, value_name = "PACKAGE")]
     pub with: Vec<String>,
+    /// Set a variable of the environment, `NAME=VALUE`, or `NAME` with the value that it has here; can be repeated. No
+    /// place for secrets.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// A volume of yours at a path in the sandbox; can be repeated. See `belljar volume`.
+    #[arg(long, value_name = "NAME:/PATH[:ro]", value_parser = mounts::parse_volume)]
+    pub volume: Vec<VolumeMount>,
+    /// A folder of yours that the session can read at a path in the sandbox; can be repeated.
+    #[arg(long, value_name = "DIR:/PATH:ro", value_parser = mounts::parse_folder)]
+    pub mount: Vec<FolderMount>,
+    /// A word to find the session by with `belljar ps --label`; can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    pub label: Vec<(String, String)>,
 }
 
 /// The entries that one `--preload` stands for.
@@ -107,8 +124,12 @@ impl SandboxArgs {
     pub fn session(self) -> Result<NewSession, Failure> {
         Ok(NewSession {
             workspace: self.workspace()?,
+            env: self.environment()?,
+            mounts: self.mounts()?,
             preload: (!self.preload.is_empty())
                 .then(|| self.preload.into_iter().flat_map(|entries| entries.0).collect()),
+            volumes: self.volume,
+            labels: self.label.into_iter().collect(),
             backend: self.backend,
             image: self.image,
             memory_bytes: self.memory,
@@ -119,29 +140,54 @@ impl SandboxArgs {
     }
 
     pub fn is_given(&self) -> bool {
-        let Self { backend, image, memory, cpus, checkpointing, workspace, preload, with } = self;
+        let Self {
+            backend,
+            image,
+            memory,
+            cpus,
+            checkpointing,
+            workspace,
+            preload,
+            with,
+            env,
+            label,
+            volume,
+            mount,
+        } = self;
         let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
-        backend.is_some()
-            || image.is_some()
-            || limited
-            || workspace.is_some()
-            || !preload.is_empty()
-            || !with.is_empty()
+        let begun = !preload.is_empty() || !with.is_empty() || !env.is_empty() || !label.is_empty();
+        let begun = begun || !volume.is_empty() || !mount.is_empty();
+        backend.is_some() || image.is_some() || limited || workspace.is_some() || begun
+    }
+
+    fn environment(&self) -> Result<Environment, Failure> {
+        let variables = variables(&self.env, |name| std::env::var(name).ok())?;
+        environment::check(&variables).map_err(Failure::usage)?;
+        Ok(variables)
     }
 
     /// Resolves links and relative parts here, where the caller's own permissions apply.
     fn workspace(&self) -> Result<Option<String>, Failure> {
-        let Some(folder) = &self.workspace else {
-            return Ok(None);
-        };
-        let named = |e| {
-            Failure::io(format_args!("failed to find the workspace `{}`", folder.display()), &e)
-                .hint("name a folder of yours that is there; without `--workspace` the session gets its own")
-        };
-        let folder = folder.canonicalize().map_err(named)?;
-        let text = folder.to_str().ok_or_else(|| Failure::new("the workspace's path is not UTF-8"))?;
-        Ok(Some(text.to_owned()))
+        let hint = "name a folder of yours that is there; without `--workspace` the session gets its own";
+        self.workspace.as_deref().map(|folder| resolved(folder, "workspace", hint)).transpose()
     }
+
+    fn mounts(&self) -> Result<Vec<FolderMount>, Failure> {
+        let resolve = |FolderMount { folder, target }: &FolderMount| {
+            let folder = resolved(Path::new(folder), "folder", "name a folder of yours that is there")?;
+            Ok(FolderMount { folder, target: target.clone() })
+        };
+        self.mount.iter().map(resolve).collect()
+    }
+}
+
+/// The absolute path of a folder, without links.
+fn resolved(folder: &Path, what: &str, hint: &str) -> Result<String, Failure> {
+    let not_found =
+        |e| Failure::io(format_args!("failed to find the {what} `{}`", folder.display()), &e).hint(hint);
+    let folder = folder.canonicalize().map_err(not_found)?;
+    let text = folder.to_str().ok_or_else(|| Failure::new(format!("the {what}'s path is not UTF-8")))?;
+    Ok(text.to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -192,6 +238,28 @@ fn preload(text: &str) -> Result<Entries, String> {
     Preload::parse(&entries).map(|_| Entries(entries))
 }
 
+/// `NAME=VALUE`, or `NAME` for the value that it has in the caller's environment.
+pub(in crate::cli) fn variables(
+    given: &[String],
+    own: impl Fn(&str) -> Option<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut found = BTreeMap::new();
+    for text in given {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, value.to_owned()),
+            None => (
+                text.as_str(),
+                own(text).ok_or_else(|| {
+                    Failure::usage(format!("the variable `{text}` is not set"))
+                        .hint(format!("set it, or give its value: `--env {text}=VALUE`"))
+                })?,
+            ),
+        };
+        found.insert(name.to_owned(), value);
+    }
+    Ok(found)
+}
+
 /// A text file, or stdin for `-`. `kind` says in the error what kind of file it has to be.
 pub(in crate::cli) fn read_text(path: &Path, kind: &str) -> Result<String, Failure> {
     let is_stdin = path.as_os_str() == "-";
@@ -223,6 +291,14 @@ mod tests {
         assert_eq!(named(None, Some("c".into())).unwrap().unwrap().as_str(), "c");
         assert_eq!(named(None, Some("../c".into())).unwrap_err().exit, 64);
         assert_eq!(named(None, None).unwrap(), None);
+    }
+
+    #[test]
+    fn variables_are_given_or_passed_on() {
+        let own = |name: &str| (name == "HERE").then(|| "1".to_owned());
+        let found = variables(&["A=b=c".into(), "HERE".into()], own).unwrap();
+        assert_eq!((found["A"].as_str(), found["HERE"].as_str()), ("b=c", "1"));
+        assert_eq!(variables(&["AWAY".into()], own).unwrap_err().exit, 64);
     }
 
     #[test]

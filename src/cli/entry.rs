@@ -8,10 +8,11 @@ use clap::{Parser, Subcommand};
 
 use super::commands::ask::{approve, inspect as conversation, submit};
 use super::commands::cell::{once, repl, run};
+use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
-use super::commands::session::{act, cp, inspect, install, logs, new, receipt, replay, top, wait};
+use super::commands::session::{act, cp, inspect, install, logs, new, receipt, replay, top, volume, wait};
 use super::context::Context;
 use super::failure::Failure;
 use super::render::screen::{Color, Screen};
@@ -65,6 +66,9 @@ commands! {
     New(new::New),
     Exec(once::Exec),
     Repl(repl::Repl),
+    Sh(command::Sh),
+    Commands(command::Commands),
+    Kill(command::Kill),
     Eval(once::Eval),
     // Boxed, because the command has many flags.
     Ask(Box<submit::Ask>),
@@ -91,6 +95,7 @@ commands! {
     Wait(wait::Wait),
     Rm(act::Rm),
     Job(job::Job),
+    Volume(volume::Volume),
     Image(image::Image),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),

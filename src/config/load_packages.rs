@@ -6,11 +6,10 @@ use crate::packages::requirement::NameRules;
 
 impl Reader<'_> {
     pub(super) fn packages(&mut self) -> Option<Packages> {
-        let names = self.package_names();
         let packages = read_all!(Packages {
             index: Some(self.optional("packages.index")),
             hosts: self.required("packages.hosts"),
-            names: names,
+            names: self.package_names(),
             by_models: self.required("packages.by_models"),
             shared: self.required("packages.shared"),
             download_bytes: self.positive_bytes("packages.download"),

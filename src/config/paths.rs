@@ -165,6 +165,11 @@ impl Paths {
         self.home.join("w")
     }
 
+    /// One folder per user, with one folder per volume.
+    pub fn volumes_dir(&self) -> PathBuf {
+        self.home.join("v")
+    }
+
     /// Root file systems for jails, one folder each.
     pub fn roots_dir(&self) -> PathBuf {
         self.home.join("rootfs")

@@ -53,7 +53,17 @@ fn looks_or_stops(method: &Method, route: &str) -> bool {
         (&Method::GET, _) => true,
         (&Method::DELETE, Some(below)) => below.is_empty(),
         (&Method::POST, Some(below)) => {
-            matches!(below, "/interrupt" | "/reset" | "/undo" | "/freeze" | "/thaw" | "/asks/{ask}/cancel")
+            matches!(
+                below,
+                "/interrupt"
+                    | "/reset"
+                    | "/undo"
+                    | "/freeze"
+                    | "/thaw"
+                    | "/asks/{ask}/cancel"
+                    | "/commands/{cell}/interrupt"
+                    | "/commands/{cell}/kill"
+            )
         }
         _ => false,
     }
@@ -95,7 +105,10 @@ mod tests {
             assert!(below(Method::POST, stops), "{stops}");
         }
         assert!(below(Method::GET, "/events") && below(Method::DELETE, ""));
-        for runs in ["/cells", "/eval", "/asks", "/replay", "/tools", "/tool-calls/{call}", ""] {
+        assert!(
+            below(Method::POST, "/commands/{cell}/interrupt") && below(Method::POST, "/commands/{cell}/kill")
+        );
+        for runs in ["/cells", "/commands", "/eval", "/asks", "/replay", "/tools", "/tool-calls/{call}", ""] {
             assert!(!below(Method::POST, runs), "{runs}");
         }
         for method in [Method::PUT, Method::DELETE] {

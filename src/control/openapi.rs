@@ -6,13 +6,14 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::protocol::api::{
-    CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, PullImage,
-    QuotaView, ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone, VariableList,
-    Version,
+    CellView, Computed, Done, Eval, FolderView, Health, ImageList, Interrupted, NewSession, NewVolume,
+    PullImage, QuotaView, ReplayReport, RunCell, SessionList, SessionView, Shutdown, Undo, Undone,
+    VariableList, Version, VolumeList, VolumeView,
 };
 use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
+use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::event::Event;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::packages::{InstalledPackages, NewPackages};
@@ -132,6 +133,7 @@ pub fn document() -> Value {
     machine_routes(&mut document);
     session_routes(&mut document);
     cell_routes(&mut document);
+    command_routes(&mut document);
     file_routes(&mut document);
     ask_routes(&mut document);
     job_routes(&mut document);
@@ -232,6 +234,10 @@ fn machine_routes(document: &mut Document) {
     document.get::<Version>("/v1/version", "Versions and places");
     document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
     document.post::<Shutdown, Done>("/v1/shutdown", "Stop the daemon");
+    document.get::<VolumeList>("/v1/volumes", "The caller's volumes");
+    document.post::<NewVolume, VolumeView>("/v1/volumes", "Make a folder that outlives sessions").status =
+        "201";
+    document.delete::<Done>("/v1/volumes/{volume}", "Remove a volume that no session uses");
     document.get::<ImageList>("/v1/images", "Allowed images");
     let request = document.schema::<PullImage>();
     let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
@@ -247,7 +253,11 @@ fn session_routes(document: &mut Document) {
     let summary = "Make a session; answered when its sandbox is ready";
     document.post::<NewSession, SessionView>("/v1/sessions", summary).status = "201";
     let summary = "The caller's sessions; for administrators all of them";
-    document.get::<SessionList>("/v1/sessions", summary).of_all();
+    document.get::<SessionList>("/v1/sessions", summary).of_all().query(
+        "label",
+        json!({"type": "array", "items": {"type": "string"}}),
+        "Only those with this label, `KEY=VALUE`; of several all",
+    );
     let summary = "One session, by name or id; somebody else's, for administrators, by id or as `NAME@USER`";
     document.get::<SessionView>(SESSION, summary);
     document.delete::<Done>(SESSION, "Remove a session, its sandbox and its managed workspace").flag(
@@ -292,6 +302,27 @@ fn cell_routes(document: &mut Document) {
     let either = json!({"anyOf": [result, computed]});
     let summary = "One expression, without changing anything";
     document.add("post", "/v1/sessions/{session}/eval", summary, either).request = Some((JSON, request));
+}
+
+fn command_routes(document: &mut Document) {
+    const COMMANDS: &str = "/v1/sessions/{session}/commands";
+    let (result, view) = (document.schema::<ExecutionResult>(), document.schema::<CellView>());
+    let request = document.schema::<NewCommand>();
+    let summary = "Run a program beside the cells; it has a number among them";
+    let route = document.add("post", COMMANDS, summary, json!({"anyOf": [view, result]}));
+    route.request = Some((JSON, request));
+    route
+        .flag("wait", "Answer with the ExecutionResult (200) instead of a CellView (202)")
+        .flag("stream", "Answer with the command's events (text/event-stream)");
+    document.get::<CommandList>(COMMANDS, "Those that have not ended, and the last that have");
+    document.get::<CellView>("/v1/sessions/{session}/commands/{cell}", "One command and its result").wait();
+    let summary = "Send it SIGINT, and kill it if it does not end";
+    document.act::<Done>("/v1/sessions/{session}/commands/{cell}/interrupt", summary);
+    document.act::<Done>("/v1/sessions/{session}/commands/{cell}/kill", "End it and all that it started");
+    let summary = "Type into the terminal of a command";
+    document.post::<Typed, Done>("/v1/sessions/{session}/commands/{cell}/type", summary);
+    let summary = "Tell it the new size of its terminal";
+    document.post::<TerminalSize, Done>("/v1/sessions/{session}/commands/{cell}/resize", summary);
 }
 
 fn file_routes(document: &mut Document) {

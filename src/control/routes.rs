@@ -4,6 +4,7 @@ mod approvals;
 mod asks;
 pub mod cells;
 mod client_tools;
+mod commands;
 mod events;
 mod files;
 mod jobs;
@@ -11,10 +12,11 @@ mod machine;
 mod packages;
 mod requests;
 pub mod sessions;
+mod volumes;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 
 use super::app::App;
 use super::problems::RefusedRequest;
@@ -40,10 +42,18 @@ impl App {
             .route("/v1/quota", get(machine::quota))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
+            .route("/v1/volumes", get(volumes::list).post(volumes::create))
+            .route("/v1/volumes/{volume}", delete(volumes::remove))
             .route(sessions::PATH, get(sessions::list).post(sessions::create))
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))
             .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/commands", get(commands::list).post(commands::run))
+            .route("/v1/sessions/{session}/commands/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/commands/{cell}/interrupt", post(commands::interrupt))
+            .route("/v1/sessions/{session}/commands/{cell}/kill", post(commands::kill))
+            .route("/v1/sessions/{session}/commands/{cell}/type", post(commands::type_into))
+            .route("/v1/sessions/{session}/commands/{cell}/resize", post(commands::resize))
             .route("/v1/sessions/{session}/asks", get(asks::list).post(asks::start))
             .route("/v1/sessions/{session}/asks/{ask}", get(asks::show))
             .route("/v1/sessions/{session}/asks/{ask}/cancel", post(asks::cancel))

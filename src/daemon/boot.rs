@@ -59,6 +59,7 @@ pub fn make_home(paths: Paths) -> Result<Paths, DaemonError> {
     let folders = [
         paths.sandboxes_dir(),
         paths.workspaces_dir(),
+        paths.volumes_dir(),
         paths.kernel_dir(),
         paths.packages_dir(),
         paths.spill_dir(),

@@ -151,6 +151,7 @@ async fn serve(
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     limit(&ledger, &users, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
+    launcher.volumes.load(&ledger);
     let pool = Pool::default();
     let args = SupervisorArgs {
         journal: journal.clone(),

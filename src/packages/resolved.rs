@@ -70,27 +70,24 @@ impl Report {
         if !is_fact(&raw.python) || !is_fact(&raw.platform) {
             return None;
         }
-        let outcome = match raw.failure {
-            Some(RawFailure { kind, text }) => Outcome::Failed {
-                kind: match kind.as_str() {
-                    "not_found" => FailureKind::NotFound,
-                    "no_installer" => FailureKind::NoInstaller,
-                    _ => FailureKind::Other,
-                },
-                words: brief(&text, WORDS_CHARS),
-            },
-            None => {
-                let is_package =
-                    |name: &str, version: &str| normalised(name).is_some() && is_version(version);
-                let sound = raw.present.iter().all(|package| is_package(&package.name, &package.version))
-                    && raw.replaced.iter().all(|replaced| {
-                        is_package(&replaced.name, &replaced.has) && is_version(&replaced.wants)
-                    });
-                if !sound || raw.present.len() > PACKAGES || raw.replaced.len() > PACKAGES {
-                    return None;
-                }
-                Outcome::Installed { in_image: raw.present, replaced: raw.replaced }
+        let outcome = if let Some(RawFailure { kind, text }) = raw.failure {
+            let kind = match kind.as_str() {
+                "not_found" => FailureKind::NotFound,
+                "no_installer" => FailureKind::NoInstaller,
+                _ => FailureKind::Other,
+            };
+            Outcome::Failed { kind, words: brief(&text, WORDS_CHARS) }
+        } else {
+            let is_package = |name: &str, version: &str| normalised(name).is_some() && is_version(version);
+            let sound = raw.present.iter().all(|package| is_package(&package.name, &package.version))
+                && raw
+                    .replaced
+                    .iter()
+                    .all(|replaced| is_package(&replaced.name, &replaced.has) && is_version(&replaced.wants));
+            if !sound || raw.present.len() > PACKAGES || raw.replaced.len() > PACKAGES {
+                return None;
             }
+            Outcome::Installed { in_image: raw.present, replaced: raw.replaced }
         };
         Some(Self { python: raw.python, platform: raw.platform, outcome })
     }

@@ -4,8 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::environment::Environment;
 use super::frames::Variable;
-use super::ids::{CellNumber, Seq, SessionId, SessionName};
+use super::ids::{CellNumber, Seq, SessionId, SessionName, VolumeName};
+use super::labels::Labels;
+use super::mounts::{FolderMount, VolumeMount};
 use super::preload::Preloaded;
 use super::principal::Principal;
 use super::quota::QuotaUsage;
@@ -35,6 +38,15 @@ pub struct NewSession {
     /// Modules that are imported from the start: `numpy as np`, `from math import sqrt`, or a family,
     /// `stdlib` or `third-party`. Absent: those of the settings.
     pub preload: Option<Vec<String>>,
+    /// Variables of the environment of all its processes; no place for secrets. Names that steer the loader, Python
+    /// or Belljar are refused.
+    pub env: Environment,
+    /// Volumes of the caller. A session with a volume or a mount runs as its user.
+    pub volumes: Vec<VolumeMount>,
+    /// Folders of the caller that the session can read.
+    pub mounts: Vec<FolderMount>,
+    /// Words by which the session is found again; see `?label=` of the list.
+    pub labels: Labels,
     /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
 }
@@ -90,6 +102,15 @@ pub struct SessionView {
     /// The modules that were imported when the sandbox started, if any were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preloaded: Option<Preloaded>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// The names of the variables that the session sets in the environment of its processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<FolderMount>,
     /// Where the workspace is on the host.
     pub workspace: String,
     /// Cells so far; the number of the newest.
@@ -114,6 +135,29 @@ pub struct Load {
     pub cpu_us: u64,
     /// Memory in use, without the file cache that the host's kernel can drop at once.
     pub memory_bytes: u64,
+}
+
+/// `POST /v1/volumes`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    pub name: VolumeName,
+}
+
+/// A folder that outlives sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeView {
+    pub name: VolumeName,
+    /// Its size when it was measured last.
+    pub bytes: u64,
+    /// The sessions that use it.
+    pub sessions: Vec<SessionName>,
+}
+
+/// `GET /v1/volumes`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeList {
+    pub volumes: Vec<VolumeView>,
 }
 
 /// `GET /v1/quota`
@@ -319,6 +363,18 @@ pub struct ImageView {
     pub bytes: Option<u64>,
     /// A session that names no image gets this one.
     pub default: bool,
+    /// None until a sandbox of the image has been made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packages: Option<ImagePackages>,
+}
+
+/// The Python packages of an image, as `pip` names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImagePackages {
+    /// All of them.
+    pub installed: Vec<String>,
+    /// Those that are worth a look: no other package needs them, or everybody knows them.
+    pub main: Vec<String>,
 }
 
 /// `POST /v1/images`: get an allowed image from its registry. The answer is a stream of JSON

@@ -17,6 +17,7 @@ mod parts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 use super::ids::CellNumber;
 use super::limits::{OUTPUT_FRAME_BYTES, OUTPUT_HEADER_BYTES};
@@ -74,6 +75,34 @@ pub enum HostFrame {
         /// The code runs only if it passes the check of the restricted policy.
         #[serde(default)]
         restricted: bool,
+    },
+    /// Start a program beside the cells. Its output and its end are told as those of the cell of this number: every
+    /// end is a `cell_lost`.
+    Command {
+        cell: CellNumber,
+        /// The program and its arguments; if empty, a shell.
+        argv: Vec<String>,
+        /// What the shell is to run.
+        line: Option<String>,
+        cwd: Option<String>,
+        env: BTreeMap<String, String>,
+        /// Base64.
+        stdin: String,
+        /// The program has a terminal, of this size.
+        tty: bool,
+        rows: u16,
+        columns: u16,
+    },
+    /// What a person typed into the terminal of a command, as base64; ignored if it has ended.
+    Typed {
+        cell: CellNumber,
+        data: String,
+    },
+    /// The terminal of a command has this size now.
+    Resize {
+        cell: CellNumber,
+        rows: u16,
+        columns: u16,
     },
     /// SIGINT to the runner of that cell; ignored if it has ended.
     Interrupt {

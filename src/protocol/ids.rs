@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use uuid::Uuid;
 
-use super::limits::SESSION_NAME_CHARS;
+use super::limits::NAME_CHARS;
 use super::text::quotable;
 
 /// Number of a cell in its session: 1, 2, 3, …
@@ -77,42 +77,58 @@ impl fmt::Display for SandboxId {
     }
 }
 
-/// A session's name: unique per user, and safe in a URL, a file name and a terminal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
-#[serde(transparent)]
-pub struct SessionName(String);
+/// Declares a name: unique per user, and safe in a URL, a file name and a terminal.
+macro_rules! plain_name {
+    ($(#[$about:meta])* $name:ident, $what:literal) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
+        #[serde(transparent)]
+        pub struct $name(String);
 
-impl SessionName {
-    /// # Errors
-    /// Says what a name may look like.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let first_ok = text.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
-        let rest_ok = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-        if !first_ok || !rest_ok || text.len() > SESSION_NAME_CHARS {
-            return Err(format!(
-                "`{}` is no session name: use 1 to {SESSION_NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit",
-                quotable(text)
-            ));
+        impl $name {
+            /// # Errors
+            /// Says what a name may look like.
+            pub fn parse(text: &str) -> Result<Self, String> {
+                let first_ok = text.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+                let rest_ok = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+                if !first_ok || !rest_ok || text.len() > NAME_CHARS {
+                    return Err(format!(
+                        "`{}` is no {} name: use 1 to {NAME_CHARS} letters, digits, `-`, `_` or `.`, starting with a letter or digit",
+                        quotable(text),
+                        $what,
+                    ));
+                }
+                Ok(Self(text.to_owned()))
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
         }
-        Ok(Self(text.to_owned()))
-    }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
 }
 
-impl fmt::Display for SessionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+plain_name! {
+    /// A session's name: unique per user, and safe in a URL, a file name and a terminal.
+    SessionName, "session"
 }
 
-impl<'de> Deserialize<'de> for SessionName {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
-    }
+plain_name! {
+    /// A volume's name: unique per user, and safe in a URL, a file name and a terminal.
+    VolumeName, "volume"
 }
 
 #[cfg(test)]
@@ -121,10 +137,10 @@ mod tests {
 
     #[test]
     fn session_names_are_plain_words() {
-        for good in ["a", "A9", "data-run_2.old", &"x".repeat(SESSION_NAME_CHARS)] {
+        for good in ["a", "A9", "data-run_2.old", &"x".repeat(NAME_CHARS)] {
             assert!(SessionName::parse(good).is_ok(), "{good}");
         }
-        for bad in ["", "-a", ".", "a/b", "a b", "ä", "a\n", &"x".repeat(SESSION_NAME_CHARS + 1)] {
+        for bad in ["", "-a", ".", "a/b", "a b", "ä", "a\n", &"x".repeat(NAME_CHARS + 1)] {
             assert!(SessionName::parse(bad).is_err(), "{bad:?}");
         }
     }

@@ -66,6 +66,17 @@ pub const ARTIFACTS: usize = 200;
 pub const ARTIFACT_SCAN_ENTRIES: usize = 20_000;
 pub const ARTIFACT_SCAN_DEPTH: usize = 16;
 
+/// Bytes of the words of a command and its environment: the host's kernel takes no word that is much longer.
+pub const COMMAND_BYTES: usize = 96 * 1024;
+/// Bytes of a command's standard input.
+pub const COMMAND_STDIN_BYTES: usize = 4 * 1024 * 1024;
+/// Bytes that are typed into the terminal of a command with one request.
+pub const TYPED_BYTES: usize = 64 * 1024;
+/// Commands of a session that run at once; more wait.
+pub const RUNNING_COMMANDS: usize = 8;
+/// Commands that have ended, as listed.
+pub const COMMANDS_LISTED: usize = 32;
+
 /// Bytes of a job's input; further below, files and bytes that are kept as a job's artifacts.
 pub const JOB_INPUT_BYTES: u64 = 256 * 1024 * 1024;
 /// Bytes of all names of files and folders in a job's input: names of files are kept in memory, and each part of a
@@ -92,8 +103,21 @@ pub const PRELOAD: Duration = Duration::from_secs(120);
 /// Modules that could not be imported, as listed in a report.
 pub const PRELOAD_SKIPPED: usize = 200;
 
-/// Characters of a session's name.
-pub const SESSION_NAME_CHARS: usize = 64;
+/// Variables of the environment that a session may set, characters of a name, and bytes of all names and values.
+pub const ENV_VARIABLES: usize = 64;
+pub const ENV_NAME_CHARS: usize = 128;
+pub const ENV_BYTES: usize = 32 * 1024;
+/// Volumes and folders that a session may have beside its workspace, and characters of the path of each in the sandbox.
+pub const MOUNTS: usize = 8;
+pub const MOUNT_TARGET_CHARS: usize = 256;
+/// Volumes of one user.
+pub const VOLUMES: usize = 64;
+/// Labels of a session, and characters of each key and each value.
+pub const LABELS: usize = 32;
+pub const LABEL_CHARS: usize = 128;
+
+/// Characters of the name of a session or a volume.
+pub const NAME_CHARS: usize = 64;
 /// Bytes of one `output` event's text.
 pub const OUTPUT_EVENT_BYTES: usize = 64 * 1024;
 /// While output flows, events are at least this far apart; the first is never delayed.

@@ -18,6 +18,7 @@ pub enum Code {
     NoSuchAsk,
     NoSuchApproval,
     NoSuchJob,
+    NoSuchVolume,
     /// The files of a job are not here (any more).
     NoSuchInput,
     /// No tool call of that id waits for an answer.
@@ -25,6 +26,7 @@ pub enum Code {
     NoSuchRoute,
     /// The name is taken.
     SessionExists,
+    VolumeExists,
     /// The session's queue is full, or the operation needs it to be idle.
     Busy,
     /// A limit on connections is reached.
@@ -88,10 +90,12 @@ impl Code {
             | Self::NoSuchAsk
             | Self::NoSuchApproval
             | Self::NoSuchJob
+            | Self::NoSuchVolume
             | Self::NoSuchInput
             | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
             Self::SessionExists
+            | Self::VolumeExists
             | Self::Busy
             | Self::OutOfReach
             | Self::KeyReused

@@ -35,7 +35,7 @@ pub enum Reason {
     Syntax,
     /// The restricted policy does not allow the code; nothing of it ran.
     Policy,
-    /// `sys.exit(n)` with n other than 0.
+    /// `sys.exit(n)` with n other than 0; for a command, its exit code is not 0.
     Exit,
     /// The cell's own time ran out.
     CellDeadline,
@@ -49,6 +49,8 @@ pub enum Reason {
     Pids,
     /// No descriptors were left for the process of the cell: earlier cells hold as many open files as they may.
     Descriptors,
+    /// A line for a shell was to run, and the image has none.
+    NoShell,
     /// The sandbox as a whole is gone.
     SandboxLost,
     /// A guard of the host ended the cell.
@@ -70,6 +72,8 @@ words! {
         Main = "main",
         /// A forked copy whose changes are dropped.
         Fork = "fork",
+        /// A program beside the cells, which has nothing to do with the variables.
+        Command = "command",
     }
 }
 

@@ -10,6 +10,8 @@ pub const CELL_TOOL: &str = "execute_python_code";
 /// The tool for cells with the name and the parameter that another source system uses.
 pub const SHORT_CELL_TOOL: &str = "exec_code";
 pub const COMPUTE_TOOL: &str = "compute_with_python";
+/// The tool for commands, which is only there if the operator lists it.
+pub const COMMAND_TOOL: &str = "run_command";
 pub const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 pub const FILE_TOOL: &str = "file_reader";
 pub const INSTALL_TOOL: &str = "install_packages";

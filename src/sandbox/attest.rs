@@ -8,7 +8,8 @@ pub mod facts;
 use sha2::{Digest, Sha256};
 
 use crate::protocol::receipt::{Isolation, Receipt};
-use crate::sandbox::spec::WORKSPACE;
+use crate::sandbox::spec::SpecMount;
+use crate::security_controls;
 
 #[cfg(test)]
 pub(in crate::sandbox) mod tests;
@@ -33,12 +34,21 @@ pub fn isolation_line(receipt: &Receipt) -> String {
     if receipt.chosen.is_empty() { line } else { format!("{line}; {}", receipt.chosen) }
 }
 
-/// Compares the mounted workspace with the checked one: the path may have been replaced by a link between the check and
+/// Compares a mounted folder with the checked one: the path may have been replaced by a link between the check and
 /// the engine's mount.
-pub(in crate::sandbox) fn same_folder(pid: i32, checked: (u64, u64)) -> Option<bool> {
+pub(in crate::sandbox) fn same_folder(pid: i32, target: &str, checked: (u64, u64)) -> Option<bool> {
     use std::os::unix::fs::MetadataExt;
-    let mounted = std::fs::metadata(format!("/proc/{pid}/root{WORKSPACE}")).ok()?;
+    let mounted = std::fs::metadata(format!("/proc/{pid}/root{target}")).ok()?;
     Some((mounted.dev(), mounted.ino()) == checked)
+}
+
+/// The same for all folders beside the workspace: false if one is another folder, `None` if one cannot be looked at.
+pub(in crate::sandbox) fn same_mounts(pid: i32, mounts: &[SpecMount]) -> Option<bool> {
+    let same: Vec<_> = mounts.iter().map(|mount| same_folder(pid, &mount.target, mount.identity)).collect();
+    if same.contains(&Some(false)) && security_controls::holds("mounts_are_the_checked_folders") {
+        return Some(false);
+    }
+    same.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
 }
 
 /// The hash by which a receipt names a seccomp profile.

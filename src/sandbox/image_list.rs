@@ -4,6 +4,7 @@ use crate::protocol::api::{ImageList, ImageView};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Backend;
 use crate::sandbox::backend::SandboxBackend as _;
+use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
 
 impl Launcher {
@@ -25,6 +26,10 @@ impl Launcher {
         let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
         if let Some(first) = images.iter_mut().find(|view| view.id.is_some() && serves(view) && named(view)) {
             first.default = true;
+        }
+        let kernels = self.paths.kernel_dir();
+        for view in &mut images {
+            view.packages = view.id.as_deref().and_then(|id| kernel_files::packages(&kernels, id));
         }
         Ok(ImageList { images, engine_problem })
     }

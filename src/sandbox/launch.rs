@@ -15,14 +15,17 @@ use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Isolation, Jails};
 use crate::sandbox::backend::{Progress, SandboxBackend};
 use crate::sandbox::claims::{Claim, Claims};
+use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
 use crate::sandbox::packages::cache::PackageCache;
 use crate::sandbox::packages::shown;
 use crate::sandbox::slots::UserSlots;
-use crate::sandbox::spec::{self, Limits, SandboxSpec, hardware};
+use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
+use crate::sandbox::volumes::Volumes;
+use crate::sandbox::workspace::own_user::MountedFolder;
 use crate::sandbox::workspace::{Service, Workspace};
 
 pub use crate::sandbox::backend::{ConnectError, SandboxEnd};
@@ -42,6 +45,7 @@ pub struct Launcher {
     pub slots: Arc<UserSlots>,
     /// The accounts whose sessions and jobs are here.
     pub accounts: UidAccounts,
+    pub volumes: Volumes,
     claims: Arc<Claims>,
     /// Packages that were installed for sessions.
     pub packages: PackageCache,
@@ -75,6 +79,7 @@ impl Launcher {
             processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
+            volumes: Volumes::new(paths.volumes_dir(), service),
             packages: PackageCache::new(paths.packages_dir(), &settings.packages),
             service,
             settings,
@@ -187,6 +192,7 @@ impl Launcher {
         image: ImageFact,
     ) -> std::io::Result<SandboxSpec> {
         let settings = &self.settings.sandbox;
+        let folder = self.paths.sandboxes_dir().join(&sandbox.0);
         Ok(SandboxSpec {
             sandbox: sandbox.clone(),
             backend: workspace.choice.backend,
@@ -197,10 +203,13 @@ impl Launcher {
             limits: Limits::new(settings, wanted),
             workspace: workspace.path.clone(),
             workspace_identity: workspace.identity()?,
-            bridge_dir: spec::bridge_dir(&self.paths.sandboxes_dir().join(&sandbox.0)),
+            bridge_dir: spec::bridge_dir(&folder),
             kernel_dir: PathBuf::new(),
-            packages_dir: spec::packages_dir(&self.paths.sandboxes_dir().join(&sandbox.0)),
+            packages_dir: spec::packages_dir(&folder),
+            etc_dir: etc::folder_in(&folder),
             hidden: hardware::hidden(),
+            env: wanted.env.clone(),
+            mounts: workspace.mounts.iter().map(spec_mount).collect::<Result<_, _>>()?,
         })
     }
 
@@ -230,6 +239,15 @@ impl Launcher {
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
     }
+}
+
+fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
+    Ok(SpecMount {
+        source: mount.folder.path.clone(),
+        target: mount.target.clone(),
+        writable: mount.writable,
+        identity: mount.folder.identity()?,
+    })
 }
 
 impl Prepared {

@@ -2,7 +2,7 @@
 //!
 //! `spec` describes every sandbox; a `backend` makes one from it, and `attest` compares the running sandbox with it.
 //! `choice` picks the backend, `launch` starts sandboxes, and `running` is the handle that other modules use.
-//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `kernel` the files that
+//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `etc` the names that a guest sees, `volumes` the folders that outlive sessions, `kernel` the files that
 //! run in a sandbox: the guardian, which is its first process, and Python's side. Nothing here depends on models,
 //! conversations or HTTP.
 
@@ -10,6 +10,7 @@ pub mod attest;
 pub mod backend;
 pub mod choice;
 mod claims;
+mod etc;
 mod folder;
 mod health_checks;
 mod host_memory;
@@ -25,4 +26,5 @@ pub mod spec;
 pub mod subordinate;
 pub mod uid_accounts;
 pub mod user_database;
+pub mod volumes;
 pub mod workspace;

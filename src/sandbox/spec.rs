@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Sandbox as Settings;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::sandbox::kernel::files::GUARDIAN_FILE;
@@ -28,6 +29,8 @@ pub const PACKAGES_DIR: &str = "/belljar/packages";
 /// The link in that folder that leads to the packages of the session; it is on `sys.path`.
 pub const PACKAGES_SITE: &str = "/belljar/packages/site";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
+/// The guest's home, which is writable and in memory.
+pub(in crate::sandbox) const HOME: &str = "/tmp";
 
 /// The folder of the bridge in the daemon's folder of a sandbox.
 pub(in crate::sandbox) fn bridge_dir(folder: &Path) -> PathBuf {
@@ -140,6 +143,8 @@ pub struct SandboxRequest {
     pub checkpoints: u64,
     /// Checkpoints are made when the session rests only.
     pub checkpoints_at_rest: bool,
+    /// Variables that the session sets in the environment of all its processes.
+    pub env: Environment,
 }
 
 impl SandboxRequest {
@@ -173,8 +178,25 @@ pub struct SandboxSpec {
     pub bridge_dir: PathBuf,
     pub kernel_dir: PathBuf,
     pub packages_dir: PathBuf,
+    /// The folder of the files that appear in `/etc`.
+    pub etc_dir: PathBuf,
     /// Paths that are hidden on this host in addition to [`MASKED_PATHS`].
     pub hidden: Vec<String>,
+    /// The variables of the session.
+    pub env: Environment,
+    /// Folders beside the workspace.
+    pub mounts: Vec<SpecMount>,
+}
+
+/// A folder of the host that a sandbox has beside its workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecMount {
+    pub source: PathBuf,
+    /// Absolute path in the sandbox.
+    pub target: String,
+    pub writable: bool,
+    /// Device and inode of the folder that was checked; the mounted one must have the same.
+    pub identity: (u64, u64),
 }
 
 /// The command that starts the kernel, in every backend.
@@ -232,8 +254,19 @@ impl Errand {
 /// Time to compile the kernel's bytecode for a new image.
 const COMPILE: Duration = Duration::from_secs(60);
 
-/// The whole environment of a guest: an allow-list, without any variable of the daemon.
-pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
+/// The whole environment of a guest: that of every sandbox, and the variables of the session, which come first where
+/// both have a name.
+pub(in crate::sandbox) fn environment(spec: &SandboxSpec, kernel_dir: &str) -> Vec<String> {
+    let is_own =
+        |variable: &String| variable.split_once('=').is_some_and(|(name, _)| spec.env.contains_key(name));
+    let mut list = fixed_environment(spec.limits.cpus, kernel_dir);
+    list.retain(|variable| !is_own(variable));
+    list.extend(spec.env.iter().map(|(name, value)| format!("{name}={value}")));
+    list
+}
+
+/// The environment that every guest has: an allow-list, without any variable of the daemon.
+pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     let mut list = vec![
         // Programs of installed packages come last, so that none of them can stand in for a program of the image.
@@ -243,7 +276,7 @@ pub(in crate::sandbox) fn environment(cpus: f64, kernel_dir: &str) -> Vec<String
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
         "PYTHONDONTWRITEBYTECODE=1".into(),
-        "HOME=/tmp".into(),
+        format!("HOME={HOME}"),
         "TMPDIR=/tmp".into(),
         "MPLBACKEND=Agg".into(),
         "MPLCONFIGDIR=/tmp/.matplotlib".into(),
@@ -298,7 +331,23 @@ pub(in crate::sandbox) mod tests {
             bridge_dir: "/home/s/0123456789abcdef/b".into(),
             kernel_dir: "/home/kernel/1234".into(),
             packages_dir: "/home/s/0123456789abcdef/p".into(),
+            etc_dir: "/home/s/0123456789abcdef/etc".into(),
             hidden: vec!["/sys/class".into(), "/proc/bus".into()],
+            env: [("TZ".to_owned(), "Europe/Rome".to_owned())].into(),
+            mounts: vec![
+                SpecMount {
+                    source: "/home/v/1000/models".into(),
+                    target: "/data/models".into(),
+                    writable: true,
+                    identity: (1, 3),
+                },
+                SpecMount {
+                    source: "/home/ann/ref".into(),
+                    target: "/ref".into(),
+                    writable: false,
+                    identity: (1, 4),
+                },
+            ],
         }
     }
 
@@ -306,6 +355,16 @@ pub(in crate::sandbox) mod tests {
     fn an_errand_without_mounts_has_the_paths_of_the_host() {
         let errand = Errand::compile(Path::new("/home/k"), Path::new("/home/o"));
         assert_eq!(errand.command_on_host(), ["python3", "-I", "-B", "/home/k/prepare.py", "/home/o"]);
+    }
+
+    #[test]
+    fn the_variables_of_a_session_come_before_those_of_every_sandbox() {
+        let mut spec = spec();
+        spec.env.insert("LANG".into(), "de_DE.UTF-8".into());
+        let list = environment(&spec, "/k");
+        let of = |name: &str| list.iter().filter(|variable| variable.starts_with(name)).collect::<Vec<_>>();
+        assert_eq!(of("LANG="), ["LANG=de_DE.UTF-8"]);
+        assert_eq!((of("TZ=").len(), of("HOME=").len()), (1, 1));
     }
 
     #[test]

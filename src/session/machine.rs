@@ -5,6 +5,7 @@
 //! its owner may run one more (`WantPermit`), its start is in the journal (`Begin`), and then it goes to the
 //! sandbox (`Run`).
 
+mod commands;
 mod effects;
 mod freezing;
 mod questions;
@@ -220,7 +221,9 @@ impl<W> SessionMachine<W> {
             Input::Started { begin, is_written } => self.started(begin, is_written, out),
             Input::PutBack(cell) => self.queue.put_back(cell, true),
             Input::Finished(cell) => {
-                self.touch(now);
+                if !self.is_command(cell) {
+                    self.touch(now);
+                }
                 self.open.remove(&cell);
                 drop(self.queue.take(cell));
                 self.beginning.retain(|_, beginning| beginning.cell != cell);
@@ -231,6 +234,10 @@ impl<W> SessionMachine<W> {
                 if let Some(cell) = self.interruptible() {
                     self.interrupt(cell, out);
                 }
+            }
+            Input::EndCommand { cell, how } => {
+                self.touch(now);
+                self.end_command(cell, how, out);
             }
             Input::CancelCells(ask) => self.cancel_cells(ask, out),
             Input::Undo => {
@@ -480,6 +487,7 @@ impl<W> SessionMachine<W> {
         } else {
             return;
         };
+        self.lose_running(None, out); // commands: nothing else runs
         out.push(Effect::EndSandbox);
         self.sandbox_gone(reason, out);
     }

@@ -7,6 +7,7 @@ use super::replay::RecordedCalls;
 use super::rules::CellRules;
 use crate::memory::Charge;
 use crate::protocol::ask::AskNumber;
+use crate::protocol::command::CommandSpec;
 use crate::protocol::event::Counters;
 use crate::protocol::frames::{DoneReason, DoneStatus, LiveResources, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -24,6 +25,8 @@ pub struct CellStart {
     pub cell: CellNumber,
     pub code: String,
     pub mode: Mode,
+    /// What to run, for a command.
+    pub command: Option<Arc<CommandSpec>>,
     /// Whether the code has to be a single expression.
     pub expression: bool,
     pub timeout: Duration,
@@ -75,6 +78,8 @@ pub enum Ending {
 pub struct Cause {
     /// Why the daemon ended the cell, if it did. The first reason counts.
     pub ended_by: Option<EndedBy>,
+    /// Whether a user has interrupted it.
+    pub interrupted: bool,
     /// The cgroup counted a kill for memory.
     pub out_of_memory: bool,
     /// The cgroup counted a refused fork.
@@ -98,6 +103,8 @@ pub enum EndedBy {
     Pids(String),
     /// The limit on open files left no descriptors for the process of the cell.
     Descriptors(String),
+    /// The image has no shell for the line of a command.
+    NoShell(String),
 }
 
 pub struct Changes {
@@ -114,7 +121,7 @@ pub fn conclude(
     changes: Changes,
     elapsed: Duration,
 ) -> ExecutionResult {
-    let (status, reason, exit_code) = verdict(&ending, &cause);
+    let (status, reason, exit_code) = verdict(start.mode, &ending, &cause);
     let state = state_after(&start, &ending, &cause);
     let (result, exception, displays_dropped) = match ending {
         Ending::Done { result, exception, displays_dropped, .. } => {
@@ -149,8 +156,12 @@ pub fn conclude(
     }
 }
 
-fn verdict(ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
+fn verdict(mode: Mode, ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
     match ending {
+        Ending::Lost { exit_code, .. } if mode == Mode::Command => {
+            let (status, reason) = killed_by(cause).unwrap_or_else(|| command_verdict(*exit_code, cause));
+            (status, reason, Some(*exit_code))
+        }
         Ending::Done { status, reason, exit_code, .. } => {
             let (status, reason) = match (status, reason) {
                 (DoneStatus::Success, DoneReason::Exit0) => (Status::Success, Reason::Exit0),
@@ -188,6 +199,18 @@ fn verdict(ending: &Ending, cause: &Cause) -> (Status, Reason, Option<i32>) {
     }
 }
 
+/// How a command ended by itself. A shell tells the signal that ended its program as 128 and its number.
+fn command_verdict(exit_code: i32, cause: &Cause) -> (Status, Reason) {
+    match exit_code {
+        0 => (Status::Success, Reason::Ok),
+        -9 | 137 if cause.out_of_memory => (Status::Crashed, Reason::OutOfMemory),
+        -2 | 130 if cause.interrupted => (Status::Interrupted, Reason::ByUser),
+        ..0 if cause.forks_refused => (Status::Crashed, Reason::Pids),
+        ..0 => (Status::Crashed, Reason::Signal),
+        _ => (Status::Failure, Reason::Exit),
+    }
+}
+
 fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
     Some(match cause.ended_by.as_ref()? {
         EndedBy::Deadline => (Status::Timeout, Reason::CellDeadline),
@@ -197,6 +220,7 @@ fn killed_by(cause: &Cause) -> Option<(Status, Reason)> {
         EndedBy::Quota(_) => (Status::Crashed, Reason::JournalQuota),
         EndedBy::Pids(_) => (Status::Crashed, Reason::Pids),
         EndedBy::Descriptors(_) => (Status::Crashed, Reason::Descriptors),
+        EndedBy::NoShell(_) => (Status::Failure, Reason::NoShell),
     })
 }
 
@@ -229,11 +253,12 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
         Some(EndedBy::Policy(why) | EndedBy::Quota(why) | EndedBy::Pids(why) | EndedBy::Descriptors(why)) => {
             notes.push(why.clone());
         }
+        Some(_) if start.mode == Mode::Command => {}
         Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
         Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
             notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
         }
-        Some(EndedBy::Interrupt | EndedBy::Deadline) | None => {}
+        Some(EndedBy::Interrupt | EndedBy::Deadline | EndedBy::NoShell(_)) | None => {}
     }
     if matches!(ending, Ending::Lost { after: StateAfter::Lost, .. })
         && cause.ended_by != Some(EndedBy::Cancel)
@@ -368,6 +393,31 @@ mod tests {
         ];
         for (mode, ending, cause, expected) in cases {
             assert_eq!(ended(mode, ending.clone(), cause), expected, "{ending:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_command_is_that_of_its_process() {
+        let lost =
+            |exit_code| Ending::Lost { exit_code, after: StateAfter::Kept, older: false, names: Vec::new() };
+        let (none, kept) = (Cause::default(), StateKind::Kept);
+        let oom = Cause { out_of_memory: true, ..Cause::default() };
+        let interrupted = Cause { interrupted: true, ..Cause::default() };
+        for (exit_code, cause, status, reason) in [
+            (0, &oom, Status::Success, Reason::Ok),
+            (3, &interrupted, Status::Failure, Reason::Exit),
+            (-15, &none, Status::Crashed, Reason::Signal),
+            (-9, &oom, Status::Crashed, Reason::OutOfMemory),
+            (137, &oom, Status::Crashed, Reason::OutOfMemory),
+            (137, &none, Status::Failure, Reason::Exit),
+            (130, &interrupted, Status::Interrupted, Reason::ByUser),
+            (-2, &none, Status::Crashed, Reason::Signal),
+            (0, &by(EndedBy::Deadline), Status::Timeout, Reason::CellDeadline),
+            (-9, &by(EndedBy::Interrupt), Status::Interrupted, Reason::ByUser),
+            (1, &by(EndedBy::NoShell(String::new())), Status::Failure, Reason::NoShell),
+        ] {
+            let found = ended(Mode::Command, lost(exit_code), cause.clone());
+            assert_eq!(found, (status, reason, Some(exit_code), kept), "{exit_code} {cause:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! Cells of the main line run one after the other, in the order of their arrival. Copies (`fork` cells,
 //! expressions, lists of variables) need not wait for the main line: they see the state before the running
 //! cell. If the kernel has no such state, they are put back, and then wait («patient») until the main line is
-//! idle.
+//! idle. Commands wait for nothing but their own number: they have nothing to do with the variables.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,6 +11,7 @@ use super::outcome::CellStart;
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::RUNNING_COMMANDS;
 use crate::protocol::result::Mode;
 
 /// The most copies of a session that run at once.
@@ -44,6 +45,10 @@ impl<W> QueueItem<W> {
         matches!(self, Self::Cell { start, .. } if start.mode == Mode::Main)
     }
 
+    fn is_command(&self) -> bool {
+        matches!(self, Self::Cell { start, .. } if start.mode == Mode::Command)
+    }
+
     fn is_patient(&self) -> bool {
         match self {
             Self::Cell { patient, .. } | Self::Variables { patient, .. } => *patient,
@@ -66,9 +71,22 @@ impl<W> Queue<W> {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing waits and nothing runs.
+    /// Whether nothing waits and nothing runs, except for commands.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.iter().all(QueueItem::is_command)
+            && self.running.values().all(|start| start.mode == Mode::Command)
+    }
+
+    /// The commands that have not ended, and whether each runs, in the order of their numbers.
+    pub fn commands(&self) -> Vec<(&CellStart, bool)> {
+        let waiting = self.waiting.iter().filter_map(|job| match job {
+            QueueItem::Cell { start, .. } => Some((start, false)),
+            QueueItem::Variables { .. } => None,
+        });
+        let all = self.running.values().map(|start| (start, true)).chain(waiting);
+        let mut commands: Vec<_> = all.filter(|(start, _)| start.mode == Mode::Command).collect();
+        commands.sort_by_key(|(start, _)| start.cell);
+        commands
     }
 
     /// The running cell of the main line.
@@ -78,7 +96,8 @@ impl<W> Queue<W> {
 
     /// The cell that an interrupt applies to: that of the main line, or else the newest copy.
     pub fn foremost(&self) -> Option<CellNumber> {
-        self.main().or_else(|| self.running.keys().next_back().copied())
+        let is_copy = |(_, start): &(&CellNumber, &CellStart)| start.mode == Mode::Fork;
+        self.main().or_else(|| self.running.iter().rfind(is_copy).map(|(cell, _)| *cell))
     }
 
     pub fn is_running(&self, cell: CellNumber) -> bool {
@@ -120,13 +139,17 @@ impl<W> Queue<W> {
 
     fn next_index(&self) -> Option<usize> {
         let main_runs = self.main().is_some();
-        let copies = self.running.values().filter(|start| start.mode == Mode::Fork).count();
+        let run = |mode| self.running.values().filter(|start| start.mode == mode).count();
+        let (copies, commands) = (run(Mode::Fork), run(Mode::Command));
         let mut main_waits = false;
         self.waiting.iter().position(|job| {
             if job.is_main() {
                 let first = !main_waits;
                 main_waits = true;
                 return first && !main_runs;
+            }
+            if job.is_command() {
+                return commands < RUNNING_COMMANDS;
             }
             // A copy does not pass a main cell that can start now, so that it sees that cell's work if
             // possible.
@@ -228,6 +251,21 @@ mod tests {
         queue.push(cell(3, Mode::Main, false));
         queue.push(cell(4, Mode::Fork, false));
         assert_eq!(start(&mut queue), [4]);
+    }
+
+    #[test]
+    fn commands_wait_for_no_cell_and_no_cell_for_them_and_they_are_bounded() {
+        let mut queue = Queue::default();
+        (1..=2).for_each(|n| queue.push(cell(n, Mode::Main, false)));
+        (3..=20).for_each(|n| queue.push(cell(n, Mode::Command, false)));
+        let started = start(&mut queue);
+        assert_eq!((started[0], started.len()), (1, 1 + RUNNING_COMMANDS));
+        queue.push(cell(21, Mode::Fork, false));
+        assert_eq!((start(&mut queue), queue.commands().len()), (vec![21], 18));
+        for n in [1, 2, 21] {
+            queue.take(n);
+        }
+        assert!(queue.is_idle() && queue.foremost().is_none());
     }
 
     #[test]

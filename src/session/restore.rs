@@ -8,12 +8,13 @@ mod recorded;
 mod tests;
 
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::ask::AskNumber;
 use crate::protocol::clock::Moment;
+use crate::protocol::command::CommandSummary;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::packages::PackageSet;
@@ -73,6 +74,8 @@ pub struct Restored {
     /// The rules of the asks so far.
     pub rules_of_asks: BTreeMap<AskNumber, Arc<CellRules>>,
     pub approvals: Approvals,
+    /// The last commands that have ended, oldest first.
+    pub ended_commands: VecDeque<CommandSummary>,
 }
 
 /// A cell that had begun.

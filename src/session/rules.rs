@@ -14,7 +14,7 @@ use crate::config::Agent;
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
-use crate::protocol::tool_names::{COMPUTE_TOOL, is_cell_tool};
+use crate::protocol::tool_names::{COMMAND_TOOL, COMPUTE_TOOL, is_cell_tool};
 use crate::security_controls;
 use crate::tools::{self, Definition, Registry};
 
@@ -122,7 +122,7 @@ pub fn of_model(spec: &AskSpec, outside: BTreeSet<String>) -> ModelApprovals {
     let asks = spec.approval == ApprovalPolicy::Ask;
     let outside =
         outside.into_iter().filter(|_| asks && security_controls::holds("host_tools_of_models_are_asked"));
-    let python = asks.then(|| COMPUTE_TOOL.to_owned());
+    let python = [COMPUTE_TOOL, COMMAND_TOOL].into_iter().filter(|_| asks).map(ToOwned::to_owned);
     let named = match &spec.approval {
         ApprovalPolicy::Tools(names) => names.as_slice(),
         ApprovalPolicy::Auto | ApprovalPolicy::Ask => &[],

@@ -8,6 +8,7 @@ mod install_packages;
 mod list_variables;
 mod plan_todo;
 mod read_variable;
+mod run_command;
 mod session_info;
 
 use schemars::JsonSchema;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Arc<dyn Tool>> {
         Arc::new(list_variables::ListVariables),
         Arc::new(ask::Ask),
         Arc::new(session_info::SessionInfo),
+        Arc::new(run_command::RunCommand),
         Arc::new(install_packages::InstallPackages),
     ]
 }

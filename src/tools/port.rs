@@ -9,6 +9,7 @@ use super::contract::OnWaiting;
 use super::plan::PlanTree;
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
+use crate::protocol::command::NewCommand;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
@@ -33,6 +34,10 @@ pub trait SessionPort: Send + Sync {
 
     /// Evaluates an expression in a copy of the session; its changes are discarded.
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult>;
+
+    /// Runs a command in the sandbox; none if it runs in the background. `Code::Forbidden` where only restricted code may
+    /// run.
+    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>>;
 
     /// Reads a file of the workspace without following links. `Code::NoSuchFile` if it does not exist.
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead>;

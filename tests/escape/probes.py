@@ -32,7 +32,7 @@ ENVIRONMENT = {
 DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 MOUNTS = (
     "/proc", "/sys", "/dev", "/tmp", "/run", "/workspace", "/belljar/bridge", "/belljar/kernel", "/belljar/packages",
-    "/etc/resolv.conf", "/etc/hostname", "/etc/hosts",
+    "/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/group",
 )  # fmt: skip
 WRITABLE_MOUNTS = ("/proc", "/dev", "/tmp", "/workspace")
 MIB = 1 << 20

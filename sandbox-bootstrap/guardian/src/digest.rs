@@ -61,6 +61,27 @@ pub fn base64(data: &[u8]) -> String {
     text
 }
 
+/// The bytes that this text stands for; `None` if it is not what base64 makes of any.
+pub fn from_base64(text: &str) -> Option<Vec<u8>> {
+    let text = text.as_bytes();
+    let padding = text.iter().rev().take(2).take_while(|letter| **letter == b'=').count();
+    let size = (text.len() / 4 * 3).checked_sub(padding)?;
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    if !is_base64_of(text, size) {
+        return None;
+    }
+    let mut data = Vec::with_capacity(size + padding);
+    for group in text.chunks(4) {
+        let value = |letter: &u8| BASE64.iter().position(|known| known == letter).unwrap_or(0);
+        let bits = group.iter().fold(0_usize, |bits, letter| bits << 6 | value(letter));
+        data.extend([16, 8, 0].map(|shift| u8::try_from(bits >> shift & 255).unwrap_or(0)));
+    }
+    data.truncate(size);
+    Some(data)
+}
+
 /// Whether this is what base64 makes of so many bytes.
 pub fn is_base64_of(text: &[u8], size: usize) -> bool {
     let padding = (3 - size % 3) % 3;
@@ -91,10 +112,12 @@ mod tests {
     fn known_base64() {
         for (data, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
             assert_eq!(base64(data.as_bytes()), text);
+            assert_eq!(from_base64(text).as_deref(), Some(data.as_bytes()));
             assert!(data.is_empty() || is_base64_of(text.as_bytes(), data.len()));
         }
         for bad in ["Zh==", "Z===", "Zg=", "Z!==", "Zg==Zg=="] {
             assert!(!is_base64_of(bad.as_bytes(), 1), "{bad}");
+            assert_eq!(from_base64(bad), None, "{bad}");
         }
     }
 }

@@ -7,12 +7,13 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::controls;
-use crate::frames::{After, Refusal};
+use crate::frames::{After, HostFrame, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
 use crate::jobs::KilledFor;
 use crate::limits::{
-    HALT, ORPHANED, REAP_BUSY, REAP_IDLE, REAP_WITHOUT_PIDFD, REAPED_REMEMBERED, RESET, RESET_POLL, SETTLE,
+    CROWD, HALT, ORPHANED, REAP_BUSY, REAP_IDLE, REAP_WITHOUT_PIDFD, REAPED_REMEMBERED, RESET, RESET_POLL,
+    SETTLE,
 };
 use crate::poller::Timer;
 use crate::process;
@@ -32,6 +33,37 @@ pub fn cell_lost(handle: &Handle, cell: u64, exit_code: i32, after: After) -> Va
 }
 
 impl Guardian {
+    pub fn interrupt(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let cell = frame.get("cell")?;
+        self.interrupt_command(cell);
+        if let Some(index) = self.of_cell(cell) {
+            // The frame tells a runner that has not begun which cell the signal was for.
+            self.forward(index, frame.text);
+            if let Some(handle) = self.handles.get_mut(&index) {
+                handle.interrupted = true;
+            }
+            self.signal(index, Signal::INT);
+        }
+        Ok(())
+    }
+
+    pub fn kill_cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let (cell, grace) = (frame.get("cell")?, Duration::from_millis(frame.get("grace_ms")?));
+        self.kill_command(cell, grace);
+        let Some(index) = self.of_cell(cell) else { return Ok(()) };
+        let Some(handle) = self.handles.get_mut(&index) else { return Ok(()) };
+        handle.killed = true;
+        handle.ends_late = true;
+        if self.processes.is_crowded(CROWD) {
+            // The other processes would take the CPU time in which the runner could clean up, and the guardian's, too.
+            self.end_late(index);
+        } else {
+            self.signal(index, Signal::TERM);
+            self.poller.after(Timer::End(index), grace);
+        }
+        Ok(())
+    }
+
     /// Kills a runner; a copy that does not exist yet is not waited for.
     pub fn end(&mut self, index: u32) {
         let Some(handle) = self.handles.get(&index) else { return };
@@ -61,6 +93,7 @@ impl Guardian {
         let (mut of_worker, deadline) = (KILLED, Instant::now() + RESET);
         self.jobs.stop();
         self.give_up_expression(KilledFor::Reset);
+        self.commands.end_all();
         self.strays.forget_condemned();
         for index in self.indexes() {
             if let Some(handle) = self.handles.get_mut(&index) {
@@ -206,6 +239,7 @@ impl Guardian {
         }
         let is_own = self.job_ended(pid, exit_code)
             || self.evaluator_ended(pid)
+            || self.command_ended(pid, exit_code)
             || self.inbox.ended(pid)
             || self.zygote.ended(pid)
             || self.memory_limit.reserve.ended(pid);
@@ -229,6 +263,7 @@ impl Guardian {
     pub fn reap_soon(&mut self) {
         let is_busy = self.jobs.is_busy()
             || self.evaluator.is_busy()
+            || self.commands.are_running()
             || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE

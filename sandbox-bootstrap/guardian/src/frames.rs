@@ -16,6 +16,8 @@ pub enum Refusal {
     /// The process that was to list the variables ended, or took too long.
     NotListed,
     NoWorker(&'static str),
+    /// A line for a shell was given, and the image has none.
+    NoShell,
     OutOfReach(String),
 }
 
@@ -32,6 +34,7 @@ impl Refusal {
             Self::NoDescriptors => "no_descriptors",
             Self::NotListed => "not_listed",
             Self::NoWorker(_) => "no_worker",
+            Self::NoShell => "no_shell",
             Self::OutOfReach(_) => "out_of_reach",
         }
     }
@@ -41,6 +44,7 @@ impl Refusal {
             Self::Malformed(message) | Self::NoProcess(message) | Self::OutOfReach(message) => message,
             Self::Busy(message) | Self::NoWorker(message) => message,
             Self::NoDescriptors => "no descriptors are left for another process",
+            Self::NoShell => "the image has no shell (`/bin/sh`)",
             Self::NotListed => "the list took too long, or a variable ended the process when it was shown",
         }
     }

@@ -8,17 +8,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 
 use rustix::event::epoll::EventFlags;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bridge::Bridge;
+use crate::commands::Commands;
 use crate::evaluator::Evaluator;
 use crate::frames::{self, HostFrame, Refusal};
 use crate::handle::{Handle, Side};
 use crate::helpers::Inbox;
 use crate::jobs::{Jobs, KilledFor};
 use crate::limits::{
-    CROWD, FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
+    FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
     ZYGOTE_TRIES,
 };
 use crate::mainline::MainLine;
@@ -42,6 +42,7 @@ pub struct Guardian {
     pub strays: Strays,
     pub jobs: Jobs,
     pub evaluator: Evaluator,
+    pub commands: Commands,
     pub inbox: Inbox,
     pub memory: Memory,
     pub memory_limit: MemoryLimit,
@@ -59,7 +60,7 @@ pub struct Guardian {
     findings: Value,
     greeted: bool,
     running: bool,
-    last_cell: u64,
+    pub last_cell: u64,
 }
 
 impl Guardian {
@@ -74,6 +75,7 @@ impl Guardian {
             strays: Strays::default(),
             jobs: Jobs::default(),
             evaluator: Evaluator::default(),
+            commands: Commands::default(),
             inbox: Inbox::default(),
             memory: Memory::new(processes.is_init()),
             memory_limit: MemoryLimit::default(),
@@ -131,6 +133,9 @@ impl Guardian {
             Token::Job(index) => self.job_ready(index),
             Token::Evaluator => self.evaluator_ready(),
             Token::EvaluatorOut => self.evaluator.flush(&self.poller),
+            Token::CommandOutput(index, stream) => self.command_wrote(index, stream),
+            Token::CommandInput(index) => self.feed_command(index),
+            Token::Command(_) => self.reap(),
         }
     }
 
@@ -164,6 +169,8 @@ impl Guardian {
             Timer::Job(index) => self.job_timed_out(index),
             Timer::StartEvaluator => self.ensure_evaluator(),
             Timer::Evaluator => self.evaluator_timed_out(),
+            Timer::GatherCommand(index) => self.read_command(index, true),
+            Timer::EndCommand(index) => self.end_command(index),
         }
     }
 
@@ -211,6 +218,7 @@ impl Guardian {
             for index in self.indexes() {
                 self.read(index, !self.is_pressed);
             }
+            self.read_commands(!self.is_pressed);
         }
     }
 
@@ -276,6 +284,9 @@ impl Guardian {
             "cell" => self.cell(frame),
             "interrupt" => self.interrupt(frame),
             "kill" => self.kill_cell(frame),
+            "command" => self.start_command(frame),
+            "typed" => self.type_into(frame),
+            "resize" => self.resize_terminal(frame),
             "compute" => {
                 self.kill_condemned();
                 self.start_compute(frame)
@@ -324,7 +335,7 @@ impl Guardian {
             "version": PROTOCOL_VERSION,
             "python": self.zygote.version,
             "probe": self.findings,
-            "running": self.running_cells(),
+            "running": self.running_cells().into_iter().chain(self.commands.cells()).collect::<Vec<_>>(),
             "state_of": self.state_of(),
             "last_cell": self.last_cell,
             "resumes_after": self.bridge.outbox.forgotten(),
@@ -379,34 +390,6 @@ impl Guardian {
         } else {
             "the main line runs a cell"
         }))
-    }
-
-    fn interrupt(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        if let Some(index) = self.of_cell(frame.get("cell")?) {
-            // The frame tells a runner that has not begun which cell the signal was for.
-            self.forward(index, frame.text);
-            if let Some(handle) = self.handles.get_mut(&index) {
-                handle.interrupted = true;
-            }
-            self.signal(index, Signal::INT);
-        }
-        Ok(())
-    }
-
-    fn kill_cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
-        let Some(index) = self.of_cell(frame.get("cell")?) else { return Ok(()) };
-        let grace = std::time::Duration::from_millis(frame.get("grace_ms")?);
-        let Some(handle) = self.handles.get_mut(&index) else { return Ok(()) };
-        handle.killed = true;
-        handle.ends_late = true;
-        if self.processes.is_crowded(CROWD) {
-            // The other processes would take the CPU time in which the runner could clean up, and the guardian's, too.
-            self.end_late(index);
-        } else {
-            self.signal(index, Signal::TERM);
-            self.poller.after(Timer::End(index), grace);
-        }
-        Ok(())
     }
 
     fn names(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {

@@ -37,11 +37,11 @@ pub enum Side {
 }
 
 /// The read end of an output pipe.
-struct OutputPipe {
-    descriptor: OwnedFd,
-    /// The runner's end, until it is handed over.
-    runner_end: Option<OwnedFd>,
-    watch: Watch,
+pub struct OutputPipe {
+    pub descriptor: OwnedFd,
+    /// The writer's end, until it is handed over.
+    pub runner_end: Option<OwnedFd>,
+    pub watch: Watch,
 }
 
 /// A runner's channels and output pipes, and the cell it works on.
@@ -244,12 +244,12 @@ impl Handle {
     }
 }
 
-fn new_meter(limits: &Limits) -> OutputMeter {
+pub fn new_meter(limits: &Limits) -> OutputMeter {
     OutputMeter::new(limits.output_bytes, limits.output_tail_bytes)
 }
 
 impl OutputPipe {
-    fn new(token: Token) -> io::Result<Self> {
+    pub fn new(token: Token) -> io::Result<Self> {
         let (descriptor, runner_end) = pipe::pipe_with(PipeFlags::CLOEXEC)?;
         io::ioctl_fionbio(&descriptor, true)?;
         // The user's quota for pipes may be used up; the default size works, too.

@@ -34,10 +34,14 @@ use crate::sys;
 
 pub const RESERVE: &str = "--reserve";
 pub const PROBE: &str = "--probe";
+pub const COMMAND: &str = "--command";
+/// The argument for a command that has a terminal.
+const TERMINAL: &str = "terminal";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// What a process ends with if its program cannot be run.
+/// What a process ends with if its program is not there, and if it cannot be run, as shells do.
 const EXIT_NO_PROGRAM: i32 = 127;
+const EXIT_CANNOT_RUN: i32 = 126;
 
 /// A command that starts this program as a helper, with nothing but what is added to it.
 fn helper(arguments: &[&str]) -> Command {
@@ -46,6 +50,17 @@ fn helper(arguments: &[&str]) -> Command {
     let name = arguments.first().map_or("", |role| role.trim_start_matches('-'));
     command.arg0(format!("belljar-{name}")).args(arguments).env_clear().current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// A command that has a helper prepare a process and run the program in it. The environment stays what the guardian has.
+///
+/// The helper is another program, because a fork of the guardian could not be looked into, and so could not set its place
+/// in the order of the OOM killer; and others could look into a fork that can.
+pub fn command(tag: Option<u64>, terminal: bool, folder: &str, program: &[String]) -> Command {
+    let mut command = Command::new(OWN_PROGRAM);
+    let (tag, terminal) = (tag.unwrap_or(0).to_string(), if terminal { TERMINAL } else { "" });
+    command.arg0("belljar-command").args([COMMAND, &tag, terminal, folder]).args(program);
     command
 }
 
@@ -67,6 +82,9 @@ pub fn run(arguments: &[String]) -> Option<i32> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         [PROBE] => Some(be_probe()),
+        [COMMAND, tag, terminal, folder, program, ref arguments @ ..] => {
+            Some(be_command(tag, terminal == TERMINAL, folder, program, arguments))
+        }
         [RESERVE, score, size] => Some(be_reserve(score, size.parse().ok()?)),
         _ => None,
     }
@@ -82,6 +100,28 @@ fn settle(name: &CStr) {
 fn be_probe() -> i32 {
     let _ = std::io::stdin().read(&mut [0]);
     i32::from(sys::can_make_user_namespace())
+}
+
+/// Becomes the program of a command: in a session of its own, tagged, where it is to begin, with the standard descriptors
+/// only.
+fn be_command(tag: &str, has_terminal: bool, folder: &str, program: &str, arguments: &[&str]) -> i32 {
+    let _ = process::setsid();
+    if has_terminal {
+        let _ = process::ioctl_tiocsctty(rustix::stdio::stdin());
+    }
+    let _ = fs::write("/proc/self/oom_score_adj", WORKER_OOM_SCORE.to_string());
+    if let Some(tag) = tag.parse().ok().filter(|tag| *tag > 0) {
+        let limit = process::Rlimit { current: Some(tag), maximum: Some(tag) };
+        let _ = process::setrlimit(process::Resource::Rttime, limit);
+    }
+    crate::close_inherited();
+    if let Err(error) = std::env::set_current_dir(folder) {
+        eprintln!("belljar: the folder `{folder}` cannot be entered: {error}");
+        return EXIT_CANNOT_RUN;
+    }
+    let error = Command::new(program).args(arguments).exec();
+    eprintln!("belljar: `{program}` cannot be run: {error}");
+    if error.kind() == std::io::ErrorKind::NotFound { EXIT_NO_PROGRAM } else { EXIT_CANNOT_RUN }
 }
 
 fn be_reserve(score: &str, size: usize) -> i32 {

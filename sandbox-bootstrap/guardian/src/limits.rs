@@ -167,6 +167,14 @@ pub const HALT: Duration = ms(3_000);
 /// at the latest: hundreds of processes that die take the CPU time that the sandbox has.
 pub const TELL_FIRST: Duration = ms(250);
 
+// Commands.
+/// Commands at once. The daemon starts fewer.
+pub const COMMANDS: usize = 32;
+/// Bytes that were typed into a command that does not read them; what is typed beyond that is dropped, as a terminal does.
+pub const TYPED_BYTES: usize = 256 * 1024;
+/// Bytes that are read of each stream when a command has ended; what it left running may write for ever.
+pub const LAST_OUTPUT_BYTES: usize = 2 * PIPE_BYTES;
+
 // Expressions.
 pub const COMPUTES: usize = 16;
 /// A process that evaluates an expression and was found stopped this often, at every reaping, is given up.

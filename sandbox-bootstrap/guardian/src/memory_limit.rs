@@ -1,10 +1,12 @@
-//! Enforces the sandbox's memory limit: above it checkpoints are dropped, then processes are killed.
+//! Enforces the sandbox's memory limit: above it commands are ended and checkpoints are dropped, then processes are
+//! killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use rustix::process::Signal;
 
+use crate::controls;
 use crate::guardian::Guardian;
 use crate::handle::Role;
 use crate::helpers::MemoryReserve;
@@ -33,7 +35,7 @@ impl Guardian {
         let begun = Instant::now();
         self.look_at_memory();
         let pause = MEMORY_CHECK.max(begun.elapsed() * MEMORY_PARTS);
-        if self.handles.values().any(|handle| handle.cell != 0) {
+        if self.commands.are_running() || self.handles.values().any(|handle| handle.cell != 0) {
             self.poller.after(Timer::WatchMemory, pause);
         } else if !self.memory.is_held(&self.limits) {
             // Threads and processes of earlier cells may still run.
@@ -80,6 +82,7 @@ impl Guardian {
             handle.out_of_memory = true;
         }
         self.jobs.out_of_memory(pid);
+        self.commands.out_of_memory(pid);
         self.memory_limit.ending.insert(pid);
         send_signal(pid, Signal::KILL);
     }
@@ -183,6 +186,9 @@ impl Guardian {
         if in_use <= self.limits.memory_bytes {
             return false;
         }
+        if self.end_command_for(in_use - self.limits.memory_bytes) {
+            return true;
+        }
         if self.line.ring.len() == 1 {
             let of = |index: u32| self.handles.get(&index).and_then(|handle| handle.pid);
             let (of_checkpoint, of_worker) = (of(self.line.ring[0]), of(worker));
@@ -199,6 +205,24 @@ impl Guardian {
         let oldest = self.line.ring.remove(0);
         self.retire(oldest);
         true
+    }
+
+    /// Ends the largest process of a command if that frees as much as is too much: commands go before checkpoints. True
+    /// if one was ended, or one that was ended before still has its memory.
+    fn end_command_for(&mut self, excess: u64) -> bool {
+        if !self.commands.are_running() || !controls::holds("commands_go_before_checkpoints") {
+            return false;
+        }
+        let pids = self.commands.all_pids(self.processes.own());
+        if pids.iter().any(|pid| self.memory_limit.ending.contains(pid)) {
+            return true;
+        }
+        let largest = pids.into_iter().max_by_key(|pid| memory::resident(*pid));
+        let large_enough = largest.filter(|pid| memory::resident(*pid) >= excess);
+        if let Some(pid) = large_enough {
+            self.end_glutton(pid);
+        }
+        large_enough.is_some()
     }
 }
 

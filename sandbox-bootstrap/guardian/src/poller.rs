@@ -11,7 +11,7 @@ use rustix::io;
 use crate::limits::TURN;
 use crate::output::Stream;
 
-/// What a watched descriptor is. Numbers are indexes of runners or of jobs.
+/// What a watched descriptor is. Numbers are indexes of runners, of jobs or of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Bridge,
@@ -25,6 +25,10 @@ pub enum Token {
     Job(u32),
     Evaluator,
     EvaluatorOut,
+    CommandOutput(u32, Stream),
+    CommandInput(u32),
+    /// The pidfd of a command.
+    Command(u32),
 }
 
 impl Token {
@@ -42,6 +46,10 @@ impl Token {
             Self::Job(index) => (9, index),
             Self::Evaluator => (10, 0),
             Self::EvaluatorOut => (11, 0),
+            Self::CommandOutput(index, Stream::Stdout) => (12, index),
+            Self::CommandOutput(index, Stream::Stderr) => (13, index),
+            Self::CommandInput(index) => (14, index),
+            Self::Command(index) => (15, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -61,12 +69,16 @@ impl Token {
             8 => Self::Pidfd(index),
             9 => Self::Job(index),
             10 => Self::Evaluator,
-            _ => Self::EvaluatorOut,
+            11 => Self::EvaluatorOut,
+            12 => Self::CommandOutput(index, Stream::Stdout),
+            13 => Self::CommandOutput(index, Stream::Stderr),
+            14 => Self::CommandInput(index),
+            _ => Self::Command(index),
         }
     }
 }
 
-/// What happens after a while. Numbers are indexes of runners or of jobs.
+/// What happens after a while. Numbers are indexes of runners, of jobs or of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     Connect,
@@ -91,6 +103,9 @@ pub enum Timer {
     StartEvaluator,
     /// The time of the expression that the evaluator works at is over.
     Evaluator,
+    GatherCommand(u32),
+    /// The grace of a command that is to be killed is over.
+    EndCommand(u32),
 }
 
 /// A descriptor's place in the epoll set.
@@ -211,6 +226,10 @@ mod tests {
             Token::Job(7),
             Token::Evaluator,
             Token::EvaluatorOut,
+            Token::CommandOutput(8, Stream::Stdout),
+            Token::CommandOutput(9, Stream::Stderr),
+            Token::CommandInput(10),
+            Token::Command(11),
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);
         }

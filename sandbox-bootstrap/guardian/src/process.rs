@@ -8,11 +8,13 @@ use rustix::process::{self, Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOp
 
 use crate::controls;
 use crate::limits::{CROWD, KILL_ROUNDS, REAPED_AT_ONCE, RUNNER_INDEXES, STAND_POLL};
-use crate::process_table::{self, Kept, Rows, Which};
+use crate::process_table::{self, COMMAND_TAGS, Kept, Rows, Which};
 
 /// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
 const TAGS: u64 = 1 << 40;
 const TAGS_END: u64 = TAGS + RUNNER_INDEXES as u64;
+/// Commands are tagged in the same way.
+const COMMAND_TAGS_END: u64 = COMMAND_TAGS + RUNNER_INDEXES as u64;
 
 /// Sends a signal. A process that is gone, or that changed its uid where the sandbox lets it, is no error.
 pub fn send_signal(pid: i32, signal: Signal) {
@@ -56,7 +58,7 @@ impl Processes {
     pub fn new() -> Self {
         let most = process::getrlimit(Resource::Rttime).maximum;
         let own = process::getpid().as_raw_nonzero().get();
-        Self { own, can_tag: most.is_none_or(|most| most >= TAGS_END), halted: false }
+        Self { own, can_tag: most.is_none_or(|most| most >= COMMAND_TAGS_END), halted: false }
     }
 
     /// The guardian's own pid.
@@ -110,7 +112,24 @@ impl Processes {
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
         let line = limits.lines().find(|line| line.starts_with("Max realtime timeout"))?;
         let most = line.split_ascii_whitespace().rev().nth(1)?.parse().ok()?;
-        (self.can_tag && most < TAGS_END).then_some(most)
+        (self.can_tag && (most < TAGS_END || (COMMAND_TAGS..COMMAND_TAGS_END).contains(&most)))
+            .then_some(most)
+    }
+
+    /// The tag of the command with this index and of all that it starts; `None` if tags cannot be used.
+    pub fn command_tag(&self, index: u32) -> Option<u64> {
+        self.can_tag.then_some(COMMAND_TAGS + u64::from(index))
+    }
+
+    /// Kills a command and all that it started; returns the pids, which may not be gone yet.
+    pub fn kill_command(&mut self, leader: i32, tag: Option<u64>) -> Vec<i32> {
+        let own = self.own;
+        let select = |rows: &Rows, this: &Self| {
+            let is_known = tag.is_some() && controls::holds("commands_end_with_descendants");
+            let has_tag = |pid| is_known && this.tag_of(pid) == tag;
+            process_table::of_command(rows, own, leader, has_tag)
+        };
+        self.kill_rounds(select, false)
     }
 
     /// Whether the process is a descendant of the guardian; it may have ended, but not been reaped.

@@ -129,6 +129,16 @@ pub struct Kept {
     pub copies: BTreeSet<i32>,
     /// Tags of copies that have not reported yet.
     pub coming: BTreeSet<u64>,
+    /// Whether commands, and what commands that have ended left running, are to be kept: cells have nothing to do with
+    /// them. They are known by their tags.
+    pub commands: bool,
+}
+
+/// The tags of commands begin here; those of copies are below.
+pub const COMMAND_TAGS: u64 = 1 << 41;
+
+fn is_of_command(tag: u64) -> bool {
+    tag >= COMMAND_TAGS
 }
 
 /// Which strays are to be killed.
@@ -159,6 +169,9 @@ pub fn strays(
     if !kept.coming.is_empty() {
         found.retain(|pid| tag_of(*pid).is_none_or(|tag| !kept.coming.contains(&tag)));
     }
+    if kept.commands {
+        found.retain(|pid| !tag_of(*pid).is_some_and(is_of_command));
+    }
     match which {
         Which::All => {}
         Which::Younger(oldest) => {
@@ -169,9 +182,22 @@ pub fn strays(
         }
         Which::LeftBehind(session) => found.retain(|pid| {
             session.is_some_and(|session| rows.get(pid).is_some_and(|row| row.session == session))
-                || tag_of(*pid).is_some()
+                || tag_of(*pid).is_some_and(|tag| !is_of_command(tag))
         }),
     }
+    found
+}
+
+/// The processes of a command: what is below the one that was started, in its session, or has its tag.
+pub fn of_command(rows: &Rows, root: i32, leader: i32, has_tag: impl Fn(i32) -> bool) -> Vec<i32> {
+    let below: BTreeSet<i32> = descendants(rows, leader, &BTreeSet::new()).into_iter().collect();
+    let mut found = descendants(rows, root, &BTreeSet::new());
+    found.retain(|pid| {
+        *pid == leader
+            || below.contains(pid)
+            || rows.get(pid).is_some_and(|row| row.session == leader)
+            || has_tag(*pid)
+    });
     found
 }
 
@@ -209,7 +235,7 @@ mod tests {
             (22, 1, 20, 8), // an orphan in the copy's session
             (30, 1, 30, 9), // an orphan
         ]);
-        let kept = Kept { living: [10, 20].into(), copies: [20].into(), coming: BTreeSet::new() };
+        let kept = Kept { living: [10, 20].into(), copies: [20].into(), ..Kept::default() };
         assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, |_| None), [30, 11]);
         assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(20), |_| None), [30]);
     }
@@ -230,5 +256,24 @@ mod tests {
         assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags), [11, 12]);
         assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(None), tags), [11]);
         assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(Some(12)), tags), [11, 12]);
+    }
+
+    #[test]
+    fn what_commands_started_is_spared_by_the_ends_of_cells_and_found_for_a_kill() {
+        let rows = rows(&[
+            (10, 1, 10, 5), // the worker
+            (20, 1, 20, 6), // a command
+            (21, 20, 20, 7),
+            (22, 1, 22, 8), // what it started left its session and its parent
+            (30, 1, 30, 9), // what a cell started
+        ]);
+        let tags = |pid: i32| (20..30).contains(&pid).then_some(COMMAND_TAGS);
+        let kept = Kept { living: [10].into(), commands: true, ..Kept::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags), [30]);
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(None), tags), [0; 0]);
+        let kept = Kept { commands: false, ..kept };
+        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags).len(), 4);
+        assert_eq!(of_command(&rows, GUARDIAN, 20, |pid| tags(pid).is_some()), [20, 22, 21]);
+        assert_eq!(of_command(&rows, GUARDIAN, 20, |_| false), [20, 21]);
     }
 }

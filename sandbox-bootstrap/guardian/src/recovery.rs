@@ -286,7 +286,7 @@ impl Guardian {
     /// Starts a fresh worker that has only the seed, the tools and the preloaded modules.
     pub fn start_worker(&mut self) {
         let Some((index, pid)) = self.make_worker() else {
-            let kept = self.kept(None);
+            let kept = self.kept_without_commands();
             self.processes.kill_strays(Which::All, &kept);
             self.reap();
             self.start_worker_later();

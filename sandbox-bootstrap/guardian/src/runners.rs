@@ -53,7 +53,8 @@ impl Guardian {
             .into_iter()
             .chain(self.zygote.pid())
             .chain(self.jobs.pids())
-            .chain(self.evaluator.pid());
+            .chain(self.evaluator.pid())
+            .chain(self.commands.pids());
         runners.filter_map(|handle| handle.pid).chain(own).collect()
     }
 
@@ -62,14 +63,24 @@ impl Guardian {
         let is_copy =
             |handle: &&Handle| matches!(handle.role, Role::Fork | Role::View) && Some(handle.index) != but;
         let copies: Vec<&Handle> = self.handles.values().filter(is_copy).collect();
-        let there = copies.iter().filter_map(|handle| handle.pid).collect();
+        let there = copies.iter().filter_map(|handle| handle.pid).chain(self.commands.pids()).collect();
         let coming = copies.iter().filter(|handle| handle.pid.is_none());
         let coming: BTreeSet<u64> = coming.filter_map(|handle| self.processes.tag(handle.index)).collect();
         if !coming.is_empty() {
             // A process that is kept as a coming copy, by its tag, may be something else.
             self.poller.within(Timer::Sweep, SWEEP);
         }
-        Kept { living: self.living(), copies: there, coming }
+        Kept { living: self.living(), copies: there, coming, commands: self.commands.were_there() }
+    }
+
+    /// The same, but commands and what they have left running are not kept: a worker needs their places.
+    pub fn kept_without_commands(&mut self) -> Kept {
+        let (mut kept, commands) = (self.kept(None), self.commands.pids().collect::<Vec<_>>());
+        for pid in commands {
+            kept.living.remove(&pid);
+            kept.copies.remove(&pid);
+        }
+        Kept { commands: false, ..kept }
     }
 
     // Handles.

@@ -59,6 +59,11 @@ impl Zygote {
         Self { python, kernel, workspace, running: None, version: String::new() }
     }
 
+    /// The folder that workers begin in.
+    pub fn workspace(&self) -> &str {
+        &self.workspace
+    }
+
     pub fn pid(&self) -> Option<i32> {
         self.running.as_ref().map(|running| running.pid)
     }

@@ -12,13 +12,14 @@ use super::shared_budget::ParentBudget;
 use super::state::AsksState;
 use crate::actors::calls::{call_own, try_call};
 use crate::actors::directory::Directory;
+use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
-use crate::actors::session::packages::InstallRequest;
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::packages::requirement::parse_all;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
+use crate::protocol::command::NewCommand;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::packages::InstalledPackages;
@@ -100,6 +101,17 @@ impl AsksState {
     }
 }
 
+impl Port {
+    /// The ask and the rules that bind what the caller has run.
+    fn binding(&self) -> (Option<AskNumber>, Option<Arc<CellRules>>) {
+        match &self.caller {
+            PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
+            PortCaller::Model(None) => (None, None),
+            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
+        }
+    }
+}
+
 impl SessionPort for Port {
     fn compute(
         &self,
@@ -147,15 +159,33 @@ impl SessionPort for Port {
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
         let session = self.session.clone();
         // The code that this runs, such as the `repr` of a variable, obeys the rules of the caller.
-        let (bound_by, rules) = match &self.caller {
-            PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
-            PortCaller::Model(None) => (None, None),
-            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
-        };
+        let (bound_by, rules) = self.binding();
         Box::pin(async move {
             let usual = CellRequest::new(expression, Mode::Fork, EVALUATE);
             let request = CellRequest { expression: true, bound_by, rules, ..usual };
             Ok((*session.run(request).await?).clone())
+        })
+    }
+
+    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>> {
+        let (session, settings, (bound_by, rules)) =
+            (self.session.clone(), Arc::clone(&self.settings), self.binding());
+        Box::pin(async move {
+            if rules.as_ref().is_some_and(|rules| rules.restricted) {
+                return Err(Problem::new(
+                    Code::Forbidden,
+                    "only restricted Python may run here, and no commands",
+                ));
+            }
+            let timeout = settings.cells.timeouts().nearest(command.timeout_s);
+            let in_background = command.background;
+            let request =
+                CellRequest { bound_by, rules, ..CellRequest::command(command.checked()?, timeout) };
+            if in_background {
+                session.try_call(|reply_to| SessionMsg::Run { request, reply_to }).await?;
+                return Ok(None);
+            }
+            Ok(Some((*session.run(request).await?).clone()))
         })
     }
 

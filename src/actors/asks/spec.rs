@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::shared_budget::ParentBudget;
 use crate::agent::{self, Setup};
 use crate::config::{Agent, InstallPolicy, Model, Settings, Template};
+use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
@@ -140,7 +141,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
 }
 
 /// The machine's setup beside the ask itself.
-pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: Vec<String>) -> Setup {
+pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: ImagePackages) -> Setup {
     let agent = &settings.agent;
     let model = settings.models.get(&spec.model);
     let prompt = prompt(agent).unwrap_or_else(|problem| {

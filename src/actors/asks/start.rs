@@ -16,6 +16,7 @@ use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
 use crate::actors::session::messages::SessionMsg;
 use crate::agent::{AskMachine, Effect, Input, most_schema_bytes, schema_bytes};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, TINY_BYTES};
+use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskSpec, AskView, NewAsk};
 use crate::protocol::chat::{Message, Usage};
 use crate::protocol::clock::Moment;
@@ -167,7 +168,7 @@ impl AsksState {
                 spec.model
             )));
         }
-        spec::setup(&self.args.settings, &spec, &tools, Vec::new())
+        spec::setup(&self.args.settings, &spec, &tools, ImagePackages::default())
             .check(&spec)
             .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
         Ok(spec)

@@ -13,6 +13,7 @@ use crate::llm::{REPLY_BYTES, reply_bytes};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::memory::{NoRoom, Pool};
 use crate::panics::spawn_reporting;
+use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::AskLimits;
 use crate::protocol::ask::{Approval, AskNumber, AskSpec, AskView, Decision, PlanVersion};
 use crate::protocol::chat::ChatRequest;
@@ -62,7 +63,7 @@ pub struct AsksArgs {
     /// The last result of `compute_with_python`.
     pub last_result: Arc<Mutex<Option<String>>>,
     /// The packages of the sandbox image.
-    pub packages: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub packages: Arc<dyn Fn() -> ImagePackages + Send + Sync>,
     /// The image that the session asked for, if it named one.
     pub image: Option<String>,
     /// Whether a container or a jail isolates the sandbox.

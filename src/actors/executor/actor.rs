@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::messages::{Command, ExecutorMsg, ExecutorRef};
+use super::messages::{Command, ExecutorMsg, ExecutorRef, ToTerminal};
 use super::packages::FirstPackages;
 use super::pending::Request;
 use super::state::{ExecutorArgs, ExecutorState, FreezeState};
@@ -18,6 +18,7 @@ use crate::bridge::{Closed, OpenCalls};
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariablesFilter;
+use crate::protocol::command::TerminalSize;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
@@ -128,7 +129,7 @@ impl Actor for Executor {
             snapshot_is_old: false,
             stashed: None,
             snapshot_unnoted: true,
-            usage: None,
+            usage: Vec::new(),
             measuring: None,
             cell_ended_since_look: false,
             growing_looks: 0,
@@ -226,6 +227,21 @@ impl ExecutorState {
         match command {
             Command::Run(start) => self.run(myself, start),
             Command::Interrupt(cell) => self.interrupt(myself, cell),
+            Command::Kill(cell) => self.kill(myself, cell),
+            Command::ToTerminal(cell, what) => {
+                // A frame about a command that has ended would be one about nothing.
+                if self.running.contains_key(&cell) {
+                    self.send(
+                        myself,
+                        &match what {
+                            ToTerminal::Typed(data) => HostFrame::Typed { cell, data },
+                            ToTerminal::Resized(TerminalSize { rows, columns }) => {
+                                HostFrame::Resize { cell, rows, columns }
+                            }
+                        },
+                    );
+                }
+            }
             Command::Variables { which, reply_to } => {
                 let VariablesFilter { private, imports } = which;
                 let frame = |request| HostFrame::Variables { request, private, imports };

@@ -11,6 +11,7 @@ use super::workspace::scanned;
 use crate::actors::session::messages::SessionMsg;
 use crate::bridge::{FrameGuard, SendError};
 use crate::panics::spawn_reporting;
+use crate::protocol::command::{CommandSpec, TerminalSize};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, RefusedCode, StateAfter};
 use crate::protocol::ids::CellNumber;
@@ -36,6 +37,12 @@ pub(super) fn hurry_after() -> Duration {
 }
 
 fn frame_of(start: &CellStart) -> HostFrame {
+    if let Some(command) = &start.command {
+        let CommandSpec { argv, line, cwd, env, stdin, terminal } = CommandSpec::clone(command);
+        let TerminalSize { rows, columns } = terminal.unwrap_or_default();
+        let (cell, tty) = (start.cell, terminal.is_some());
+        return HostFrame::Command { cell, argv, line, cwd, env, stdin, tty, rows, columns };
+    }
     HostFrame::Cell {
         cell: start.cell,
         code: start.code.clone(),
@@ -100,6 +107,17 @@ impl ExecutorState {
         self.send(myself, &HostFrame::Interrupt { cell });
     }
 
+    /// Kills a command, because a client wants it.
+    pub(super) fn kill(&mut self, myself: &ExecutorRef, cell: CellNumber) {
+        if let Some(running) = self.running.get_mut(&cell)
+            && !std::mem::replace(&mut running.interrupted, true)
+        {
+            // So that the next daemon knows why it ended, if this one does not live to tell.
+            self.args.log.append(EventBody::Interrupting { cell });
+        }
+        self.end_cell(myself, cell, EndedBy::Interrupt);
+    }
+
     /// Tells the guardian to kill the cell's runner, once.
     pub(super) fn end_cell(&mut self, myself: &ExecutorRef, cell: CellNumber, why: EndedBy) {
         let Some(running) = self.running.get_mut(&cell) else { return };
@@ -158,12 +176,12 @@ impl ExecutorState {
         let mut to_end = Vec::new();
         for (cell, running) in &mut self.running {
             match running.start.mode {
-                Mode::Main if !running.waits_for_worker => {
+                Mode::Main | Mode::Command if !running.waits_for_worker => {
                     running.ended_by.get_or_insert(EndedBy::Cancel);
                 }
                 // The reset does not end a cell that the kernel does not know: that cell would run after the
                 // reset.
-                Mode::Main | Mode::Fork => to_end.push(*cell),
+                Mode::Main | Mode::Fork | Mode::Command => to_end.push(*cell),
             }
         }
         for cell in to_end {
@@ -244,6 +262,7 @@ impl ExecutorState {
         let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters().read());
         let cause = Cause {
             ended_by: running.ended_by.take(),
+            interrupted: running.interrupted || running.to_end == Some(EndedBy::Interrupt),
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
             completed_tool_calls: std::mem::take(&mut running.completed),
@@ -379,6 +398,7 @@ impl ExecutorState {
             RefusedCode::Busy
             | RefusedCode::NoDescriptors
             | RefusedCode::NotListed
+            | RefusedCode::NoShell
             | RefusedCode::OutOfReach
             | RefusedCode::Malformed => false,
         };

@@ -11,6 +11,7 @@ use crate::actors::launch::ReadySandbox;
 use crate::bridge::{Closed, FrameGuard};
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
+use crate::protocol::command::TerminalSize;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::{KernelFrame, LiveResources, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
@@ -37,12 +38,22 @@ pub struct UndoneState {
     pub frame_guard: FrameGuard,
 }
 
+/// What the terminal of a command gets from a client.
+#[derive(Clone, Debug)]
+pub enum ToTerminal {
+    /// What a person typed, as base64.
+    Typed(String),
+    Resized(TerminalSize),
+}
+
 /// A command of the session; commands are carried out in their order.
 pub enum Command {
     /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
     /// the previous one has ended.
     Run(CellStart),
     Interrupt(CellNumber),
+    Kill(CellNumber),
+    ToTerminal(CellNumber, ToTerminal),
     Variables {
         which: VariablesFilter,
         reply_to: Reply<VariableList>,
@@ -124,7 +135,7 @@ pub enum ExecutorMsg {
     Check,
     /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
-    Measured(DiskUsage),
+    Measured(Vec<DiskUsage>),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,

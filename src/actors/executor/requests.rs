@@ -165,6 +165,7 @@ impl ExecutorState {
                 RefusedCode::NoDescriptors => EndedBy::Descriptors(format!(
                     "{why} Close files and connections that earlier cells left open."
                 )),
+                RefusedCode::NoShell => EndedBy::NoShell(why),
                 RefusedCode::Busy
                 | RefusedCode::NotListed
                 | RefusedCode::OutOfReach
@@ -204,6 +205,8 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
             .hint("close files and connections that cells left open"),
         RefusedCode::NotListed => Problem::new(Code::VariablesFailed, message.to_owned())
             .hint("delete the variable whose `__repr__` ends or holds up the process that shows it"),
-        RefusedCode::Malformed => Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}")),
+        RefusedCode::NoShell | RefusedCode::Malformed => {
+            Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
+        }
     }
 }

@@ -101,8 +101,8 @@ pub struct ExecutorState {
     pub(super) snapshot_is_old: bool,
     /// Whether the snapshot has not been saved for the next daemon yet.
     pub(super) snapshot_unnoted: bool,
-    /// The last measured size of the workspace.
-    pub(super) usage: Option<DiskUsage>,
+    /// The last measured sizes of the workspace and of the volumes that the sandbox can write to, in their order.
+    pub(super) usage: Vec<DiskUsage>,
     pub(super) measuring: Option<tokio::task::JoinHandle<()>>,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,

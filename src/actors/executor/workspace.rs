@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
 use crate::panics::spawn_reporting;
-use crate::protocol::ids::CellNumber;
+use crate::protocol::ids::{CellNumber, VolumeName};
 use crate::protocol::quota::Kind;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
@@ -61,29 +61,41 @@ impl ExecutorState {
         }));
     }
 
+    /// Records the size of the workspace, or of a volume, and says why it is too much.
+    fn excess(&self, index: usize, usage: &DiskUsage) -> Option<String> {
+        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
+        let holds = security_controls::holds("workspace_quota");
+        let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
+        let counted = usage.counted(limit);
+        let volume = index.checked_sub(1).and_then(|index| volumes(&self.args.workspace).nth(index));
+        let (what, of_user) = if let Some((name, folder)) = volume {
+            let measured = self.args.launcher.volumes.measured(folder.payer(), name, counted);
+            (format!("volume `{name}`"), measured.err().filter(|_| holds))
+        } else {
+            let gauge = self.args.gauge.as_ref().filter(|_| holds);
+            ("workspace".to_owned(), gauge.and_then(|gauge| gauge.measure(Kind::Workspace, counted).err()))
+        };
+        usage.beyond(&what, limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short)
+    }
+
     /// Only growth has consequences: an oversized workspace that does not grow may still be read and cleaned
     /// up. A cell under which it grew is ended. Continued growth without a running cell to blame ends the
     /// sandbox, because something that an earlier cell left behind writes. Files that cannot be measured
     /// count as growth, except in a folder of the caller: it is on the caller's disk, and may hold more than
     /// is measured. Folders that a guest makes inaccessible always count.
-    pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, usage: DiskUsage) {
-        let before = self.usage.replace(usage);
+    pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, sizes: Vec<DiskUsage>) {
+        let before = std::mem::replace(&mut self.usage, sizes.clone());
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        // Written data that the measurement does not see matters when the disk is nearly full.
-        let seen = |before: DiskUsage| {
-            usage.bytes > before.bytes
-                || usage.entries > before.entries
-                || usage.is_disk_short && usage.bytes_written > before.bytes_written
-        };
-        let managed = self.args.workspace.managed;
-        let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
-        let grew = before.is_some_and(seen) || hides;
-        let limit = self.args.launcher.settings.sandbox.workspace_bytes;
-        let of_user = self.args.gauge.as_ref().filter(|_| security_controls::holds("workspace_quota"));
-        let of_user = of_user.and_then(|gauge| gauge.measure(Kind::Workspace, usage.counted(limit)).err());
-        let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
-        let why = usage.beyond(limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short);
-        let Some(why) = why.filter(|_| grew) else {
+        let mut why = None;
+        for (index, usage) in sizes.iter().enumerate() {
+            // Every size is recorded, whatever is too large already.
+            let excess = self.excess(index, usage);
+            let managed = index > 0 || self.args.workspace.managed;
+            let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
+            let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
+            why = why.or(excess.filter(|_| grew));
+        }
+        let Some(why) = why else {
             self.growing_looks = 0;
             return;
         };
@@ -101,16 +113,40 @@ impl ExecutorState {
     }
 }
 
-/// The size of the workspace, including data that the sandbox with the first process `first` holds, and how
+/// Whether a folder grew between two looks. Written data that the measurement does not see matters when the disk is
+/// nearly full.
+fn grew_since(before: &DiskUsage, now: &DiskUsage) -> bool {
+    now.bytes > before.bytes
+        || now.entries > before.entries
+        || now.is_disk_short && now.bytes_written > before.bytes_written
+}
+
+/// The sizes of the workspace and of the volumes that can be written to, including data that the sandbox with the first process `first` holds, and how
 /// long the measurement took; none if the measurement fails.
 pub(super) async fn measured(
     workspace: Arc<Workspace>,
     first: Option<i32>,
     disk_reserve: u64,
-) -> Option<(DiskUsage, Duration)> {
-    let measured = workspace.measure(first, disk_reserve).await.map_err(|problem| problem.message);
-    let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
-    measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
+) -> Option<(Vec<DiskUsage>, Duration)> {
+    let (mut sizes, mut took) = (Vec::new(), Duration::ZERO);
+    let beside = volumes(&workspace).map(|(_, folder)| folder);
+    for (index, folder) in std::iter::once(&*workspace).chain(beside).enumerate() {
+        // What processes hold without a name is counted once: volumes and managed workspaces are on one disk.
+        let first = first.filter(|_| index == 0 || !workspace.managed);
+        let measured = folder.measure(first, disk_reserve).await.map_err(|problem| problem.message);
+        let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
+        let measured = measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured"));
+        let (usage, more) = measured.ok()?;
+        sizes.push(usage);
+        took += more;
+    }
+    Some((sizes, took))
+}
+
+/// The volumes that the sandbox can write to, in their order.
+fn volumes(workspace: &Workspace) -> impl Iterator<Item = (&VolumeName, &Workspace)> {
+    let writable = workspace.mounts.iter().filter(|mount| mount.writable);
+    writable.filter_map(|mount| Some((mount.volume.as_ref()?, &mount.folder)))
 }
 
 /// The files of the workspace; unseen if the folder does not answer.

@@ -101,6 +101,13 @@ impl SessionActorState {
                 state.apply(Input::Interrupt);
                 let _ = reply_to.send(Ok(Interrupted { cell }));
             }
+            SessionMsg::Commands { reply_to } => drop(reply_to.send(state.commands())),
+            SessionMsg::ToTerminal { cell, what, reply_to } => {
+                let _ = reply_to.send(state.pass_to_terminal(cell, what));
+            }
+            SessionMsg::EndCommand { cell, how, reply_to } => {
+                let _ = reply_to.send(state.end_command(cell, how));
+            }
             SessionMsg::Variables { which, patient, reply_to } => {
                 state.apply(Input::Variables { which, patient, reply_to });
             }
@@ -110,16 +117,11 @@ impl SessionActorState {
                 state.apply(Input::SandboxWanted);
                 state.command(Command::Compute { expression, values, timeout, memory, reply_to });
             }
-            message @ SessionMsg::Compute { .. } => {
-                if state.defer(message, COMPUTATIONS_WAITING) {
-                    state.apply(Input::SandboxWanted);
-                }
-            }
             SessionMsg::Install(request) if state.ready().is_some() => {
                 state.apply(Input::SandboxWanted);
                 state.install(request);
             }
-            message @ SessionMsg::Install(_) => {
+            message @ (SessionMsg::Compute { .. } | SessionMsg::Install(_)) => {
                 if state.defer(message, COMPUTATIONS_WAITING) {
                     state.apply(Input::SandboxWanted);
                 }

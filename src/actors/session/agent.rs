@@ -34,9 +34,7 @@ pub(super) async fn spawn_asks(
     let (image_id, kernels) = (Arc::clone(&common.image_id), args.launcher.paths.kernel_dir());
     let packages = move || {
         let image_id = image_id.lock().clone();
-        image_id
-            .map(|id| kernel_files::packages(&kernels.join(kernel_files::folder_name(&id))))
-            .unwrap_or_default()
+        image_id.and_then(|id| kernel_files::packages(&kernels, &id)).unwrap_or_default()
     };
     Asks::spawn(AsksArgs {
         session: myself.clone(),

@@ -14,7 +14,7 @@ use crate::session::restore::{RecalledAsks, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{OutputCaps, Recorder, Spill};
 use ractor::ActorProcessingErr;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,6 +92,7 @@ impl SessionActorState {
             preloaded: None,
             packages: SessionPackages::of(past.packages.clone()),
             tickets: HashMap::new(),
+            ended_commands: VecDeque::new(),
             holders,
             leaving: false,
             cgroup: None,

@@ -37,6 +37,7 @@ impl SessionActorState {
             cell,
             mode: request.mode,
             code: request.code.clone(),
+            command: request.command.as_deref().cloned().map(Box::new),
             expression: request.expression,
             timeout_s: request.timeout.as_secs_f64(),
             replays: request.replay.as_ref().map(|replay| replay.cell),
@@ -50,7 +51,8 @@ impl SessionActorState {
                 return;
             }
         };
-        let memory = match self.code_in_memory(&request.code) {
+        let stdin_bytes = request.command.as_ref().map_or(0, |command| command.stdin.len());
+        let memory = match self.code_in_memory(request.code.len() + stdin_bytes) {
             Ok(memory) => memory,
             Err(no_room) => {
                 let _ = reply_to.send(Err(no_room.into()));
@@ -64,6 +66,7 @@ impl SessionActorState {
             cell,
             code: request.code,
             mode: request.mode,
+            command: request.command,
             expression: request.expression,
             timeout: request.timeout,
             ask: request.origin.as_ref().map(|origin| origin.ask).or(request.bound_by),
@@ -88,8 +91,8 @@ impl SessionActorState {
     }
 
     /// Charges the code, which stays in memory from when it is queued until its cell has ended.
-    fn code_in_memory(&self, code: &str) -> Result<Option<Arc<Charge>>, NoRoom> {
-        let bytes = (code.len() as u64).saturating_mul(CELL_COPIES);
+    fn code_in_memory(&self, size: usize) -> Result<Option<Arc<Charge>>, NoRoom> {
+        let bytes = (size as u64).saturating_mul(CELL_COPIES);
         if bytes <= SMALL_BYTES || !security_controls::holds("cell_memory_charge") {
             return Ok(None);
         }
@@ -159,6 +162,7 @@ impl SessionActorState {
         }
         let Some(ticket) = self.tickets.remove(&result.cell) else { return };
         let _ = self.asks.cast(AsksMsg::CallerEnded { cell: result.cell, call: None });
+        self.note_command(&result);
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));

@@ -70,6 +70,7 @@ impl SessionActorState {
                 }
             }
             Effect::Interrupt(cell) => self.command(Command::Interrupt(cell)),
+            Effect::Kill(cell) => self.command(Command::Kill(cell)),
             Effect::Thaw => self.command(Command::Thaw),
             Effect::Append(event) => {
                 self.log.append(event);

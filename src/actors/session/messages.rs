@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::install_request::InstallRequest;
 use super::journal_waits::RemovalRecord;
 use super::keyed_request::KeyedRequest;
-use super::packages::InstallRequest;
 use super::removers::{Remover, Removers};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::UndoneState;
+use crate::actors::executor::messages::{ToTerminal, UndoneState};
 use crate::actors::holds::Hold;
 use crate::actors::launch::SandboxPlace;
 use crate::bridge::FrameGuard;
@@ -21,6 +21,7 @@ use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, Interrupted, SessionView, Undone, VariableList, VariablesFilter};
 use crate::protocol::ask::AskNumber;
+use crate::protocol::command::{CommandList, CommandSpec, EndCommand};
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
@@ -103,6 +104,8 @@ impl OwnSession {
 pub struct CellRequest {
     pub code: String,
     pub mode: Mode,
+    /// What to run, for a command.
+    pub command: Option<Arc<CommandSpec>>,
     pub expression: bool,
     pub timeout: Duration,
     /// The record that tool calls are answered from, instead of being made.
@@ -119,6 +122,13 @@ pub struct CellRequest {
 }
 
 impl CellRequest {
+    /// A command that a client asks for.
+    pub fn command(spec: CommandSpec, timeout: Duration) -> Self {
+        let command = Some(Arc::new(spec));
+        let code = command.as_ref().map(|command| command.shown()).unwrap_or_default();
+        Self { command, ..Self::new(code, Mode::Command, timeout) }
+    }
+
     /// A cell that a client asks for: no ask or replay stands behind it, and only the settings bind it.
     pub fn new(code: String, mode: Mode, timeout: Duration) -> Self {
         Self { code, mode, timeout, ..Self::default() }
@@ -192,6 +202,21 @@ pub enum SessionMsg {
     },
     Interrupt {
         reply_to: Reply<Interrupted>,
+    },
+    /// Lists the commands: those that have not ended, and the last of those that have.
+    Commands {
+        reply_to: RpcReplyPort<CommandList>,
+    },
+    /// Passes something on to the terminal of a command.
+    ToTerminal {
+        cell: CellNumber,
+        what: ToTerminal,
+        reply_to: Reply<()>,
+    },
+    EndCommand {
+        cell: CellNumber,
+        how: EndCommand,
+        reply_to: Reply<()>,
     },
     /// Shows the state before the running cell, if there is one. `patient` requests wait until the main line
     /// is idle.
@@ -409,6 +434,8 @@ impl SessionMsg {
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }
             | Self::AnswerCall { reply_to, .. }
+            | Self::EndCommand { reply_to, .. }
+            | Self::ToTerminal { reply_to, .. }
             | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Remove { remover } => {
                 if let Some(remover) = remover {
@@ -420,6 +447,7 @@ impl SessionMsg {
             }
             Self::CellStatus { .. }
             | Self::Ticket { .. }
+            | Self::Commands { .. }
             | Self::View { .. }
             | Self::Given { .. }
             | Self::MayRun(_)

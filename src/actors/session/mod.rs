@@ -2,7 +2,7 @@
 //! one, removes it after a time without use, and writes every step into its events.
 //!
 //! `crate::session::machine` decides what the session does next. `actor` handles messages, `begin` creates
-//! its `state`, `effects` carries out the machine's effects; `cells`, `cell_permits`, `undo`, `freeze` and
+//! its `state`, `effects` carries out the machine's effects; `cells`, `commands`, `cell_permits`, `undo`, `freeze` and
 //! `view` serve clients, `sandbox_place` makes its workspace, `sandbox` manages its sandbox, `agent` its asks,
 //! `journal_appends` and `journal_waits` write to the journal without waiting for ever, `ephemeral` counts the
 //! holders, `restore` resumes after a restart and `generations` after a panic, `ending` ends the session.
@@ -12,16 +12,18 @@ pub(in crate::actors) mod agent;
 mod begin;
 mod cell_permits;
 mod cells;
+mod commands;
 mod effects;
 pub(in crate::actors) mod ending;
 mod ephemeral;
 mod freeze;
 mod generations;
+pub mod install_request;
 mod journal_appends;
 pub(in crate::actors) mod journal_waits;
 pub mod keyed_request;
 pub mod messages;
-pub mod packages;
+mod packages;
 pub mod removers;
 pub(in crate::actors) mod restore;
 mod sandbox;

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::install_request::InstallRequest;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Command, ExecutorMsg};
-use crate::packages::requirement::Requirement;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
 use crate::protocol::packages::{InstalledPackages, PackageSet};
@@ -30,14 +30,6 @@ pub(super) struct SessionPackages {
     /// Whether an installation is under way. The next one waits, because it has to know what this one brings.
     busy: bool,
     waiting: VecDeque<InstallRequest>,
-}
-
-/// A request for packages that was checked.
-pub struct InstallRequest {
-    pub requirements: Vec<Requirement>,
-    /// Whether versions that are there may give way to others, with a reset.
-    pub replace: bool,
-    pub reply_to: Reply<InstalledPackages>,
 }
 
 impl SessionPackages {
@@ -129,29 +121,31 @@ impl SessionActorState {
             return;
         };
         let event = EventBody::PackagesInstalled { set: Box::new(set.clone()), cached };
+        // The journal calls back on its own thread, which has no runtime.
+        let (written, is_written) = tokio::sync::oneshot::channel();
         self.append_and(event, move |is_written| {
-            if !is_written {
+            let _ = written.send(is_written);
+        });
+        tokio::spawn(async move {
+            if !is_written.await.unwrap_or(false) {
                 let _ = reply_to.send(Err(late));
                 return;
             }
-            tokio::spawn(async move {
-                let shown = async {
-                    let Some(executor) = executor else { return Ok(()) };
-                    let show = |reply_to| {
-                        ExecutorMsg::Command(Command::ShowPackages { set: Box::new(set), reply_to })
-                    };
-                    // Without an answer the sandbox is gone, and the next one begins with the packages.
-                    match executor.call(show, None).await {
-                        Ok(ractor::rpc::CallResult::Success(shown)) => shown,
-                        _ => Ok(()),
-                    }
-                };
-                let mut outcome: Result<(), Problem> = shown.await;
-                if outcome.is_ok() && resets {
-                    outcome = session.try_call(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await;
+            let shown = async {
+                let Some(executor) = executor else { return Ok(()) };
+                let show =
+                    |reply_to| ExecutorMsg::Command(Command::ShowPackages { set: Box::new(set), reply_to });
+                // Without an answer the sandbox is gone, and the next one begins with the packages.
+                match executor.call(show, None).await {
+                    Ok(ractor::rpc::CallResult::Success(shown)) => shown,
+                    _ => Ok(()),
                 }
-                let _ = reply_to.send(outcome.map(|()| answer));
-            });
+            };
+            let mut outcome: Result<(), Problem> = shown.await;
+            if outcome.is_ok() && resets {
+                outcome = session.try_call(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await;
+            }
+            let _ = reply_to.send(outcome.map(|()| answer));
         });
     }
 }

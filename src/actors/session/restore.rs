@@ -101,7 +101,8 @@ pub(super) async fn past(
         let calls =
             start.replay.iter().flat_map(|calls| &calls.0).filter_map(|call| call.outcome.as_ref().ok());
         let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
-        let bytes = calls.fold(start.code.len() as u64, u64::saturating_add).saturating_mul(CELL_COPIES);
+        let own = start.code.len() + start.command.as_ref().map_or(0, |command| command.stdin.len());
+        let bytes = calls.fold(own as u64, u64::saturating_add).saturating_mul(CELL_COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
     }
     let asks = of_asks.end(std::mem::take(&mut past.approvals));
@@ -139,6 +140,7 @@ impl SessionActorState {
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
         running.for_each(|cell| self.keep_cell_permit(cell));
+        self.ended_commands.clone_from(&past.ended_commands);
         if past.sandbox.is_none() {
             self.args.permit = None;
         }

@@ -8,10 +8,12 @@ use super::state::SessionArgs;
 use crate::actors::launch::SandboxPlace;
 use crate::actors::pool::{Pool, WaitingSandbox};
 use crate::panics::spawn_reporting;
+use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
 use crate::sandbox::spec::Choice;
+use crate::sandbox::workspace::own_user::MountedFolder;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{Workspace, disk};
 use crate::store::{Journal, SessionRecord};
@@ -28,6 +30,8 @@ struct PlaceRequest {
     wanted: SandboxRequest,
     /// The owner's own folder.
     folder: Option<String>,
+    volumes: Vec<VolumeMount>,
+    mounts: Vec<FolderMount>,
     journal: Journal,
     launcher: Arc<Launcher>,
     pool: Pool,
@@ -46,6 +50,8 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
         backend: args.backend,
         wanted: args.wanted.clone(),
         folder: args.workspace.clone(),
+        volumes: args.volumes.clone(),
+        mounts: args.mounts.clone(),
         journal: args.journal.clone(),
         launcher: Arc::clone(&args.launcher),
         pool: args.pool.clone(),
@@ -67,6 +73,8 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         backend,
         wanted,
         folder,
+        volumes,
+        mounts,
         journal,
         launcher,
         pool,
@@ -76,16 +84,23 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         Some(choice) => choice,
         None => launcher.choose(backend, wanted.image.as_deref()).await?,
     };
-    // A later sandbox of a session is always started anew: the workspace has its user id and its files.
-    let waiting = if is_new && folder.is_none() {
+    let has_mounts = !volumes.is_empty() || !mounts.is_empty();
+    if has_mounts && choice.backend == Backend::Process {
+        return Err(Problem::new(Code::BadRequest, "a plain process has no volumes and mounts")
+            .hint("choose another `--backend`, or leave `--volume` and `--mount` out"));
+    }
+    let runs_as_owner = folder.is_some() || has_mounts;
+    // A later sandbox of a session is always started anew: the workspace has its user id and its files. So is one with
+    // an environment of its own, which the first process of a sandbox begins with.
+    let waiting = if is_new && !runs_as_owner && wanted.env.is_empty() {
         pool.claim(&launcher, &choice, &wanted, record.job.is_none()).await
     } else {
         None
     };
-    let slot = match (&folder, previous_slot, &waiting) {
-        (Some(_), _, _) | (None, None, Some(_)) => None,
-        (None, Some(previous_slot), _) => Some(previous_slot),
-        (None, None, None) => Some(launcher.slots.take()?),
+    let slot = match (runs_as_owner, previous_slot, &waiting) {
+        (true, _, _) | (false, None, Some(_)) => None,
+        (false, Some(previous_slot), _) => Some(previous_slot),
+        (false, None, None) => Some(launcher.slots.take()?),
     };
     if is_new {
         record.slot = slot.as_ref().map(|slot| slot.uid).or(waiting.as_ref().map(WaitingSandbox::uid));
@@ -103,23 +118,36 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
     let mapping = launcher.backend(choice.backend).user_mapping().await;
     let mapping =
         mapping.map_err(|problem| if goes_on { only_there(choice.backend, problem) } else { problem })?;
-    let service = launcher.service;
-    if let Some(folder) = folder {
-        let (private, accounts) = (private_folders(&launcher), launcher.accounts.clone());
-        let open_folder = move || {
-            let folder = folder.as_ref();
-            Workspace::of_caller(folder, service, mapping, choice, owner, &private, &accounts)
-        };
-        let workspace = folders::run(owner, WorkKind::Look, None, open_folder).await??;
-        return Ok(SandboxPlace { workspace, slot: None, ready: None });
+    let (service, bytes) = (launcher.service, launcher.settings.sandbox.workspace_bytes);
+    if let Some(slot) = slot {
+        let uid = slot.uid;
+        let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
+        let workspace = folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner);
+        return Ok(SandboxPlace { workspace, slot: Some(slot), ready: None });
     }
-    let Some(slot) = slot else {
-        return Err(Problem::new(Code::Internal, "a managed workspace without a user id"));
+    let open = move || {
+        let (private, accounts) = (private_folders(&launcher), &launcher.accounts);
+        let of_caller = |folder: &str, choice| {
+            Workspace::of_caller(folder.as_ref(), service, mapping, choice, owner, &private, accounts)
+        };
+        let mut folders = Vec::new();
+        for FolderMount { folder, target } in mounts {
+            let folder = of_caller(&folder, choice.clone())?;
+            folders.push(MountedFolder { target, writable: false, volume: None, folder });
+        }
+        for VolumeMount { name, target, read_only } in volumes {
+            let path = launcher.volumes.path(owner, &name);
+            let folder = Workspace::volume(path, service, mapping, choice.clone(), owner, accounts)?;
+            folders.push(MountedFolder { target, writable: !read_only, volume: Some(name), folder });
+        }
+        let workspace = match folder {
+            Some(folder) => of_caller(&folder, choice)?,
+            None => Workspace::managed_for(path, service, mapping, choice, owner, bytes, accounts)?,
+        };
+        workspace.beside(folders)
     };
-    let (bytes, uid) = (launcher.settings.sandbox.workspace_bytes, slot.uid);
-    let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
-    let workspace = folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner);
-    Ok(SandboxPlace { workspace, slot: Some(slot), ready: None })
+    let workspace = folders::run(owner, WorkKind::Look, None, open).await??;
+    Ok(SandboxPlace { workspace, slot: None, ready: None })
 }
 
 /// Writes the new session down. First in the journal: nothing may exist that the next daemon would not find.

@@ -14,7 +14,10 @@ use crate::actors::pool::Pool;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
 use crate::protocol::api::{SessionView, VariableList};
+use crate::protocol::command::CommandSummary;
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
+use crate::protocol::labels::Labels;
+use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Receipt};
@@ -31,7 +34,7 @@ use crate::store::{EventLog, Journal, Recorder};
 use crate::tools;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -70,6 +73,9 @@ pub struct SessionArgs {
     /// The job that the session serves.
     pub job: Option<JobId>,
     pub preload: Preload,
+    pub labels: Labels,
+    pub volumes: Vec<VolumeMount>,
+    pub mounts: Vec<FolderMount>,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
     /// Held while the session reads its journal.
@@ -119,6 +125,8 @@ pub struct SessionActorState {
     pub(super) preloaded: Option<Preloaded>,
     pub(super) packages: SessionPackages,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
+    /// The last commands that have ended, oldest first.
+    pub(super) ended_commands: VecDeque<CommandSummary>,
     pub(super) holders: Holders,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,

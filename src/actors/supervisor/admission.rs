@@ -14,6 +14,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::values;
+use crate::protocol::{environment, labels, mounts};
 use crate::quota::Permit;
 use crate::sandbox::launch::SandboxRequest;
 
@@ -66,6 +67,10 @@ impl SupervisorState {
             return Err(Problem::new(Code::BadRequest, message)
                 .hint("name modules one by one, or a family: `stdlib`, `third-party`"));
         }
+        let wrong = |message: String| Problem::new(Code::BadRequest, message);
+        environment::check(&request.env).map_err(wrong)?;
+        labels::check(&request.labels).map_err(wrong)?;
+        mounts::check(&request.volumes, &request.mounts).map_err(wrong)?;
         if idle.is_zero() {
             return Err(Problem::new(Code::BadRequest, "`idle_s` has to be at least 1"));
         }
@@ -110,6 +115,7 @@ pub(in crate::actors) fn sandbox_request(
         pids: request.pids.unwrap_or(settings.pids),
         checkpoints: if has_checkpoints { settings.checkpoints } else { 0 },
         checkpoints_at_rest: checkpointing == Checkpointing::Idle,
+        env: request.env.clone(),
     }
 }
 

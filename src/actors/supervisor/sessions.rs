@@ -20,9 +20,10 @@ use crate::protocol::clock;
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
-use crate::protocol::problem::Code;
+use crate::protocol::problem::{Code, Problem};
 use crate::quota::Permit;
 use crate::sandbox::launch::SandboxRequest;
+use crate::sandbox::volumes::VolumeUse;
 use crate::security_controls;
 use crate::store::{JournalError, SessionRecord};
 
@@ -35,6 +36,7 @@ struct Begin {
     first: Permit,
     seed: Charge,
     nested: bool,
+    volumes: VolumeUse,
 }
 
 impl SupervisorState {
@@ -55,6 +57,13 @@ impl SupervisorState {
                 return;
             }
         };
+        let volumes = match self.use_volumes(owner, id, &name, &request) {
+            Ok(volumes) => volumes,
+            Err(problem) => {
+                let _ = reply_to.send(Err(problem));
+                return;
+            }
+        };
         let record = SessionRecord {
             id,
             owner,
@@ -70,7 +79,7 @@ impl SupervisorState {
             request,
             (wanted, idle),
             permit,
-            Some(Begin { reply_to, first, seed, nested }),
+            Some(Begin { reply_to, first, seed, nested, volumes }),
         );
     }
 
@@ -134,13 +143,15 @@ impl SupervisorState {
     ) {
         let (id, owner, name, job) = (record.id, record.owner, record.name, record.job);
         let is_new = begin.is_some();
-        let (created, first, begun_seed, nested) = match begin {
-            Some(Begin { reply_to, first, seed, nested }) => {
-                (Some(reply_to), Some(first), Some(seed), nested)
-            }
-            // Its sandbox may run, so it is paid for before others can take its room.
-            None => (None, self.sandbox_permit(id, owner, &name, &wanted), None, false),
-        };
+        let (created, first, begun_seed, nested, volumes) =
+            if let Some(Begin { reply_to, first, seed, nested, volumes }) = begin {
+                (Some(reply_to), Some(first), Some(seed), nested, Some(volumes))
+            } else {
+                // Its sandbox may run, so it is paid for before others can take its room.
+                let permit = self.sandbox_permit(id, owner, &name, &wanted);
+                // A volume that is gone is missed when the session needs its next sandbox.
+                (None, permit, None, false, self.use_volumes(owner, id, &name, &request).ok())
+            };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(owner);
@@ -173,6 +184,9 @@ impl SupervisorState {
             job,
             // The entries were checked when the session was made.
             preload: Preload::parse(entries).unwrap_or_default(),
+            labels: request.labels,
+            volumes: request.volumes,
+            mounts: request.mounts,
             ephemeral: request.ephemeral,
             restore_turn: self.restore_turns.of(owner),
             lend_turn: self.lend_turns.of(owner),
@@ -199,7 +213,22 @@ impl SupervisorState {
         };
         self.args.directory.add(id, listed);
         // The name is taken and the quota is held from here on.
-        self.sessions.insert(id, Entry { owner, name, job, session, permit, is_removed: false, _seed: seed });
+        self.sessions.insert(
+            id,
+            Entry { owner, name, job, session, permit, is_removed: false, _seed: seed, _volumes: volumes },
+        );
+    }
+
+    /// Keeps the volumes of a session from being removed.
+    fn use_volumes(
+        &self,
+        owner: Principal,
+        id: SessionId,
+        name: &SessionName,
+        request: &NewSession,
+    ) -> Result<VolumeUse, Problem> {
+        let names = request.volumes.iter().map(|volume| volume.name.clone()).collect();
+        self.args.launcher.volumes.use_by(owner, id, name, names)
     }
 
     /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.

@@ -19,6 +19,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 use crate::quota::{Ledger, Permit};
 use crate::sandbox::launch::Launcher;
+use crate::sandbox::volumes::VolumeUse;
 use crate::store::Journal;
 use crate::tools;
 
@@ -78,6 +79,8 @@ pub(super) struct Entry {
     pub(super) is_removed: bool,
     /// The memory charged for the session's seed.
     pub(super) _seed: Charge,
+    /// No volume of the session is removed while the session is there.
+    pub(super) _volumes: Option<VolumeUse>,
 }
 
 impl SupervisorState {

@@ -79,7 +79,9 @@ impl Speech for XmlTags {
         let input = if missing.is_empty() {
             CallInput::Cell(code.join("\n"))
         } else {
-            CallInput::Impossible(words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies))
+            CallInput::Impossible(
+                words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies.main),
+            )
         };
         let call = Call::of_step(step, CELL_TOOL, input);
         let mut message = only_text(reply);
@@ -131,7 +133,8 @@ fn normal(name: &str) -> String {
 
 fn has(scene: DialectContext, name: &str) -> bool {
     let name = normal(name);
-    STANDARD.contains(&name.as_str()) || scene.setup.dependencies.iter().any(|known| normal(known) == name)
+    STANDARD.contains(&name.as_str())
+        || scene.setup.dependencies.installed.iter().any(|known| normal(known) == name)
 }
 
 /// Removes a code fence, which models sometimes put into the tag.

@@ -145,9 +145,10 @@ fn packages_that_the_image_lacks_are_named_and_the_code_does_not_run() {
         ),
         "{answer}"
     );
-    assert_eq!(effect_names(&reply(&mut machine, with("Pandas>=2"))), ["cell step_1 1"]);
+    // A package that only another one needs is there, too, though the model is not told of it.
+    assert_eq!(effect_names(&reply(&mut machine, with("Pandas>=2, pytz"))), ["cell step_1 1"]);
     let (mut machine, effects) =
-        started(spec(Dialect::XmlTags), Setup { dependencies: Vec::new(), ..setup() });
+        started(spec(Dialect::XmlTags), Setup { dependencies: ImagePackages::default(), ..setup() });
     let none = "Beside the standard library there is: no package that is known of.";
     let asked_with = |effects: &[Effect]| format!("{effects:?}");
     assert!(asked_with(&effects).contains(none), "{effects:?}");

@@ -9,6 +9,7 @@ mod random;
 use serde_json::{Value, json};
 
 use super::{AskMachine, Effect, Input, ModelApprovals, Setup};
+use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{ApprovalPolicy, AskEnd, AskLimits, AskSpec, Dialect, Language};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, FunctionCall, Message, ModelTool, Role, ToolCall, Usage,
@@ -58,7 +59,10 @@ fn setup() -> Setup {
         cell_timeout_s: 30.0,
         max_cell_timeout_s: 3_600.0,
         workspace: "/workspace".into(),
-        dependencies: vec!["numpy".into(), "pandas".into()],
+        dependencies: ImagePackages {
+            installed: vec!["numpy".into(), "pandas".into(), "pytz".into()],
+            main: vec!["numpy".into(), "pandas".into()],
+        },
         prompt: None,
     }
 }

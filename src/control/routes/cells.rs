@@ -23,9 +23,10 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::security_controls;
 
-/// Whether the path is that of requests to run a cell.
+/// Whether the path is that of requests to run a cell or a command.
 pub fn is_path(path: &str) -> bool {
-    path.strip_prefix(sessions::PATH).is_some_and(|rest| rest.ends_with("/cells"))
+    path.strip_prefix(sessions::PATH)
+        .is_some_and(|rest| rest.ends_with("/cells") || rest.ends_with("/commands"))
 }
 
 /// Streams the events of a cell until its end.
@@ -45,9 +46,26 @@ pub async fn run(
     idempotency: Option<Extension<Key>>,
     JsonBody(body, memory): JsonBody<RunCell>,
 ) -> ApiResult<Response> {
+    if body.mode == Mode::Command {
+        return Err(Problem::new(Code::BadRequest, "a cell is no command")
+            .hint("`POST /v1/sessions/{session}/commands` runs one")
+            .into());
+    }
+    let timeout = request.app.settings.cells.timeouts().checked(body.timeout_s)?;
+    let memory = Some(Arc::new(memory));
+    let cell = CellRequest { memory, ..CellRequest::new(body.code, body.mode, timeout) };
+    submit(request, query, idempotency, cell).await
+}
+
+/// Queues a cell or a command and answers as the client wants it.
+pub(super) async fn submit(
+    request: SessionRequest,
+    query: AnswerQuery,
+    idempotency: Option<Extension<Key>>,
+    cell: CellRequest,
+) -> ApiResult<Response> {
     let session = request.session().await?;
     let SessionRequest { app, caller, .. } = request;
-    let timeout = app.settings.cells.timeouts().checked(body.timeout_s)?;
     let key = idempotency.map(|Extension(Key(key))| key);
     let wants = match query {
         AnswerQuery { stream: true, .. } => Wants::Events,
@@ -55,8 +73,7 @@ pub async fn run(
         AnswerQuery { .. } => Wants::Number,
     };
     let keyed = key.map(|key| KeyedRequest { owner: caller.principal, key, wants });
-    let memory = Some(Arc::new(memory));
-    let request = CellRequest { keyed, memory, ..CellRequest::new(body.code, body.mode, timeout) };
+    let request = CellRequest { keyed, ..cell };
     let ticket = try_call(&session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
     if query.stream {
         return events_of(&app, &caller, &session, (ticket.events_after, ticket.cell)).await;

@@ -3,8 +3,8 @@
 use axum::Json;
 
 use super::requests::SessionRequest;
+use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::SessionMsg;
-use crate::actors::session::packages::InstallRequest;
 use crate::control::body::JsonBody;
 use crate::control::problems::ApiResult;
 use crate::packages::requirement::parse_all;

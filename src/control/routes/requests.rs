@@ -8,12 +8,14 @@ use serde::Deserialize;
 use crate::actors::calls::{Reply, try_call};
 use crate::actors::session::messages::{Handles, SessionMsg, SessionRef};
 use crate::control::app::App;
-use crate::control::body::Path;
+use crate::control::body::{Path, Query};
 use crate::control::caller::Caller;
 use crate::control::problems::{ApiResult, RefusedRequest};
 use crate::protocol::api::Done;
+use crate::protocol::labels;
+use crate::protocol::limits::LABELS;
 use crate::protocol::principal::Principal;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 
 /// A request about one session: who asks, and how the path names the session.
 pub struct SessionRequest {
@@ -100,13 +102,45 @@ impl ListQuery {
     }
 }
 
+/// Which sessions are listed. A label can be named several times, which a plain struct cannot express.
+pub struct SessionsQuery {
+    pub(super) list: ListQuery,
+    /// Only sessions with all these labels.
+    pub(super) labels: Vec<(String, String)>,
+}
+
+impl SessionsQuery {
+    fn read(parameters: Vec<(String, String)>) -> Result<Self, String> {
+        let mut query = Self { list: ListQuery { all: false }, labels: Vec::new() };
+        for (name, value) in parameters {
+            match name.as_str() {
+                "all" => query.list.all = value.parse().map_err(|_| "`all` is `true` or `false`")?,
+                "label" if query.labels.len() < LABELS => query.labels.push(labels::parse(&value)?),
+                "label" => return Err(format!("more than {LABELS} labels are named")),
+                _ => return Err(format!("`{}` is no parameter of this list", name.escape_default())),
+            }
+        }
+        Ok(query)
+    }
+}
+
+impl FromRequestParts<App> for SessionsQuery {
+    type Rejection = RefusedRequest;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, RefusedRequest> {
+        let Query(parameters) = Query::from_request_parts(parts, app).await?;
+        let wrong = |message| Problem::new(Code::BadRequest, message).hint("see `GET /openapi.json`").into();
+        Self::read(parameters).map_err(wrong)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::routes::{events, machine};
 
     /// Pieces of query strings, right and wrong.
-    const PIECES: &str = "(all|after|follow|wait|stream|user|x|%|%0|%41|%ff|\\+|=|&|;|#|true|false|1|-1|1e9|\\PC|99999999999999999999){0,12}";
+    const PIECES: &str = "(all|label|after|follow|wait|stream|user|x|%|%0|%41|%ff|\\+|=|&|;|#|true|false|1|-1|1e9|\\PC|99999999999999999999){0,12}";
 
     proptest::proptest! {
         #[test]
@@ -117,6 +151,9 @@ mod tests {
             drop(axum::extract::Query::<events::EventsQuery>::try_from_uri(&uri));
             drop(axum::extract::Query::<machine::QuotaQuery>::try_from_uri(&uri));
             drop(axum::extract::Query::<ListQuery>::try_from_uri(&uri));
+            if let Ok(axum::extract::Query(parameters)) = axum::extract::Query::try_from_uri(&uri) {
+                drop(SessionsQuery::read(parameters));
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::{Extension, Json};
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::requests::{ListQuery, SessionRequest, WaitQuery};
+use super::requests::{SessionRequest, SessionsQuery, WaitQuery};
 use crate::actors::calls::{call_promptly, try_call};
 use crate::actors::replay;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
@@ -22,6 +22,7 @@ use crate::protocol::api::{
     VariablesFilter,
 };
 use crate::protocol::ids::SessionId;
+use crate::protocol::labels;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 
@@ -63,9 +64,9 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     caller: Caller,
-    Query(query): Query<ListQuery>,
+    query: SessionsQuery,
 ) -> ApiResult<Json<SessionList>> {
-    let owner = query.owner(&app, &caller)?;
+    let owner = query.list.owner(&app, &caller)?;
     // All at once, because one of them may answer late.
     let views = app.directory.list(owner).into_iter().map(async |session| {
         let view = || session.view();
@@ -76,7 +77,8 @@ pub async fn list(
             answer => answer,
         }
     });
-    let sessions = join_all(views).await.into_iter().flatten().collect();
+    let is_wanted = |view: &SessionView| labels::has_all(&view.labels, &query.labels);
+    let sessions = join_all(views).await.into_iter().flatten().filter(is_wanted).collect();
     Ok(Json(SessionList { sessions }))
 }
 

@@ -124,6 +124,7 @@ mod tests {
             cell,
             mode: Mode::Main,
             code: String::new(),
+            command: None,
             expression: false,
             timeout_s: 30.0,
             replays: None,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::protocol::ask::{Approval, AskEnd, AskNumber, AskSpec, Decision, PlanVersion};
 use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
+use crate::protocol::command::CommandSpec;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::packages::PackageSet;
@@ -72,7 +73,11 @@ pub enum EventBody {
     CellQueued {
         cell: CellNumber,
         mode: Mode,
+        /// The code; for a command, what a person would type.
         code: String,
+        /// What to run, for a command.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        command: Option<Box<CommandSpec>>,
         /// The code has to be one expression.
         #[serde(default)]
         expression: bool,

@@ -69,8 +69,20 @@ pub fn why_unanswered(end: &AskEnd) -> Option<String> {
     })
 }
 
-/// How a cell ended; none for ends that need no explanation.
+/// How a cell or a command ended; none for ends that need no explanation.
 pub fn what_happened(result: &ExecutionResult) -> Option<String> {
+    if result.reason == Reason::NoShell {
+        return Some("the image has no shell; name a program and its arguments instead".to_owned());
+    }
+    let text = how_cell_ended(result)?;
+    if result.mode != Mode::Command {
+        return Some(text);
+    }
+    // The exit code of a command is its own matter.
+    (result.reason != Reason::Exit).then(|| text.replacen("the cell", "the command", 1))
+}
+
+fn how_cell_ended(result: &ExecutionResult) -> Option<String> {
     Some(match result.status {
         Status::Failure if result.reason == Reason::Exit => {
             format!("the cell ended by `sys.exit` with code {}", result.exit_code.unwrap_or(1))
@@ -121,7 +133,8 @@ pub fn state_note(result: &ExecutionResult) -> Option<String> {
         (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),
         (Mode::Main, StateKind::Restored, Some(0)) => "variables are back as at the start".to_owned(),
         (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
-        (Mode::Main, StateKind::Kept, _) | (Mode::Fork, StateKind::Kept | StateKind::Restored, _) => {
+        (Mode::Main, StateKind::Kept, _)
+        | (Mode::Fork | Mode::Command, StateKind::Kept | StateKind::Restored, _) => {
             let unprotected = "the cell ran without a checkpoint to go back to".to_owned();
             return result
                 .state

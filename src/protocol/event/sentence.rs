@@ -6,7 +6,7 @@ use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
 use crate::protocol::packages::PackageSet;
-use crate::protocol::result::{ExecutionResult, Status};
+use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::protocol::text::{brief, one_line};
 
 /// Characters of a text of a model, a tool or a person that a sentence quotes. The event holds the whole text.
@@ -68,13 +68,10 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
-            Self::PackagesInstalling { status } => {
-                progress(format!("installing packages: {}", one_line(status)))
-            }
+            Self::PackagesInstalling { status } => progress(installing(status)),
             Self::PackagesInstalled { set, .. } => progress(installed(set)),
-            Self::PackagesMissing { reason } => {
-                warning(format!("the packages of the session are missing: {}", one_line(reason)))
-            }
+            Self::PackagesMissing { reason } => warning(packages_missing(reason)),
+            Self::CellQueued { cell, mode: Mode::Command, .. } => progress(format!("command {cell} waits")),
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
             Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
             Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
@@ -164,6 +161,14 @@ fn quote(text: &str) -> String {
     brief(text, QUOTE_CHARS)
 }
 
+fn installing(status: &str) -> String {
+    format!("installing packages: {}", one_line(status))
+}
+
+fn packages_missing(reason: &str) -> String {
+    format!("the packages of the session are missing: {}", one_line(reason))
+}
+
 fn installed(set: &PackageSet) -> String {
     let names = set.packages.iter().map(|package| format!("{} {}", package.name, package.version));
     format!("installed: {}", quote(&names.collect::<Vec<_>>().join(", ")))
@@ -178,7 +183,8 @@ fn finished(result: &ExecutionResult) -> String {
         Status::Interrupted => "was interrupted",
     };
     let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
-    format!("cell {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
+    let what = if result.mode == Mode::Command { "command" } else { "cell" };
+    format!("{what} {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
 }
 
 fn replied(reply: &ChatReply) -> String {

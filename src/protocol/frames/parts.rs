@@ -39,6 +39,8 @@ pub enum RefusedCode {
     NotListed,
     /// The worker has ended, and the next one is not there yet.
     NoWorker,
+    /// A line for a shell was given, and the image has none.
+    NoShell,
     /// `undo` cannot go back that far.
     OutOfReach,
     /// The frame is not understood.

@@ -3,6 +3,7 @@
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::protocol::environment::Environment;
 use crate::protocol::problem::Problem;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
@@ -77,11 +78,12 @@ impl Launcher {
         if self.service.system {
             std::os::unix::fs::chown(&output, Some(user.host_uid), Some(user.host_gid)).map_err(failed)?;
         }
-        // Other sandboxes may wait for this one, so it does not have the limits of the session that happens to be first.
+        // Other sandboxes may wait for this one, so it has neither the limits nor the environment of the session that happens to be first.
         let usual = &self.settings.sandbox;
         let limits =
             Limits { cpus: usual.cpus, memory_bytes: usual.memory_bytes, pids: usual.pids, ..spec.limits };
-        let spec = SandboxSpec { kernel_dir: sources, user, limits, ..spec.clone() };
+        let env = Environment::new();
+        let spec = SandboxSpec { kernel_dir: sources, user, limits, env, mounts: Vec::new(), ..spec.clone() };
         let errand = Errand::compile(&spec.kernel_dir, &output);
         self.backend(spec.backend).run_errand(&spec, folder, &errand).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;

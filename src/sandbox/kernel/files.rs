@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::protocol::api::ImagePackages;
 use crate::security_controls;
 
 /// Largest list of packages.
@@ -35,6 +36,7 @@ include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 struct Prepared {
     cache_tag: String,
     packages: Vec<String>,
+    main_packages: Vec<String>,
 }
 
 /// The name of the folder for this version of the kernel and this image.
@@ -85,9 +87,11 @@ pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
         let bytecode = take(&output, &prepared_name(module), BYTECODE_BYTES)?;
         write_new(&folder.join(bytecode_name(module, tag)), &bytecode)?;
     }
-    let names: Vec<String> =
-        prepared.packages.into_iter().filter(|name| is_package(name)).take(PACKAGES).collect();
-    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&names)?.as_bytes())?;
+    let bounded =
+        |names: Vec<String>| names.into_iter().filter(|name| is_package(name)).take(PACKAGES).collect();
+    let packages =
+        ImagePackages { installed: bounded(prepared.packages), main: bounded(prepared.main_packages) };
+    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&packages)?.as_bytes())?;
     open_to_all(folder)
 }
 
@@ -166,14 +170,12 @@ fn is_package(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// The image's packages by their `pip` names; empty if the list cannot be read.
-pub fn packages(folder: &Path) -> Vec<String> {
-    let read = || -> std::io::Result<Vec<String>> {
-        let mut text = String::new();
-        std::fs::File::open(folder.join(PACKAGES_FILE))?.take(PACKAGES_BYTES).read_to_string(&mut text)?;
-        Ok(serde_json::from_str(&text)?)
-    };
-    read().unwrap_or_default()
+/// The packages of an image; none if no sandbox of it was made yet.
+pub fn packages(kernels: &Path, image_id: &str) -> Option<ImagePackages> {
+    let mut text = String::new();
+    let file = std::fs::File::open(kernels.join(folder_name(image_id)).join(PACKAGES_FILE)).ok()?;
+    file.take(PACKAGES_BYTES).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// Makes the tree readable for every user id, regardless of the daemon's umask.
@@ -200,7 +202,7 @@ pub fn pretend_to_compile(output: &Path) {
     for module in modules() {
         std::fs::write(output.join(prepared_name(module)), format!("bytecode of {module}")).unwrap();
     }
-    let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "bad\nname"]}"#;
+    let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "six", "bad\nname"], "main_packages": ["numpy", "a b"]}"#;
     std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
 }
 
@@ -219,14 +221,19 @@ mod tests {
     #[test]
     fn a_tree_has_the_sources_and_one_file_of_bytecode_for_each() {
         let home = tempfile::tempdir().unwrap();
-        let (tree, output) = (home.path().join("tree"), output(home.path()));
+        let (tree, output) = (home.path().join(folder_name("image")), output(home.path()));
         std::fs::write(output.join("more.pyc"), "not asked for").unwrap();
+        assert_eq!(packages(home.path(), "image"), None);
         assemble(&tree, &output).unwrap();
         assert!(is_sound(&tree));
         let bytecode = std::fs::read(tree.join("__pycache__/prepare.cpython-312.pyc")).unwrap();
         assert_eq!(bytecode, b"bytecode of prepare.py");
         assert_eq!(prepared_name("a/b.py"), "a:b.pyc");
-        assert_eq!(packages(&tree), ["numpy"]);
+        let packages = packages(home.path(), "image").unwrap();
+        assert_eq!(
+            (packages.installed, packages.main),
+            (vec!["numpy".into(), "six".into()], vec!["numpy".into()])
+        );
         let program = std::fs::metadata(tree.join(GUARDIAN_FILE)).unwrap();
         assert_eq!(program.mode() & 0o7777, 0o755);
         assert_eq!(bytecode_name("a/b.py", "t"), Path::new("a/__pycache__/b.t.pyc"));
@@ -264,7 +271,7 @@ mod tests {
         for tag in ["", "../x", "a/b", "cpython 312"] {
             let home = tempfile::tempdir().unwrap();
             let output = output(home.path());
-            let prepared = format!(r#"{{"cache_tag": "{tag}", "packages": []}}"#);
+            let prepared = format!(r#"{{"cache_tag": "{tag}", "packages": [], "main_packages": []}}"#);
             std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
             assert!(assemble(&home.path().join("tree"), &output).is_err(), "{tag}");
         }

@@ -191,7 +191,7 @@ fn pip_file(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = name.trim().to_owned();
+            name.trim().clone_into(&mut section);
         } else if let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))
             && matches!(section.as_str(), "global" | "install")
         {

@@ -14,6 +14,7 @@ use super::relay::{Relay, SOCKET_NAME, Trouble};
 use super::tree::{self, Bounds};
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
 use crate::packages::resolved::{FailureKind, Outcome, REPORT_BYTES, Report, request_key, set_key};
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::packages::{PackageSet, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
@@ -22,6 +23,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::quota::{Amounts, Ledger};
 use crate::sandbox::backend::Progress;
+use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR, Limits, SandboxRequest, SandboxSpec, hardware};
@@ -249,6 +251,7 @@ impl Launcher {
             pids: settings.pids,
             checkpoints: 0,
             checkpoints_at_rest: false,
+            env: Environment::new(),
         };
         let limits =
             Limits { file_bytes: self.settings.packages.unpacked_bytes, ..Limits::new(settings, &request) };
@@ -271,7 +274,10 @@ impl Launcher {
             bridge_dir: PathBuf::new(),
             kernel_dir: PathBuf::new(),
             packages_dir: PathBuf::new(),
+            etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
+            env: Environment::new(),
+            mounts: Vec::new(),
         };
         spec.kernel_dir = self.kernel_for(&spec, &folder.path).await?;
         if self.service.system {
@@ -285,7 +291,7 @@ impl Launcher {
 /// The folders of one installation.
 struct Task {
     /// What the installer is told; it cannot write there.
-    task: PathBuf,
+    told: PathBuf,
     output: PathBuf,
     relay: PathBuf,
 }
@@ -305,7 +311,7 @@ impl Task {
             Ok::<_, std::io::Error>(path)
         };
         let made = Self {
-            task: folder("task", 0o755)?,
+            told: folder("task", 0o755)?,
             output: folder("output", 0o700)?,
             relay: folder("relay", 0o711)?,
         };
@@ -315,14 +321,14 @@ impl Task {
             .flat_map(|set| &set.packages)
             .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
             .collect();
-        let told = serde_json::json!({
+        let request = serde_json::json!({
             "requirements": wanted.all(),
             "pinned": pinned,
             "index": index.url,
             "replace": wanted.replace,
             "idle_s": IDLE_S,
         });
-        made.tell("task.json", told.to_string().as_bytes(), 0o644)?;
+        made.tell("task.json", request.to_string().as_bytes(), 0o644)?;
         if let Some(authorities) = authorities {
             let is_small = std::fs::metadata(authorities)?.len() <= AUTHORITIES_BYTES;
             let text = if is_small { std::fs::read(authorities)? } else { Vec::new() };
@@ -335,7 +341,7 @@ impl Task {
     }
 
     fn tell(&self, name: &str, content: &[u8], mode: u32) -> std::io::Result<()> {
-        let path = self.task.join(name);
+        let path = self.told.join(name);
         std::fs::write(&path, content)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
     }
@@ -351,7 +357,7 @@ impl Task {
                 .into(),
             mounts: vec![
                 mount(kernel_dir, KERNEL_DIR, false),
-                mount(&self.task, TASK_DIR, false),
+                mount(&self.told, TASK_DIR, false),
                 mount(&self.relay, RELAY_DIR, false),
                 mount(&self.output, OUTPUT_DIR, true),
             ],

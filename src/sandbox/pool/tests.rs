@@ -1,4 +1,5 @@
 use super::*;
+use crate::protocol::environment::Environment;
 
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -15,6 +16,7 @@ fn class(memory_bytes: u64) -> Class {
         pids: 64,
         checkpoints: 8,
         checkpoints_at_rest: false,
+        env: Environment::new(),
     };
     let image = ImageFact { reference: "base".into(), id: "sha256:1".into() };
     Class::new(Backend::Docker, &wanted, image, true)

@@ -143,6 +143,27 @@ mod tests {
         }
     }
 
+    /// The kernel reads 32 bits of a pid; a rule must not mistake pid 1 with other bits above them for another pid.
+    #[test]
+    fn the_priority_of_every_process_but_pid_1_can_be_set() {
+        const LARGEST_PID: u64 = 1 << 22;
+        let rules = allowed(PROFILE, "setpriority");
+        assert!(
+            rules.iter().all(|rule| rule["args"][0] == json!({"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}))
+        );
+        let pids: Vec<(u64, u64)> = rules
+            .iter()
+            .map(|rule| {
+                let pid = &rule["args"][1];
+                assert_eq!((&pid["index"], &pid["op"]), (&json!(1), &json!("SCMP_CMP_MASKED_EQ")));
+                (pid["value"].as_u64().unwrap(), pid["valueTwo"].as_u64().unwrap())
+            })
+            .collect();
+        let is_allowed = |pid: u64| pids.iter().any(|(mask, bits)| pid & mask == *bits);
+        assert!((0..=LARGEST_PID).all(|pid| is_allowed(pid) == (pid != 1)));
+        assert!((32..64).all(|bit| !is_allowed(1 | 1 << bit)));
+    }
+
     #[test]
     fn no_call_that_takes_a_mode_is_allowed_whatever_it_is() {
         for call in CALLS_WITH_MODES.into_iter().chain(["mknod", "mknodat"]) {

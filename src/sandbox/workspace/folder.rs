@@ -9,21 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::spec::Choice;
-use crate::sandbox::spec::GuestUser;
-use crate::sandbox::spec::UserMapping;
+use crate::sandbox::spec::{Choice, GuestUser, UserMapping};
 use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::user_database::users;
-use crate::sandbox::workspace::disk;
-use crate::sandbox::workspace::groups;
-use crate::sandbox::workspace::local_file_systems;
+use crate::sandbox::workspace::own_user::{MountedFolder, as_owner};
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind, acting_as};
-use crate::sandbox::workspace::project;
 use crate::sandbox::workspace::root::Root;
-use crate::sandbox::workspace::set_id;
-use crate::sandbox::workspace::unlinked_files;
 use crate::sandbox::workspace::upload_room::FillLevel;
 use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
+use crate::sandbox::workspace::{disk, groups, local_file_systems};
+use crate::sandbox::workspace::{project, set_id, unlinked_files};
 use crate::security_controls;
 
 /// The user who runs the daemon. It decides as which users guests run, and who owns their files.
@@ -50,22 +45,24 @@ impl Service {
 pub struct Workspace {
     pub path: PathBuf,
     /// Every access of the daemon goes through this, never through the path, and only by [`Workspace::access`].
-    root: Arc<OwnedFd>,
+    pub(super) root: Arc<OwnedFd>,
     pub managed: bool,
     /// The guest's user when the session began, or was restored.
     pub user: GuestUser,
     /// How the engine maps the owner of a caller's folder; `None` where the guest is not that owner.
-    owner_mapping: Option<UserMapping>,
+    pub(super) owner_mapping: Option<UserMapping>,
     /// The backend that the guest's user was picked for.
     pub choice: Choice,
     /// The user with whose rights work is done; `None` where the daemon's own rights are the user's.
-    ids: Option<Arc<CurrentIds>>,
+    pub(super) ids: Option<Arc<CurrentIds>>,
     /// In a caller's folder, the list that says whether the caller's id is still the caller's account.
-    accounts: Option<UidAccounts>,
+    pub(super) accounts: Option<UidAccounts>,
     /// The user whose threads work in the folder.
-    pays: Principal,
+    pub(super) pays: Principal,
     /// How full the folder is while files are uploaded.
-    fill_level: Arc<FillLevel>,
+    pub(super) fill_level: Arc<FillLevel>,
+    /// Volumes and folders of the caller that the sandbox has beside this one.
+    pub mounts: Vec<MountedFolder>,
 }
 
 impl Workspace {
@@ -147,7 +144,16 @@ impl Workspace {
         slot: u32,
         bytes: u64,
     ) -> Result<Self, Problem> {
-        let user = guest(service, mapping, slot);
+        Self::managed_as(path, service, guest(service, mapping, slot), choice, bytes)
+    }
+
+    pub(super) fn managed_as(
+        path: PathBuf,
+        service: Service,
+        user: GuestUser,
+        choice: Choice,
+        bytes: u64,
+    ) -> Result<Self, Problem> {
         let storage = |error: std::io::Error| {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
         };
@@ -181,6 +187,7 @@ impl Workspace {
             accounts: None,
             pays: service.principal(),
             fill_level: Arc::default(),
+            mounts: Vec::new(),
         })
     }
 
@@ -279,6 +286,7 @@ impl Workspace {
             accounts: Some(accounts.clone()),
             pays: caller,
             fill_level: Arc::default(),
+            mounts: Vec::new(),
         })
     }
 
@@ -342,7 +350,7 @@ pub fn remove_tree(path: &Path) -> std::io::Result<()> {
 }
 
 /// A guest that runs as the daemon's user may have taken away the rights even to the workspace itself.
-fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_folder_of_ours(path: &Path) -> rustix::io::Result<OwnedFd> {
     match open_folder(path) {
         Err(rustix::io::Errno::ACCESS) => {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
@@ -358,7 +366,7 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()> {
+pub(super) fn give(file: &impl std::os::fd::AsFd, user: GuestUser) -> rustix::io::Result<()> {
     let (uid, gid) = (rustix::fs::Uid::from_raw(user.host_uid), rustix::fs::Gid::from_raw(user.host_gid));
     rustix::fs::chownat(file, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
 }
@@ -378,28 +386,6 @@ pub(in crate::sandbox) fn guest(service: Service, mapping: UserMapping, slot: u3
         (false, _) => {
             GuestUser { uid: service.uid, gid: service.gid, host_uid: service.uid, host_gid: service.gid }
         }
-    }
-}
-
-/// The guest that works as the owner of a folder, with the groups that the owner has now.
-fn as_owner(mapping: UserMapping, path: &Path, uid: u32, folder_gid: u32) -> Result<GuestUser, Problem> {
-    mapped(mapping, uid, groups::for_guest(uid, folder_gid)).ok_or_else(|| {
-        let what = format!("the engine cannot run a guest as the owner of `{}`", path.display());
-        Problem::new(Code::Forbidden, what).hint("the engine remaps user ids; use a managed workspace")
-    })
-}
-
-/// The ids inside the container for a user of the host.
-fn mapped(mapping: UserMapping, uid: u32, gid: u32) -> Option<GuestUser> {
-    match mapping {
-        UserMapping::Same => Some(GuestUser { uid, gid, host_uid: uid, host_gid: gid }),
-        UserMapping::Rootless => None,
-        UserMapping::Remapped { uid_base, gid_base } => Some(GuestUser {
-            uid: uid.checked_sub(uid_base)?,
-            gid: gid.checked_sub(gid_base)?,
-            host_uid: uid,
-            host_gid: gid,
-        }),
     }
 }
 

@@ -71,7 +71,7 @@ impl UploadRoom {
         })?;
         let mut counts = upload_room.fill_level.0.lock();
         used.bytes = used.bytes.saturating_add(counts.unlinked_bytes);
-        if let Some(why) = used.beyond(most) {
+        if let Some(why) = used.beyond("workspace", most) {
             return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
         }
         counts.bytes = counts.bytes.max(used.bytes);

@@ -61,17 +61,17 @@ pub struct DiskUsage {
 }
 
 impl DiskUsage {
-    /// A sentence about what exceeds the limits, if anything does.
-    pub fn beyond(&self, bytes: u64) -> Option<String> {
+    /// A sentence about what exceeds the limits of a folder, if anything does.
+    pub fn beyond(&self, folder: &str, bytes: u64) -> Option<String> {
         if self.bytes > bytes {
             return Some(format!(
-                "The workspace held {} bytes, more than the {bytes} that it may hold.",
+                "The {folder} held {} bytes, more than the {bytes} that it may hold.",
                 self.bytes
             ));
         }
         let what = match self.hidden {
             None if self.entries > ENTRIES => {
-                return Some(format!("The workspace held more than {ENTRIES} files and folders."));
+                return Some(format!("The {folder} held more than {ENTRIES} files and folders."));
             }
             None => return None,
             Some(UnmeasuredReason::TooMany) => {
@@ -82,7 +82,7 @@ impl DiskUsage {
                 "folders that are closed to their own user and cannot be measured"
             }
         };
-        Some(format!("The workspace held {what}."))
+        Some(format!("The {folder} held {what}."))
     }
 
     /// The bytes that count if a workspace may hold `most`. If something is hidden, that is more than is tolerated.
@@ -225,8 +225,8 @@ mod tests {
         assert!(once.bytes >= 1 << 20, "{once:?}");
         std::fs::hard_link(deep.join("file"), workspace.path.join("again")).unwrap();
         assert!(measured(&workspace).bytes < once.bytes + (1 << 19));
-        assert_eq!(once.beyond(1 << 30), None);
-        assert!(once.beyond(1 << 19).unwrap().contains("more than"));
+        assert_eq!(once.beyond("workspace", 1 << 30), None);
+        assert!(once.beyond("workspace", 1 << 19).unwrap().contains("more than"));
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
             std::fs::write(workspace.path.join(number.to_string()), "").unwrap();
         }
         let usage = measured(&workspace);
-        assert_eq!((usage.entries, usage.beyond(1 << 30)), (45_000, None));
+        assert_eq!((usage.entries, usage.beyond("workspace", 1 << 30)), (45_000, None));
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         }
         let usage = measured(&workspace);
         assert_eq!(usage.hidden, Some(UnmeasuredReason::TooDeep));
-        assert!(usage.beyond(1 << 30).unwrap().contains("too deep"));
+        assert!(usage.beyond("workspace", 1 << 30).unwrap().contains("too deep"));
         assert!(usage.counted(1 << 30) > DISK_TOLERANCE << 30);
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
+use crate::protocol::command::EndCommand;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
@@ -59,6 +60,11 @@ pub enum Input<W> {
     PutBack(CellNumber),
     Finished(CellNumber),
     Interrupt,
+    /// A client wants a command to end.
+    EndCommand {
+        cell: CellNumber,
+        how: EndCommand,
+    },
     /// An ask has ended, so its cells are no longer wanted.
     CancelCells(AskNumber),
     /// An undo that `may_undo` allowed begins, and ends.
@@ -105,6 +111,7 @@ pub enum Effect<W> {
         reply_to: W,
     },
     Interrupt(CellNumber),
+    Kill(CellNumber),
     Thaw,
     Append(EventBody),
     /// The cell has ended without having run.

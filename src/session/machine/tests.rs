@@ -230,7 +230,7 @@ impl World {
                     self.machine.step(Input::NotShown { which, reply_to }, self.now);
                 }
             }
-            Effect::Interrupt(cell) => {
+            Effect::Interrupt(cell) | Effect::Kill(cell) => {
                 assert!(!self.takes || self.in_sandbox.contains_key(&cell), "cell {cell} is not there");
             }
             Effect::Thaw => assert!(self.there || self.starting),

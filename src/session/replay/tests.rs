@@ -29,6 +29,7 @@ fn recorded(calls: &[(&'static str, u8)]) -> RecordedCell {
         cell: 1,
         mode: Mode::Main,
         code: "c".into(),
+        command: None,
         expression: false,
         timeout_s: 1.0,
         replays: None,

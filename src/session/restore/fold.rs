@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::{BegunCell, OpenCall, ProcessDeath, Restored, Span, WaitingCall};
 use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock::{self, Moment};
+use crate::protocol::command::CommandSummary;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
+use crate::protocol::limits::{COMMANDS_LISTED, TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::security_controls;
@@ -159,24 +160,13 @@ impl Fold {
 
     /// Takes an event. Gives the approval that the event decides on.
     pub fn take(&mut self, event: &Event, now: Moment) -> Option<Approval> {
-        let restored = &mut self.restored;
-        let decided = restored.approvals.take(&event.body, now);
-        // Attaching to the sandbox is an action of a daemon, not an activity of the session.
-        if !matches!(event.body, EventBody::SandboxAttached) {
-            restored.active_at = Some(event.at.clone());
+        let decided = self.restored.approvals.take(&event.body, now);
+        if self.is_activity(&event.body) {
+            self.restored.active_at = Some(event.at.clone());
         }
+        let restored = &mut self.restored;
         match &event.body {
-            EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays, origin, bound_by } => {
-                let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
-                let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
-                let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
-                let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| restored.rules_of(ask));
-                let start =
-                    CellStart { cell, code, mode, expression, timeout, ask, rules, ..CellStart::default() };
-                self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
-                restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
-                restored.cells = restored.cells.max(cell);
-            }
+            EventBody::CellQueued { .. } => self.queued(event),
             EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after, killed } => {
                 if let Some(open) = self.open.get_mut(cell) {
@@ -256,6 +246,39 @@ impl Fold {
         decided
     }
 
+    /// Attaching to the sandbox is an action of a daemon, not an activity of the session. Nor is what commands do.
+    fn is_activity(&self, event: &EventBody) -> bool {
+        let is_of_command = |cell| self.open.get(&cell).is_some_and(|open| open.start.mode == Mode::Command);
+        !matches!(event, EventBody::SandboxAttached) && !event.cell().is_some_and(is_of_command)
+    }
+
+    fn queued(&mut self, event: &Event) {
+        let EventBody::CellQueued {
+            cell,
+            mode,
+            code,
+            command,
+            expression,
+            timeout_s,
+            replays,
+            origin,
+            bound_by,
+        } = &event.body
+        else {
+            return;
+        };
+        let (cell, mode, expression, code) = (*cell, *mode, *expression, code.clone());
+        let command = command.as_deref().cloned().map(Arc::new);
+        let timeout = Duration::try_from_secs_f64(*timeout_s).unwrap_or_default();
+        let ask = origin.as_ref().map(|origin| origin.ask).or(*bound_by);
+        let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| self.restored.rules_of(ask));
+        let start =
+            CellStart { cell, code, mode, command, expression, timeout, ask, rules, ..CellStart::default() };
+        self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
+        self.restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
+        self.restored.cells = self.restored.cells.max(cell);
+    }
+
     fn started(&mut self, cell: CellNumber, before: Counters, at: &str) {
         if let Some(open) = self.open.get_mut(&cell) {
             // The kernel may have returned the cell to the queue, which the journal does not tell.
@@ -332,6 +355,13 @@ impl Fold {
     fn finished(&mut self, result: &ExecutionResult, seq: Seq) {
         self.reaches(Some(result.cell), seq);
         let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
+        if result.mode == Mode::Command {
+            let ended = &mut self.restored.ended_commands;
+            ended.push_back(CommandSummary::ended(result));
+            if ended.len() > COMMANDS_LISTED {
+                ended.pop_front();
+            }
+        }
         if result.state.kind == StateKind::Lost {
             self.fresh_since = self.restored.cells;
         }

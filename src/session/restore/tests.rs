@@ -15,6 +15,7 @@ fn queued(cell: CellNumber, mode: Mode) -> EventBody {
         cell,
         mode,
         code: format!("c{cell}"),
+        command: None,
         expression: false,
         timeout_s: 2.0,
         replays: None,
@@ -29,7 +30,17 @@ fn replayed(cell: CellNumber, of: CellNumber) -> EventBody {
     else {
         unreachable!()
     };
-    EventBody::CellQueued { cell, mode, code, expression, timeout_s, replays: Some(of), origin, bound_by }
+    EventBody::CellQueued {
+        cell,
+        mode,
+        code,
+        command: None,
+        expression,
+        timeout_s,
+        replays: Some(of),
+        origin,
+        bound_by,
+    }
 }
 
 fn started(cell: CellNumber) -> EventBody {

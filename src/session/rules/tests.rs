@@ -199,7 +199,7 @@ fn a_person_allows_of_a_models_calls_what_the_policy_says() {
     let cases = [
         (ApprovalPolicy::Auto, vec![], false, vec![]),
         (ApprovalPolicy::Auto, vec!["pay"], false, vec!["pay"]),
-        (ApprovalPolicy::Ask, vec!["read"], true, vec!["compute_with_python", "mail", "read"]),
+        (ApprovalPolicy::Ask, vec!["read"], true, vec!["compute_with_python", "mail", "read", "run_command"]),
         (named(&["pay"]), vec!["read"], false, vec!["pay", "read"]),
         (named(&["exec_code"]), vec![], true, vec!["exec_code"]),
         (ApprovalPolicy::Auto, vec!["execute_python_code"], true, vec!["execute_python_code"]),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
+use crate::protocol::command::NewCommand;
 use crate::protocol::exit_codes;
 use crate::protocol::packages::{InstalledPackage, InstalledPackages};
 use crate::protocol::principal::Principal;
@@ -109,6 +110,12 @@ impl SessionPort for MemoryPort {
         let value = self.variables.get(&expression).map(String::as_str);
         let missing = format!("name '{expression}' is not defined");
         ready(Ok(result(&expression, value.ok_or(&missing))))
+    }
+
+    /// A command prints itself.
+    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>> {
+        let ran = ExecutionResult { stdout: command.line.unwrap_or_default(), ..result("", Ok("")) };
+        ready(Ok((!command.background).then_some(ran)))
     }
 
     fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {

@@ -218,6 +218,9 @@ fn bridge_and_kernel_hold(daemon: &Daemon) {
             "os.mkdir('/belljar/kernel/other')",
             "os.rename('/belljar/kernel', '/belljar/other')",
             "os.mkdir('/belljar/other')",
+            "open('/etc/passwd', 'a')",
+            "open('/etc/group', 'w')",
+            "os.chmod('/etc/hosts', 0o666)",
         ],
     );
     answers(daemon, "a");

@@ -237,7 +237,7 @@ pub fn a_session_begins_with_packages() {
     let daemon = index.daemon("");
     daemon.cli(["new", "a", "--with", "bell-hello==1.0"]).ok();
     assert_eq!(daemon.cli(["exec", "-s", "a", HELLO]).ok().stdout, "'1.0'\n");
-    daemon.cli(["new", "b", "--with", "bell-nowhere"]).exits(1);
+    daemon.cli(["new", "b", "--with", "bell-nowhere"]).exits(125);
     assert!(!daemon.cli(["ps"]).ok().stdout.contains(" b "), "nothing is left of it");
     let script = daemon.home().join("script.py");
     std::fs::write(&script, "import bell_hello\nprint(bell_hello.VERSION)\n").unwrap();

@@ -83,6 +83,15 @@ both! {
         an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
         installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
         a_session_begins_with_packages;
+    commands: a_command_ends_with_the_code_or_the_signal_of_its_process,
+        a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
+        a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,
+        a_command_that_is_killed_takes_along_what_it_started,
+        the_death_of_a_cell_and_an_undo_spare_commands_and_a_reset_ends_them,
+        a_fork_bomb_of_a_command_costs_no_variables, a_command_outlives_the_daemon_and_nothing_of_it_is_lost,
+        commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,
+        the_command_line_passes_a_command_through, a_person_types_into_a_shell,
+        a_terminal_can_be_typed_into_and_resized_over_the_api;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
         bytes_that_are_no_text_do_no_harm, characters_in_pieces_become_whole,
@@ -104,6 +113,8 @@ both! {
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
         modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
+    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
+        a_missing_package_and_a_missing_network_say_what_to_do, commands_are_whole_lines_for_the_repl;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
@@ -121,6 +132,12 @@ both! {
         the_guardian_outlives_every_signal_from_inside, the_bridge_and_the_kernel_cannot_be_replaced,
         garbage_in_every_descriptor_ends_at_worst_in_a_typed_crash,
         code_that_patches_its_own_kernel_harms_only_its_session;
+    at_home: localhost_is_the_loopback_and_a_server_there_answers,
+        the_guest_and_root_have_names_and_no_user_of_the_host_has,
+        priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist;
+    environment: variables_of_the_environment_are_there_in_every_sandbox_of_the_session,
+        variables_that_steer_the_kernel_are_refused_by_name, sessions_are_found_by_their_labels;
+    volumes: volumes_and_mounts_are_made_and_shown_by_commands;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
         without_a_terminal_lines_are_read_all_the_same;
@@ -169,8 +186,10 @@ both! {
     one_daemon: daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone: folders that belong to root, and what is about the journal and takes long.
+// As root alone: folders that belong to root or to several users, and what is about the journal and takes long.
 again! { root_alone, None,
+    volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
+        what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;
     one_daemon: a_home_and_a_socket_have_one_daemon;

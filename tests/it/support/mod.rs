@@ -65,6 +65,9 @@ pub fn docker<const N: usize>(arguments: [&str; N]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// How long a session rests between two cells where checkpoints wait for that, which takes a part of it.
+const REST: Duration = Duration::from_millis(100);
+
 /// A daemon with a home of its own. It is stopped, with all its sandboxes, when this is dropped.
 pub struct Daemon {
     /// Under the home, if it has one of its own. Goes before the folder does.
@@ -155,11 +158,16 @@ pub fn keeps_every_state() -> bool {
 
 /// False, and says so, if the tests run with this policy.
 fn needs_checkpoints(policy: &str) -> bool {
-    let is_set = std::env::var("BELLJAR_TEST_CHECKPOINTING").is_ok_and(|set| set == policy);
+    let is_set = is_policy(policy);
     if is_set {
         eprintln!("NOT RUN: this test needs checkpoints, and BELLJAR_TEST_CHECKPOINTING={policy} is set");
     }
     !is_set
+}
+
+/// Whether the tests run with this policy of checkpoints.
+fn is_policy(policy: &str) -> bool {
+    std::env::var("BELLJAR_TEST_CHECKPOINTING").is_ok_and(|set| set == policy)
 }
 
 fn home() -> tempfile::TempDir {
@@ -471,7 +479,11 @@ impl Daemon {
     #[track_caller]
     pub fn run_with(&self, session: &str, request: Value) -> Value {
         let path = format!("/v1/sessions/{session}/cells?wait=true");
-        self.http("POST", &path, request.to_string().as_bytes()).expect_status(200)
+        let result = self.http("POST", &path, request.to_string().as_bytes()).expect_status(200);
+        if is_policy("idle") {
+            std::thread::sleep(REST); // the checkpoint behind this cell is made meanwhile
+        }
+        result
     }
 
     /// All events of a session so far.

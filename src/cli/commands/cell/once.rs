@@ -1,9 +1,10 @@
 //! Commands that run one piece of Python in a session: code, or an expression.
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
 
-use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds, word};
+use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds};
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -68,13 +69,19 @@ pub(in crate::cli) struct Exec {
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// `fork` runs in a copy whose changes are dropped.
-    #[arg(long, value_parser = word::<Mode>(), default_value = "main")]
+    #[arg(long, value_parser = cell_mode(), default_value = "main")]
     mode: Mode,
     /// Do not wait: print the number of the cell, for `belljar wait`.
     #[arg(long)]
     detach: bool,
     /// The code, or `-` to read it from stdin.
     code: String,
+}
+
+/// Where a cell may run: a command is no cell.
+fn cell_mode() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(["main", "fork"])
+        .map(|word| if word == "fork" { Mode::Fork } else { Mode::Main })
 }
 
 impl Exec {

@@ -1,5 +1,6 @@
-//! Shows a cell while it runs: shared by `exec`, `run` and `repl`.
+//! Shows a cell or a command while it runs: shared by `exec`, `run`, `repl` and `sh`.
 
+use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::client::follow::StreamPosition;
@@ -9,6 +10,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_event;
 use crate::protocol::api::RunCell;
+use crate::protocol::command::NewCommand;
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::CellNumber;
@@ -51,11 +53,32 @@ pub(in crate::cli) async fn stream(
     cell: &RunCell,
     stops: &mut Stops,
 ) -> Result<End, Failure> {
-    let path = format!("/v1/sessions/{session}/cells?stream=true");
+    watch(context, client, session, ("cells", cell), stops).await
+}
+
+/// The same for a command.
+pub(in crate::cli) async fn stream_command(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionKey,
+    command: &NewCommand,
+    stops: &mut Stops,
+) -> Result<End, Failure> {
+    watch(context, client, session, ("commands", command), stops).await
+}
+
+async fn watch<T: Serialize>(
+    context: &mut Context,
+    client: &Client,
+    session: &SessionKey,
+    (kind, body): (&str, &T),
+    stops: &mut Stops,
+) -> Result<End, Failure> {
+    let path = format!("/v1/sessions/{session}/{kind}?stream=true");
     let mut events: Events = tokio::select! {
         biased;
         code = stops.next() => return Ok(End::Left(code)),
-        events = client.events(&path, Some(cell)) => events?,
+        events = client.events(&path, Some(body)) => events?,
     };
     let mut interrupted = false;
     let mut seen: Option<CellProgress> = None;
@@ -66,8 +89,12 @@ pub(in crate::cli) async fn stream(
                     return Ok(End::Left(code));
                 }
                 interrupted = true;
-                context.screen.note("interrupting the cell; press Ctrl-C again to leave it")?;
-                client.post_empty(&format!("/v1/sessions/{session}/interrupt")).await?;
+                context.screen.note("interrupting it; press Ctrl-C again to leave it")?;
+                let path = match &seen {
+                    Some(seen) if kind == "commands" => format!("/commands/{}/interrupt", seen.cell),
+                    _ => "/interrupt".to_owned(),
+                };
+                client.post_empty(&format!("/v1/sessions/{session}{path}")).await?;
                 continue;
             }
             event = events.next() => event,

@@ -1,6 +1,5 @@
 //! Which jobs a run has, determined before any of them is sent.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::cli::failure::Failure;
@@ -192,28 +191,6 @@ pub(in crate::cli) fn check_matrix(matrix: &Matrix) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `NAME=VALUE`, or `NAME` for the value that it has in the caller's environment.
-pub(in crate::cli) fn variables(
-    given: &[String],
-    own: impl Fn(&str) -> Option<String>,
-) -> Result<BTreeMap<String, String>, Failure> {
-    let mut found = BTreeMap::new();
-    for text in given {
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name, value.to_owned()),
-            None => (
-                text.as_str(),
-                own(text).ok_or_else(|| {
-                    Failure::usage(format!("the variable `{text}` is not set"))
-                        .hint(format!("set it, or give its value: `--env {text}=VALUE`"))
-                })?,
-            ),
-        };
-        found.insert(name.to_owned(), value);
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,11 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_given_or_passed_on() {
-        let own = |name: &str| (name == "HERE").then(|| "1".to_owned());
-        let found = variables(&["A=b=c".into(), "HERE".into()], own).unwrap();
-        assert_eq!((found["A"].as_str(), found["HERE"].as_str()), ("b=c", "1"));
-        assert_eq!(variables(&["AWAY".into()], own).unwrap_err().exit, 64);
+    fn a_name_of_the_matrix_has_values() {
         assert_eq!(matrix("a=1,2"), Ok(("a".into(), vec!["1".into(), "2".into()])));
         assert!(matrix("a").is_err() && matrix("=1").is_err());
     }

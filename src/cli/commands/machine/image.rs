@@ -1,4 +1,4 @@
-//! `belljar image`: list, build and pull images.
+//! `belljar image`: list, show, build and pull images.
 
 mod builder;
 
@@ -37,7 +37,7 @@ const SOURCES: [(&str, &[u8]); 6] = [
 /// Longest line of a pull's progress.
 const LINE_BYTES: usize = 1024 * 1024;
 
-/// List, build and pull images.
+/// List, show, build and pull images.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Image {
     #[command(subcommand)]
@@ -49,6 +49,11 @@ enum Action {
     /// List the images that sessions may use.
     #[command(alias = "ls")]
     List,
+    /// Show one image, and which Python packages it has.
+    Show {
+        /// Without a name, the image of sessions that name none.
+        reference: Option<String>,
+    },
     /// Build one of Belljar's own images in the container engine, or as a folder for jails.
     Build {
         /// Make a folder for bubblewrap instead, in the daemon's home; needs no engine.
@@ -69,6 +74,7 @@ impl Image {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
             Action::List => list(context).await,
+            Action::Show { reference } => show(context, reference).await,
             Action::Build { kind, rootfs } => build(context, &kind, rootfs).await,
             Action::Pull { reference } => pull(context, reference).await,
         }
@@ -100,6 +106,42 @@ fn table(images: &[ImageView]) -> Table {
         ]
     };
     Table::new(["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"], images.iter().map(cells))
+}
+
+async fn show(context: &mut Context, reference: Option<String>) -> Result<u8, Failure> {
+    let list: ImageList = context.client().get("/v1/images").await?.parse()?;
+    let is_wanted = |image: &ImageView| reference.as_ref().map_or(image.default, |it| *it == image.reference);
+    let Some(image) = list.images.iter().find(|image| is_wanted(image)) else {
+        let message = match &reference {
+            Some(reference) => format!("there is no image `{}` that sessions may use", one_line(reference)),
+            None => "no image is there that a session could use".to_owned(),
+        };
+        return Err(Failure::new(message).hint("`belljar image list` lists them"));
+    };
+    let value = serde_json::to_value(image).map_err(|e| Failure::new(e.to_string()))?;
+    context.show_value(&value, |screen, _| details(image).iter().try_for_each(|line| screen.line(line)))
+}
+
+fn details(image: &ImageView) -> Vec<String> {
+    let mut lines = vec![
+        format!("image:    {}", one_line(&image.reference)),
+        format!("backend:  {}", image.backend.name()),
+        format!("id:       {}", image.id.as_deref().map_or_else(|| "not there".to_owned(), one_line)),
+        format!("size:     {}", or_dash(image.bytes.map(size))),
+        format!("default:  {}", if image.default { "yes" } else { "no" }),
+    ];
+    lines.push(match &image.packages {
+        None => "packages: not known until a session has used the image".to_owned(),
+        Some(packages) if packages.installed.is_empty() => {
+            "packages: Python's standard library only".to_owned()
+        }
+        Some(packages) => {
+            let others = packages.installed.len().saturating_sub(packages.main.len());
+            let others = if others > 0 { format!(" (and {others} that these need)") } else { String::new() };
+            format!("packages: {}{others}", one_line(&packages.main.join(", ")))
+        }
+    });
+    lines
 }
 
 /// The start of a digest; for a folder for jails, the path of its Python.
@@ -215,6 +257,27 @@ fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::api::ImagePackages;
+
+    #[test]
+    fn the_packages_that_people_choose_are_named_and_the_others_counted() {
+        let mut image = ImageView {
+            reference: "belljar/science".into(),
+            backend: Backend::Docker,
+            id: Some("sha256:1".into()),
+            bytes: Some(5_000_000),
+            default: true,
+            packages: None,
+        };
+        let last = |image: &ImageView| details(image).pop().unwrap();
+        assert_eq!(last(&image), "packages: not known until a session has used the image");
+        image.packages = Some(ImagePackages::default());
+        assert_eq!(last(&image), "packages: Python's standard library only");
+        let names = |text: &str| text.split(' ').map(ToOwned::to_owned).collect();
+        image.packages =
+            Some(ImagePackages { installed: names("numpy pandas pytz six"), main: names("numpy pandas") });
+        assert_eq!(last(&image), "packages: numpy, pandas (and 2 that these need)");
+    }
 
     #[test]
     fn a_layer_has_a_bar() {

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::cli::args::SessionArg;
+use crate::cli::client::http::escaped_path;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, age, or_dash, size, word};
@@ -10,8 +11,9 @@ use crate::cli::render::screen::Screen;
 use crate::protocol::api::{SessionList, SessionView, VariableList};
 use crate::protocol::event::phrases::as_before;
 use crate::protocol::frames::Variable;
+use crate::protocol::labels;
 use crate::protocol::principal::Principal;
-use crate::protocol::text::clipped;
+use crate::protocol::text::{clipped, one_line};
 
 /// List your sessions.
 #[derive(Debug, Args)]
@@ -19,13 +21,21 @@ pub(in crate::cli) struct Ps {
     /// List the sessions of all users, for administrators. They name one of another user as `NAME@USER`, or by its id.
     #[arg(long)]
     all: bool,
+    /// List only those with this label; can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    label: Vec<(String, String)>,
 }
 
 impl Ps {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let path = if self.all { "/v1/sessions?all=true" } else { "/v1/sessions" };
-        let answer = context.client().get(path).await?;
+        let wanted = self
+            .label
+            .iter()
+            .map(|(key, value)| format!("&label={}", escaped_path(&format!("{key}={value}"))));
+        let path = format!("/v1/sessions?all={}{}", self.all, wanted.collect::<String>());
+        let answer = context.client().get(&path).await?;
         context.show(&answer, |screen, list: SessionList| match list.sessions.as_slice() {
+            [] if !self.label.is_empty() => screen.note("no session has these labels"),
             [] => screen.note("no sessions; make one with `belljar new`"),
             sessions => screen.table(&session_table(sessions, self.all)),
         })
@@ -83,7 +93,7 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
     if let Some(cell) = session.running {
         state = format!("{state}, cell {cell} runs");
     }
-    vec![
+    let mut facts = vec![
         ("name", session.name.to_string()),
         ("id", session.id.to_string()),
         ("state", state),
@@ -101,7 +111,22 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
         ("cells", session.cells.to_string()),
         ("created", session.created_at.clone()),
         ("idle", format!("{} of {}", age(session.idle_for_s), age(limits.idle_s))),
-    ]
+    ];
+    if !session.labels.is_empty() {
+        let labels: Vec<_> = session.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        facts.push(("labels", labels.join(", ")));
+    }
+    for volume in &session.volumes {
+        let access = if volume.read_only { ", read-only" } else { "" };
+        facts.push(("volume", format!("{} at {}{access}", volume.name, volume.target)));
+    }
+    for mount in &session.mounts {
+        facts.push(("mount", format!("{} at {}, read-only", one_line(&mount.folder), mount.target)));
+    }
+    if !session.env.is_empty() {
+        facts.push(("environment", session.env.join(", ")));
+    }
+    facts
 }
 
 /// Characters of a value's preview that are shown, so that it fits in a row.
@@ -155,6 +180,7 @@ mod ps_tests {
     use super::*;
     use crate::protocol::api::{SessionLimits, SessionState};
     use crate::protocol::ids::{SessionId, SessionName};
+    use crate::protocol::labels::Labels;
     use crate::protocol::receipt::{Backend, ImageFact};
 
     #[test]
@@ -170,6 +196,10 @@ mod ps_tests {
             isolation: None,
             limits: SessionLimits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, idle_s: 3600 },
             preloaded: None,
+            labels: Labels::new(),
+            env: Vec::new(),
+            volumes: Vec::new(),
+            mounts: Vec::new(),
             workspace: "/w".into(),
             cells: 12,
             running: None,

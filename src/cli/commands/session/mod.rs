@@ -9,4 +9,5 @@ pub(in crate::cli) mod new;
 pub(in crate::cli) mod receipt;
 pub(in crate::cli) mod replay;
 pub(in crate::cli) mod top;
+pub(in crate::cli) mod volume;
 pub(in crate::cli) mod wait;

@@ -9,14 +9,15 @@ use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_whole;
 use crate::protocol::api::{CellView, SessionState, SessionView};
 use crate::protocol::ask::{AskNumber, AskView};
-use crate::protocol::exit_codes::{self as exit, ask_exit_code, exit_code};
+use crate::protocol::exit_codes::{self as exit, ask_exit_code, exit_code, script_exit_code};
+use crate::protocol::result::Mode;
 
-/// Wait for a cell or an ask to end, show what came of it and exit as `exec` or `ask` would have.
+/// Wait for a cell, a command or an ask to end, show what came of it and exit as `exec`, `sh` or `ask` would have.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Wait {
     #[command(flatten)]
     session: SessionFlag,
-    /// The number of the cell; the newest if it is not given.
+    /// The number of the cell or command; the newest if it is not given.
     cell: Option<u64>,
     /// The number of an ask, instead of a cell.
     #[arg(long, value_name = "N", conflicts_with = "cell")]
@@ -46,6 +47,6 @@ impl Wait {
         let view: CellView = answer.parse()?;
         let Some(result) = view.result else { return Ok(exit::SUCCESS) };
         context.show_value(&result, show_whole)?;
-        Ok(exit_code(&result))
+        Ok(if result.mode == Mode::Command { script_exit_code(&result) } else { exit_code(&result) })
     }
 }

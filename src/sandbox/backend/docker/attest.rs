@@ -10,7 +10,8 @@ use crate::protocol::receipt::{Backend, HeldBy, ImageFact, LimitFact, MountFact,
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::checks::Checks;
 use crate::sandbox::attest::facts::{self, Ceilings};
-use crate::sandbox::attest::{fingerprint, same_folder};
+use crate::sandbox::attest::{fingerprint, same_folder, same_mounts};
+use crate::sandbox::etc;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
     BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, PACKAGES_DIR, READONLY_PATHS, SandboxSpec,
@@ -29,6 +30,8 @@ pub struct Evidence {
     /// Whether the folder behind `/workspace` is the one that was opened and checked. `None` where the host does not
     /// let this user look.
     pub workspace_is_ours: Option<bool>,
+    /// The same for the folders beside it.
+    pub mounts_are_ours: Option<bool>,
 }
 
 /// Reads the facts from the host's kernel.
@@ -57,7 +60,8 @@ pub fn gather(spec: &SandboxSpec, inspected: &ContainerInspectResponse) -> Optio
         owner_groups: groups::of_an_owner(),
         limits,
         ceilings: facts::parse_ceilings(&limits_text)?,
-        workspace_is_ours: same_folder(pid, spec.workspace_identity),
+        workspace_is_ours: same_folder(pid, WORKSPACE, spec.workspace_identity),
+        mounts_are_ours: same_mounts(pid, &spec.mounts),
     })
 }
 
@@ -83,6 +87,7 @@ pub fn differences(
     checks.probe(probe);
     let mut check = |holds, what| checks.check(holds, what);
     check(evidence.workspace_is_ours != Some(false), "the folder mounted as the workspace");
+    check(evidence.mounts_are_ours != Some(false), "the folders mounted beside the workspace");
 
     let host = inspected.host_config.clone().unwrap_or_default();
     check(host.network_mode.as_deref() == Some("none"), "the network mode");
@@ -122,14 +127,16 @@ pub fn differences(
     check(is_confined(inspected, &evidence.process), APPARMOR);
     check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
-    let expected_mounts =
-        [(BRIDGE_DIR, false), (KERNEL_DIR, false), (PACKAGES_DIR, false), (WORKSPACE, true)];
+    let mut expected_mounts =
+        [(BRIDGE_DIR, false), (KERNEL_DIR, false), (PACKAGES_DIR, false), (WORKSPACE, true)]
+            .map(|(target, writable)| (target.to_owned(), writable))
+            .to_vec();
+    expected_mounts.extend(etc::FILES.map(|name| (etc::target(name), false)));
+    expected_mounts.extend(spec.mounts.iter().map(|mount| (mount.target.clone(), mount.writable)));
+    expected_mounts.sort();
     let mut mounts: Vec<(String, bool)> = bind_mounts(inspected).map(|m| (m.target, m.writable)).collect();
     mounts.sort();
-    check(
-        mounts.iter().map(|(target, writable)| (target.as_str(), *writable)).eq(expected_mounts),
-        "the mounts",
-    );
+    check(mounts == expected_mounts, "the mounts");
     checks.differences()
 }
 

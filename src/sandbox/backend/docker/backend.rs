@@ -14,6 +14,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::etc;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
 
@@ -95,6 +96,7 @@ impl Docker {
 
     async fn start_container(&self, spec: &SandboxSpec) -> Result<Box<dyn RunningSandbox>, Problem> {
         let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+        etc::write(&spec.etc_dir, spec.user.uid, spec.user.gid)?;
         match Container::start(&self.engine, spec, socket).await {
             Ok(container) => Ok(Box::new(container)),
             Err(error) => {

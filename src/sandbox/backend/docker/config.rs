@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::protocol::ids::SandboxId;
+use crate::sandbox::etc;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, CPU_SHARES, Errand, HOSTNAME, KERNEL_DIR, LOCKED_MEMORY_BYTES, Limits,
@@ -33,7 +34,7 @@ pub fn container_name(sandbox: &SandboxId) -> String {
 #[must_use]
 pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     let command = kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE);
-    let mounts = vec![
+    let mut mounts = vec![
         bind(&spec.workspace, WORKSPACE, Access::Write),
         bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(security_controls::holds("bridge_is_read_only"))),
         bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(security_controls::holds("kernel_is_read_only"))),
@@ -43,6 +44,12 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
             Access::read_if(security_controls::holds("packages_are_read_only")),
         ),
     ];
+    let of_etc = Access::read_if(security_controls::holds("etc_is_read_only"));
+    mounts.extend(etc::FILES.map(|name| bind(&spec.etc_dir.join(name), &etc::target(name), of_etc)));
+    mounts.extend(spec.mounts.iter().map(|mount| {
+        let read_only = !mount.writable && security_controls::holds("mounts_are_read_only");
+        bind(&mount.source, &mount.target, Access::read_if(read_only))
+    }));
     hardened(spec, &command, mounts, WORKSPACE)
 }
 
@@ -108,7 +115,7 @@ fn hardened(
         image: Some(spec.image.id.clone()),
         user: security_controls::setting("guest_is_a_user", format!("{}:{}", spec.user.uid, spec.user.gid)),
         hostname: security_controls::setting("own_host_name", HOSTNAME.into()),
-        env: Some(environment(limits.cpus, KERNEL_DIR)),
+        env: Some(environment(spec, KERNEL_DIR)),
         working_dir: Some(working_dir.into()),
         entrypoint: Some(entrypoint.to_vec()),
         cmd: Some(arguments.to_vec()),

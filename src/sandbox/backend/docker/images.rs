@@ -107,7 +107,7 @@ pub async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>,
         let (id, bytes) =
             inspect(engine, reference).await?.map_or((None, None), |(id, bytes)| (Some(id), bytes));
         let (reference, backend) = (reference.clone(), Backend::Docker);
-        views.push(ImageView { reference, backend, id, bytes, default: false });
+        views.push(ImageView { reference, backend, id, bytes, default: false, packages: None });
     }
     Ok(views)
 }

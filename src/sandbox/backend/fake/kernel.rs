@@ -391,7 +391,7 @@ impl FakeKernel {
         let Some((mode, task)) = self.change(|state| state.running.remove(&cell)) else { return };
         let after = match mode {
             Mode::Main => StateAfter::Restored(self.0.state.lock().newest_kept),
-            Mode::Fork => StateAfter::Kept,
+            Mode::Fork | Mode::Command => StateAfter::Kept,
         };
         let (exit_code, out_of_memory, older) = (-9, false, false);
         self.send(&KernelFrame::CellLost { cell, exit_code, killed, out_of_memory, older, after });

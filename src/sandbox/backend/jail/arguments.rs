@@ -10,13 +10,15 @@ use std::path::{Path, PathBuf};
 
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::jail::root::Root;
+use crate::sandbox::etc;
 use crate::sandbox::spec::{
     BRIDGE_DIR, BRIDGE_SOCKET, Errand, HOSTNAME, KERNEL_DIR, MASKED_PATHS, PACKAGES_DIR, READONLY_PATHS,
-    SandboxSpec, WORKSPACE, environment, kernel_command,
+    SandboxSpec, WORKSPACE, fixed_environment, kernel_command,
 };
 use crate::security_controls;
 
 /// Numbers of the descriptors that bubblewrap inherits.
+pub const VARIABLES_FD: i32 = 9;
 pub const STATUS_FD: i32 = 10;
 pub const BLOCK_FD: i32 = 11;
 pub const FIRST_SECCOMP_FD: i32 = 12;
@@ -30,9 +32,8 @@ pub struct Host<'a> {
     /// Whether the daemon runs as root.
     pub system: bool,
     pub group: Option<&'a Cgroup>,
-    /// The user list that the guest sees.
-    pub passwd: &'a Path,
-    pub groups: &'a Path,
+    /// The names of the files in the spec's folder that are mounted in `/etc`.
+    pub etc: &'a [&'a str],
     /// The number of seccomp filters; each has a descriptor.
     pub filters: usize,
     /// `Some(true)` if a path of `/proc` is a folder, `Some(false)` if it is a file, `None` if it does not exist.
@@ -71,11 +72,30 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
         &spec.packages_dir,
         PACKAGES_DIR,
     );
+    for mount in &spec.mounts {
+        // A parent that bubblewrap makes implicitly would be closed to the guest.
+        let parents: Vec<&Path> = Path::new(&mount.target).ancestors().skip(1).collect();
+        for parent in
+            parents.iter().rev().filter_map(|parent| parent.to_str()).filter(|parent| *parent != "/")
+        {
+            line.add(&["--perms", "0755", "--dir", parent]);
+        }
+        let is_read_only = !mount.writable && security_controls::holds("jail_mounts_are_read_only");
+        line.mount(read_only(is_read_only), &mount.source, &mount.target);
+    }
     line.wall(security_controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
+    // Every user of the host can read a command line.
+    line.add(&["--args", &VARIABLES_FD.to_string()]);
     // The kernel enters the workspace itself, as the guest, because bubblewrap's root may not be allowed to enter it.
     line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
     command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
+}
+
+/// The options for the variables of the session, as bubblewrap reads them from a descriptor.
+pub fn of_session_variables(spec: &SandboxSpec) -> Vec<u8> {
+    let words = spec.env.iter().flat_map(|(name, value)| ["--setenv", name, value]);
+    words.flat_map(|word| word.bytes().chain([0])).collect()
 }
 
 /// A short-lived jail that runs one program, and sees only the errand's folders.
@@ -108,7 +128,7 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line.wall(security_controls::holds("jail_own_ipc_namespace"), &["--unshare-ipc"]);
     line.wall(security_controls::holds("jail_own_host_name"), &["--unshare-uts", "--hostname", HOSTNAME]);
     line.wall(security_controls::holds("jail_own_cgroup_namespace"), &["--unshare-cgroup"]);
-    for variable in environment(limits.cpus, KERNEL_DIR) {
+    for variable in fixed_environment(limits.cpus, KERNEL_DIR) {
         let (name, value) = variable.split_once('=').unwrap_or((&variable, ""));
         line.add(&["--setenv", name, value]);
     }
@@ -119,12 +139,15 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     for entry in &host.root.entries {
         line.add(&entry.words());
     }
-    line.mount("--ro-bind", host.passwd, "/etc/passwd");
-    line.mount("--ro-bind", host.groups, "/etc/group");
+    for name in host.etc {
+        let option = read_only(security_controls::holds("jail_etc_is_read_only"));
+        line.mount(option, &spec.etc_dir.join(name), &etc::target(name));
+    }
     line.add(&["--proc", "/proc"]);
     // Some kernel settings are writable for a process that is alone in a namespace.
-    let read_only = security_controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
-    for path in read_only.filter(|path| (host.is_folder)(path).is_some()) {
+    let readonly_paths =
+        security_controls::setting("jail_readonly_paths", READONLY_PATHS).into_iter().flatten();
+    for path in readonly_paths.filter(|path| (host.is_folder)(path).is_some()) {
         line.mount("--ro-bind", Path::new(path), path);
     }
     let masked = security_controls::setting("jail_masked_paths", MASKED_PATHS).into_iter().flatten();
@@ -218,8 +241,7 @@ mod tests {
             root: &root,
             system,
             group,
-            passwd: Path::new("/home/s/0123456789abcdef/passwd"),
-            groups: Path::new("/home/s/0123456789abcdef/group"),
+            etc: &etc::FILES,
             filters: 2,
             is_folder: &|path| match path {
                 "/proc/acpi" | "/proc/sys" => Some(true),

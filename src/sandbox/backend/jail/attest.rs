@@ -9,7 +9,7 @@ use crate::protocol::receipt::{Backend, HeldBy, Holder, LimitFact, MountFact, Pr
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::checks::Checks;
 use crate::sandbox::attest::facts::{self, Ceilings};
-use crate::sandbox::attest::same_folder;
+use crate::sandbox::attest::{same_folder, same_mounts};
 use crate::sandbox::backend::jail::Isolation;
 use crate::sandbox::backend::jail::process::Jail;
 use crate::sandbox::spec::{SandboxSpec, WORKSPACE};
@@ -22,7 +22,7 @@ const USER_NAMESPACE: &str = "user";
 const BROUGHT: [&str; 2] = ["/proc", "/dev"];
 /// The file system that stands for another one until that is mounted on first access.
 const ON_DEMAND: &str = "autofs";
-/// Folders that may be writable beside the workspace. In `/proc` only the guest's own entries are.
+/// Folders that may be writable beside the workspace and volumes. In `/proc` only the guest's own entries are.
 const WRITABLE: [&str; 3] = ["/proc", "/tmp", "/dev"];
 
 /// Everything that was read back, before it is checked.
@@ -37,6 +37,7 @@ pub struct Evidence {
     pub namespaces: Vec<String>,
     pub mounts: Vec<SeenMount>,
     pub workspace_is_ours: Option<bool>,
+    pub mounts_are_ours: Option<bool>,
 }
 
 /// A row of `/proc/<pid>/mountinfo`.
@@ -130,9 +131,10 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
         namespaces: own_namespaces(pid),
         mounts: visible(&read("mountinfo")?),
         workspace_is_ours: match jail.walls {
-            Isolation::Bubblewrap => same_folder(pid, spec.workspace_identity),
+            Isolation::Bubblewrap => same_folder(pid, WORKSPACE, spec.workspace_identity),
             Isolation::None => None,
         },
+        mounts_are_ours: same_mounts(pid, &spec.mounts),
     })
 }
 
@@ -168,7 +170,10 @@ pub fn differences(
         check(evidence.namespaces.iter().any(|own| own == name), &format!("the {name} namespace"));
     }
     check(evidence.workspace_is_ours == Some(true), "the folder mounted as the workspace");
-    let strange = evidence.mounts.iter().filter(|mount| !is_meant(mount, targets));
+    check(evidence.mounts_are_ours == Some(true), "the folders mounted beside the workspace");
+    let writable = spec.mounts.iter().filter(|mount| mount.writable).map(|mount| Path::new(&mount.target));
+    let writable: Vec<&Path> = writable.chain([Path::new(WORKSPACE)]).collect();
+    let strange = evidence.mounts.iter().filter(|mount| !is_meant(mount, targets, &writable));
     for mount in strange {
         check(false, &format!("the mount at {}", mount.target.display()));
     }
@@ -180,11 +185,11 @@ pub fn differences(
 }
 
 /// Whether a mount was asked for, or lies beneath one that was: the host's `/usr` may itself consist of several mounts.
-fn is_meant(mount: &SeenMount, targets: &[PathBuf]) -> bool {
+fn is_meant(mount: &SeenMount, targets: &[PathBuf], writable: &[&Path]) -> bool {
     let asked = targets.contains(&mount.target);
     let beneath = |folder: &Path| folder != Path::new("/") && mount.target.starts_with(folder);
     let any_of = |folders: &[&str]| folders.iter().any(|folder| beneath(Path::new(folder)));
-    let may_write = mount.target == Path::new(WORKSPACE) || any_of(&WRITABLE);
+    let may_write = writable.contains(&mount.target.as_path()) || any_of(&WRITABLE);
     let reachable = asked || any_of(&BROUGHT) || targets.iter().any(|target| beneath(target));
     reachable && mount.nosuid && (!mount.writable || may_write)
 }

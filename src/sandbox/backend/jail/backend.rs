@@ -10,11 +10,13 @@ use super::start::{self, Tools};
 use super::{Isolation, root};
 use crate::config::{Paths, Settings};
 use crate::protocol::api::ImageView;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
+use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
 use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
@@ -85,6 +87,7 @@ impl Jails {
             pids: settings.pids,
             checkpoints: settings.checkpoints,
             checkpoints_at_rest: false,
+            env: Environment::new(),
         };
         let spec = SandboxSpec {
             sandbox,
@@ -99,7 +102,10 @@ impl Jails {
             bridge_dir: PathBuf::new(),
             kernel_dir: folder.path.clone(),
             packages_dir: PathBuf::new(),
+            etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
+            env: Environment::new(),
+            mounts: Vec::new(),
         };
         start::try_out(tools, &spec, &folder.path).await
     }
@@ -181,6 +187,7 @@ impl SandboxBackend for Jails {
             id: Some(found.id),
             bytes: None,
             default: false,
+            packages: None,
         });
         std::future::ready(Ok(views.collect())).boxed()
     }
@@ -188,10 +195,10 @@ impl SandboxBackend for Jails {
     fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
-        folder: &'a Path,
+        _folder: &'a Path,
         errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::run(self.tools().await?, spec, folder, errand).await }.boxed()
+        async move { start::run(self.tools().await?, spec, errand).await }.boxed()
     }
 
     fn start<'a>(
@@ -259,6 +266,7 @@ mod tests {
             pids: sandbox.pids,
             checkpoints: sandbox.checkpoints,
             checkpoints_at_rest: false,
+            env: Environment::new(),
         };
         python("base", "old");
         let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();

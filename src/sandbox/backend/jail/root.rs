@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
+use crate::sandbox::etc;
 use crate::sandbox::images;
 
 /// The image name that stands for the host's own system.
 pub const HOST: &str = "host";
 /// Folders that are links into `/usr` on most systems.
 const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Files that the loader and libraries read.
-const HOST_ETC: [&str; 3] = ["ld.so.cache", "alternatives", "localtime"];
+/// Files that the loader and libraries read, with the names of protocols and ports.
+const HOST_ETC: [&str; 5] = ["ld.so.cache", "alternatives", "localtime", "protocols", "services"];
 const PYTHONS: [&str; 2] = ["usr/local/bin/python3", "usr/bin/python3"];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,6 +66,15 @@ impl Root {
         }
         Self { entries }
     }
+}
+
+/// The files of `/etc` that are made for each jail, as far as there is a place for them. The folder `/etc` that was
+/// built is read-only, so a file can only be mounted where there is one.
+pub fn etc_files(folder: &Path) -> Vec<&'static str> {
+    let is_host = folder == Path::new("/");
+    let has = |name: &&str| is_host || folder.join("etc").join(name).is_file();
+    let lookups = is_host.then_some(etc::LOOKUP_FILES).into_iter().flatten();
+    etc::FILES.into_iter().filter(has).chain(lookups).collect()
 }
 
 /// The folder of an image name: one that was built, or the host's root.
@@ -170,12 +180,9 @@ mod tests {
             Entry::Link { .. } => None,
         });
         for source in sources {
-            let mounted_names =
-                ["/usr", "/bin", "/sbin", "/lib", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
-            assert!(
-                mounted_names.iter().any(|name| source.starts_with(name) || source.starts_with("/lib32")),
-                "{source:?}"
-            );
+            let system = ["/usr", "/bin", "/sbin", "/lib", "/lib32"].map(PathBuf::from);
+            let of_etc = HOST_ETC.map(|name| Path::new("/etc").join(name));
+            assert!(system.iter().chain(&of_etc).any(|name| source.starts_with(name)), "{source:?}");
         }
     }
 }

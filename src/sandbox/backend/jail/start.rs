@@ -14,17 +14,20 @@ use crate::processes::Identity;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::jail::arguments::{self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD};
+use crate::sandbox::backend::jail::arguments::{
+    self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD, VARIABLES_FD,
+};
 use crate::sandbox::backend::jail::explain::{self, NamespaceSettings};
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
 use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Isolation, scope, seccomp, status};
+use crate::sandbox::etc;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, Errand, GUARDIAN_PRIORITY, GuestUser, SandboxSpec, environment, kernel_command,
+    BRIDGE_SOCKET_NAME, Errand, GUARDIAN_PRIORITY, SandboxSpec, environment, kernel_command,
 };
 use crate::security_controls;
 
@@ -69,20 +72,15 @@ pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result
         command: ["python3", "-I", "-c", ""].map(str::to_owned).into(),
         ..Errand::compile(&spec.kernel_dir, folder)
     };
-    run(Some(tools), spec, folder, &errand).await
+    run(Some(tools), spec, &errand).await
 }
 
 /// Runs a program to its end in a short-lived jail, or without one.
-pub async fn run(
-    tools: Option<&Tools>,
-    spec: &SandboxSpec,
-    folder: &Path,
-    errand: &Errand,
-) -> Result<(), Problem> {
+pub async fn run(tools: Option<&Tools>, spec: &SandboxSpec, errand: &Errand) -> Result<(), Problem> {
     let Some(tools) = tools else {
         return finished(plain(&errand.command_on_host(), spec), errand).await;
     };
-    let built = JailFiles::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec)?;
     let mut command = Command::new(BWRAP);
     let line = arguments::errand(spec, &built.host(tools, None), errand);
     command.args(line).env_clear().env("PATH", search_path());
@@ -109,23 +107,14 @@ async fn finished(mut command: Command, errand: &Errand) -> Result<(), Problem> 
 /// The files that must exist before a jail is built.
 struct JailFiles {
     root: Root,
-    passwd: PathBuf,
-    groups: PathBuf,
+    etc: Vec<&'static str>,
 }
 
 impl JailFiles {
-    fn prepare(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Self, Problem> {
-        let root = Root::of(&root::folder(&tools.built, &spec.image.reference));
-        let (passwd, groups) = (folder.join("passwd"), folder.join("group"));
-        let write = |path: &Path, text: String| {
-            std::fs::write(path, text)
-                .and_then(|()| crate::sandbox::kernel::files::open_to_all(path))
-                .map_err(|error| storage_problem(path, &error))
-        };
-        let GuestUser { host_uid, host_gid, .. } = spec.user;
-        write(&passwd, format!("guest:x:{host_uid}:{host_gid}:guest:/tmp:/bin/sh\n"))?;
-        write(&groups, format!("guest:x:{host_gid}:\n"))?;
-        Ok(Self { root, passwd, groups })
+    fn prepare(tools: &Tools, spec: &SandboxSpec) -> Result<Self, Problem> {
+        let folder = root::folder(&tools.built, &spec.image.reference);
+        etc::write(&spec.etc_dir, spec.user.host_uid, spec.user.host_gid)?;
+        Ok(Self { root: Root::of(&folder), etc: root::etc_files(&folder) })
     }
 
     fn host<'a>(&'a self, tools: &Tools, group: Option<&'a Group>) -> Host<'a> {
@@ -133,8 +122,7 @@ impl JailFiles {
             root: &self.root,
             system: tools.system,
             group: group.map(|group| &group.cgroup),
-            passwd: &self.passwd,
-            groups: &self.groups,
+            etc: &self.etc,
             filters: tools.filters.len() + usize::from(group.is_none()),
             is_folder: &|path| std::fs::metadata(path).ok().map(|found| found.is_dir()),
         }
@@ -153,7 +141,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let socket = BridgeSocket::bind(&spec.bridge_dir)?;
     let group = Group::make(&spec.sandbox.0, &spec.limits);
     let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
-    let built = JailFiles::prepare(tools, spec, folder)?;
+    let built = JailFiles::prepare(tools, spec)?;
     let line = arguments::session(spec, &built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
     let status_fd =
@@ -164,6 +152,9 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
+    let own =
+        in_memory(&arguments::of_session_variables(spec)).map_err(|error| internal(&error.to_string()))?;
+    descriptors.push(FdMapping { parent_fd: own, child_fd: VARIABLES_FD });
     let mut command = Command::new(BWRAP);
     command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -388,7 +379,7 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     let (program, arguments) = words.split_first().map_or(("python3", &[][..]), |(p, rest)| (p, rest));
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
-    for variable in environment(spec.limits.cpus, &spec.kernel_dir.to_string_lossy()) {
+    for variable in environment(spec, &spec.kernel_dir.to_string_lossy()) {
         if let Some((name, value)) = variable.split_once('=') {
             command.env(name, value);
         }
@@ -396,14 +387,19 @@ fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     command
 }
 
+/// A file without a name that bubblewrap reads from its beginning.
+fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("bubblewrap", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    std::io::Seek::rewind(&mut file)?;
+    Ok(file.into())
+}
+
 /// The compiled filters, each in a `memfd`.
 fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Problem> {
     let open = |(index, filter): (usize, &Vec<u8>)| -> std::io::Result<FdMapping> {
-        let mut file = std::fs::File::from(rustix::fs::memfd_create("seccomp", MemfdFlags::CLOEXEC)?);
-        file.write_all(filter)?;
-        std::io::Seek::rewind(&mut file)?;
         let child_fd = FIRST_SECCOMP_FD + i32::try_from(index).unwrap_or_default();
-        Ok(FdMapping { parent_fd: OwnedFd::from(file), child_fd })
+        Ok(FdMapping { parent_fd: in_memory(filter)?, child_fd })
     };
     let last = (!memory_is_held).then_some(&tools.last_filter);
     tools

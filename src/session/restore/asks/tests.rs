@@ -132,6 +132,7 @@ fn no_more_is_kept_of_results_than_a_model_is_told() {
         cell: 1,
         mode: Mode::Main,
         code: "1".into(),
+        command: None,
         expression: false,
         timeout_s: 30.0,
         replays: None,

@@ -72,6 +72,7 @@ fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
         cell,
         mode: Mode::Main,
         code: code.into(),
+        command: None,
         expression: false,
         timeout_s: 30.0,
         origin,

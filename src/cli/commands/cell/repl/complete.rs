@@ -1,5 +1,5 @@
 //! Decides whether typed text is a whole cell, or continues on the next line. It knows brackets,
-//! strings and blocks and no more of Python: text that makes no sense counts as whole, so that
+//! strings, blocks and the lines of notebook commands (`!ls`, `%time f()`) and no more of Python: text that makes no sense counts as whole, so that
 //! Python can report the error.
 
 use crate::cli::render::highlight::{QuotedEnd, QuotedString};
@@ -37,7 +37,7 @@ pub fn is_complete(text: &str) -> bool {
         State::Whole if scan.depth > 0 => text.ends_with("\n\n"),
         State::Whole => {
             let last = text.rsplit('\n').next().unwrap_or_default();
-            last.trim().is_empty() || !(scan.opens_block || scan.in_block)
+            last.trim().is_empty() || !(scan.opens_block || scan.in_block || scan.takes_cell)
         }
     }
 }
@@ -65,6 +65,8 @@ struct Scan {
     in_block: bool,
     /// That line ends with a colon.
     opens_block: bool,
+    /// A command such as `%%time`, to which all that follows belongs.
+    takes_cell: bool,
 }
 
 impl Scan {
@@ -76,6 +78,7 @@ impl Scan {
             indent: 0,
             in_block: false,
             opens_block: false,
+            takes_cell: false,
         };
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
@@ -103,9 +106,13 @@ impl Scan {
                 return 1;
             }
             '#' => return rest.find('\n').unwrap_or(rest.len()),
+            _ if self.fresh && is_command(rest) => return self.command(rest),
             _ => self.says(next),
         }
         match next {
+            '=' if self.depth == 0 && is_command(rest[1..].trim_start_matches([' ', '\t'])) => {
+                return self.command(rest);
+            }
             '(' | '[' | '{' => self.depth += 1,
             ')' | ']' | '}' => match self.depth.checked_sub(1) {
                 Some(depth) => self.depth = depth,
@@ -119,6 +126,24 @@ impl Scan {
             _ => {}
         }
         next.len_utf8()
+    }
+
+    /// The length of the notebook command at the start of `rest`: its line, and those that backslashes add.
+    fn command(&mut self, rest: &str) -> usize {
+        self.says('!');
+        self.takes_cell |= rest.starts_with("%%");
+        let mut length = 0;
+        for line in rest.split_inclusive('\n') {
+            length += line.len();
+            let words = line.trim_end_matches('\n');
+            let backslashes = words.len() - words.trim_end_matches('\\').len();
+            if backslashes.is_multiple_of(2) {
+                // The end of the line belongs to what follows.
+                return length - (line.len() - words.len());
+            }
+        }
+        self.become_state(State::Continued);
+        length
     }
 
     fn become_state(&mut self, state: State) {
@@ -150,6 +175,16 @@ impl Scan {
     }
 }
 
+/// Whether the text begins with a notebook command. The shell or the command itself has its own quotes and brackets.
+fn is_command(text: &str) -> bool {
+    match text.strip_prefix('!') {
+        Some(command) => !command.starts_with('='),
+        None => text
+            .strip_prefix('%')
+            .is_some_and(|name| name.trim_start_matches('%').starts_with(|c: char| c.is_ascii_alphabetic())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +213,16 @@ mod tests {
             "if x:\n    a = [\n1]\n",
             "class A:\n    '''doc\n'''\n",
             "f(\n    a\n)",
+            "!ls",
+            "!echo it's (",
+            "!echo a:",
+            "files = !ls [",
+            "%time f(1)",
+            "%cd a:",
+            "!ls \\\n -la",
+            "if x:\n    !ls (\n",
+            "%%time\nx = 1\ny = 2\n",
+            "len?",
         ] {
             assert!(is_complete(text), "{text:?}");
         }
@@ -206,6 +251,12 @@ mod tests {
             "x = [\n\n1",
             "if x:\n    y = '''\n\n'''",
             "class A:\n    def f(self):",
+            "!ls \\",
+            "!ls \\\n -la \\",
+            "%%time",
+            "%%time\nx = 1",
+            "if x:\n    !ls",
+            "x = (8\n%d",
         ] {
             assert!(!is_complete(text), "{text:?}");
         }
@@ -248,7 +299,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_is_judged(text in "([a-z\"'#\\\\\n0-9 é名.+=(){}:@]|\"\"\"|def ){0,60}") {
+        fn anything_is_judged(text in "([a-z\"'#\\\\\n0-9 é名.+=(){}:@!%]|\"\"\"|def ){0,60}") {
             is_complete(&text);
             prop_assert!(indent_after(&text).trim().is_empty());
         }

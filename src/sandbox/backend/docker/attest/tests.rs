@@ -8,6 +8,7 @@ use bollard::models::{
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::docker::attest::*;
 use crate::sandbox::backend::docker::config::session_container;
+use crate::sandbox::etc;
 use crate::sandbox::spec::tests::spec;
 
 /// Everything that attestation looks at, without any difference.
@@ -45,6 +46,14 @@ fn well() -> Inspection {
         rw: Some(rw),
         ..MountPoint::default()
     };
+    let mut mounts = vec![
+        mount(WORKSPACE, true),
+        mount(PACKAGES_DIR, false),
+        mount(BRIDGE_DIR, false),
+        mount(KERNEL_DIR, false),
+    ];
+    mounts.extend(etc::FILES.map(|name| mount(&etc::target(name), false)));
+    mounts.extend([mount("/data/models", true), mount("/ref", false)]);
     let asked = session_container(&spec);
     let inspected = ContainerInspectResponse {
         id: Some("container".into()),
@@ -58,12 +67,7 @@ fn well() -> Inspection {
             labels: asked.labels,
             ..ContainerConfig::default()
         }),
-        mounts: Some(vec![
-            mount(WORKSPACE, true),
-            mount(PACKAGES_DIR, false),
-            mount(BRIDGE_DIR, false),
-            mount(KERNEL_DIR, false),
-        ]),
+        mounts: Some(mounts),
         ..ContainerInspectResponse::default()
     };
     let evidence = Evidence {
@@ -72,6 +76,7 @@ fn well() -> Inspection {
         limits: sample::limits(&spec),
         ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         workspace_is_ours: Some(true),
+        mounts_are_ours: Some(true),
     };
     Inspection { spec, inspected, evidence, probe: sample::probe() }
 }
@@ -110,6 +115,7 @@ fn the_process_is_compared() {
         ("the seccomp filter", |seen| seen.evidence.process.seccomp = 0),
         ("the seccomp filter", |seen| seen.evidence.process.seccomp = 1),
         ("the folder mounted as the workspace", |seen| seen.evidence.workspace_is_ours = Some(false)),
+        ("the folders mounted beside the workspace", |seen| seen.evidence.mounts_are_ours = Some(false)),
     ]);
     // Root is refused even if the spec asks for it.
     let mut seen = well();
@@ -234,6 +240,8 @@ fn mounts_are_compared() {
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = None),
         ("the mounts", |seen| seen.mount(PACKAGES_DIR).rw = Some(true)),
+        ("the mounts", |seen| seen.mount("/etc/passwd").rw = Some(true)),
+        ("the mounts", |seen| seen.mount("/ref").rw = Some(true)),
         ("the mounts", |seen| seen.mount(WORKSPACE).rw = Some(false)),
         ("the mounts", |seen| seen.mount(WORKSPACE).destination = Some("/etc".into())),
         ("the mounts", |seen| drop(seen.inspected.mounts.as_mut().unwrap().pop())),
@@ -281,6 +289,6 @@ fn a_receipt_says_what_was_read_not_what_was_asked_for() {
     assert_eq!(receipt.image.id, "sha256:really");
     assert_eq!((receipt.network.as_str(), receipt.runtime.as_str()), ("really", "runsc"));
     assert_eq!((receipt.limits.memory_bytes, receipt.process.uid), (5, 6));
-    assert_eq!(receipt.mounts.len(), 5);
+    assert_eq!(receipt.mounts.len(), 10);
     assert!(receipt.seccomp_profile.starts_with("sha256:") && receipt.seccomp_profile.len() == 71);
 }

@@ -1,0 +1,221 @@
+//! The terminal of a person who types into a command of a session.
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rustix::termios::{self, OptionalActions, Termios};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::cli::client::follow::StreamPosition;
+use crate::cli::client::http::{Client, Events};
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::failure::Failure;
+use crate::protocol::command::{NewCommand, TerminalSize, Typed};
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::TYPED_BYTES;
+use crate::protocol::result::ExecutionResult;
+
+/// Bytes that are read from the keyboard at once, and how many such pieces wait for the daemon.
+const READ_BYTES: usize = 4096;
+const READS_WAITING: usize = 16;
+const ESCAPE: char = '\u{1b}';
+const BELL: char = '\u{7}';
+
+/// Whether a person sits at a terminal.
+pub(super) fn is_there() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+fn size() -> TerminalSize {
+    match termios::tcgetwinsize(std::io::stdout()) {
+        Ok(found) if found.ws_row > 0 && found.ws_col > 0 => {
+            TerminalSize { rows: found.ws_row, columns: found.ws_col }
+        }
+        _ => TerminalSize::default(),
+    }
+}
+
+/// The terminal passes every key on, until this is dropped, also by a panic. What was typed and not read by then is
+/// dropped, and so are answers of the terminal to what the sandbox sent.
+struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    fn new() -> Result<Self, Failure> {
+        let failed = |error: rustix::io::Errno| Failure::io("failed to set up the terminal", &error.into());
+        let before = termios::tcgetattr(std::io::stdin()).map_err(failed)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        termios::tcsetattr(std::io::stdin(), OptionalActions::Flush, &raw).map_err(failed)?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        let _ = termios::tcsetattr(std::io::stdin(), OptionalActions::Flush, &self.before);
+    }
+}
+
+/// Takes out what a program in a sandbox has no business with in a person's terminal: the control strings (titles, the
+/// clipboard, queries of settings, pictures). Movements, colours and modes stay.
+#[derive(Default)]
+struct ControlStrings {
+    state: Scan,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Scan {
+    #[default]
+    Text,
+    Escape,
+    String,
+    EscapeInString,
+}
+
+impl ControlStrings {
+    fn filter(&mut self, text: &str) -> String {
+        let mut kept = String::with_capacity(text.len());
+        for letter in text.chars() {
+            self.state = match (self.state, letter) {
+                (Scan::Text, ESCAPE) => Scan::Escape,
+                // The beginnings of DCS, SOS, OSC, PM and APC, in both forms.
+                (Scan::Text, '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}')
+                | (Scan::Escape, 'P' | 'X' | ']' | '^' | '_') => Scan::String,
+                (Scan::Text, _) => {
+                    kept.push(letter);
+                    Scan::Text
+                }
+                (Scan::Escape, ESCAPE) => Scan::Escape,
+                (Scan::Escape, _) => {
+                    kept.extend([ESCAPE, letter]);
+                    Scan::Text
+                }
+                (Scan::String | Scan::EscapeInString, BELL | '\u{9c}') | (Scan::EscapeInString, '\\') => {
+                    Scan::Text
+                }
+                (Scan::String | Scan::EscapeInString, ESCAPE) => Scan::EscapeInString,
+                (Scan::String | Scan::EscapeInString, _) => Scan::String,
+            };
+        }
+        kept
+    }
+}
+
+/// Reads keys on a thread of its own, which ends with the process.
+fn keys() -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel(READS_WAITING);
+    std::thread::spawn(move || {
+        let mut buffer = [0; READ_BYTES];
+        while let Ok(count) = std::io::stdin().lock().read(&mut buffer) {
+            if count == 0 || sender.blocking_send(buffer[..count].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// Runs the command in the person's terminal until it ends.
+pub(super) async fn type_into(
+    client: &Client,
+    session: &SessionKey,
+    mut command: NewCommand,
+) -> Result<Box<ExecutionResult>, Failure> {
+    command.tty = Some(size());
+    if let Ok(name) = std::env::var("TERM") {
+        command.env.entry("TERM".to_owned()).or_insert(name);
+    }
+    let mut resized =
+        signal(SignalKind::window_change()).map_err(|e| Failure::io("failed to listen for signals", &e))?;
+    let path = format!("/v1/sessions/{session}/commands?stream=true");
+    let mut events: Events = client.events(&path, Some(&command)).await?;
+    let (mut number, mut trail): (Option<CellNumber>, _) = (None, StreamPosition::after(0));
+    let raw = RawTerminal::new()?;
+    let (mut keys, mut controls) = (keys(), ControlStrings::default());
+    loop {
+        let event = tokio::select! {
+            biased;
+            Some(typed) = keys.recv(), if number.is_some() => {
+                let mut typed = typed;
+                while typed.len() + READ_BYTES <= TYPED_BYTES && let Ok(more) = keys.try_recv() {
+                    typed.extend(more);
+                }
+                tell(client, session, number, "type", &Typed { data_base64: BASE64.encode(typed) }).await;
+                continue;
+            }
+            _ = resized.recv(), if number.is_some() => {
+                tell(client, session, number, "resize", &size()).await;
+                continue;
+            }
+            event = events.next() => event,
+        };
+        let event = match event {
+            Ok(Some(event)) => event,
+            Err(failure) if number.is_none() || failure.problem.is_some() => return Err(failure),
+            Ok(None) if number.is_none() => {
+                return Err(Failure::new("the daemon ended the stream before it told of the command"));
+            }
+            Ok(None) | Err(_) => {
+                let hint = format!("it goes on: `belljar commands -s {session}` lists it");
+                events = trail.resume(client, session, &hint).await?;
+                continue;
+            }
+        };
+        trail.saw(event.seq);
+        let command = *number.get_or_insert_with(|| event.body.cell().unwrap_or_default());
+        if event.body.cell() != Some(command) {
+            continue;
+        }
+        match event.body {
+            EventBody::Output { text, .. } => {
+                let mut stdout = std::io::stdout().lock();
+                let written =
+                    stdout.write_all(controls.filter(&text).as_bytes()).and_then(|()| stdout.flush());
+                written.map_err(|e| Failure::io("failed to write to the terminal", &e))?;
+            }
+            EventBody::CellFinished { result } => {
+                drop(raw);
+                return Ok(result);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Tells the daemon something about the terminal. A daemon that is away for a moment, or a command that has just ended,
+/// costs what was typed, and the stream of events tells the rest.
+async fn tell<T: serde::Serialize>(
+    client: &Client,
+    session: &SessionKey,
+    command: Option<CellNumber>,
+    what: &str,
+    body: &T,
+) {
+    if let Some(command) = command {
+        let _ = client.post(&format!("/v1/sessions/{session}/commands/{command}/{what}"), body).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_strings_do_not_reach_the_terminal_however_they_are_cut() {
+        let shown = "a\u{1b}]52;c;aGk=\u{7}b\u{1b}[31mc\u{1b}P$qm\u{1b}\\d\u{9d}0;title\u{9c}e\u{1b}[?1049hf\u{1b}\u{1b}]0;x\u{1b}[m\u{7}g";
+        for size in [1, 2, 3, shown.len()] {
+            let mut controls = ControlStrings::default();
+            let letters: Vec<char> = shown.chars().collect();
+            let kept: String = letters
+                .chunks(size)
+                .map(|piece| controls.filter(&piece.iter().collect::<String>()))
+                .collect();
+            assert_eq!(kept, "ab\u{1b}[31mcde\u{1b}[?1049hfg");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Commands, as far as the machine of a session decides on them: they run beside its cells.
+
+use super::{Effect, SessionMachine};
+use crate::protocol::command::EndCommand;
+use crate::protocol::ids::CellNumber;
+
+impl<W> SessionMachine<W> {
+    /// Whether a command of this number waits or runs.
+    pub fn is_command(&self, cell: CellNumber) -> bool {
+        self.queue.commands().iter().any(|(start, _)| start.cell == cell)
+    }
+
+    /// Ends a command: one that was not sent to the sandbox is not run.
+    pub(super) fn end_command(&mut self, cell: CellNumber, how: EndCommand, out: &mut Vec<Effect<W>>) {
+        if !self.is_command(cell) {
+            return;
+        }
+        if !self.runs(cell) {
+            self.give_up(cell, "The command was ended before it ran.", out);
+            return;
+        }
+        if self.attaching {
+            // Its sandbox is not there yet: it is interrupted as soon as it is, and killed if it does not end.
+            self.cancelled.insert(cell);
+            return;
+        }
+        // A frozen process does not hear of it.
+        self.thaw(out);
+        out.push(match how {
+            EndCommand::Interrupt => Effect::Interrupt(cell),
+            EndCommand::Kill => Effect::Kill(cell),
+        });
+    }
+}

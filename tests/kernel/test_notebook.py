@@ -1,0 +1,449 @@
+"""Notebook habits in cells: `!ls`, `%pip`, `%%time`, `name?`. Valid Python is left alone."""
+
+import ast
+import glob
+import os
+import random
+import signal
+import sys
+import sysconfig
+import time
+import unittest
+import warnings
+
+from harness import KERNEL, KernelTest, is_alive
+
+sys.path.insert(0, KERNEL)
+from belljar_kernel import names, notebook  # noqa: E402
+
+EXEC = {
+    "name": "exec_code",
+    "description": "Runs code.",
+    "parameters": {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+    "local": True,
+}
+FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def python(source, mode="exec"):
+    """The Python that a source stands for, without blanks at its ends."""
+    return ast.unparse(notebook.parse(source, "<cell 1>", mode))
+
+
+class TheParser(unittest.TestCase):
+    def test_valid_python_keeps_its_tree(self):
+        sources = glob.glob(os.path.join(sysconfig.get_paths()["stdlib"], "*.py"))
+        self.assertGreater(len(sources), 100)
+        for path in sources:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                source = file.read()
+            try:
+                wanted = compile(source, path, "exec", FLAGS, dont_inherit=True)
+            except (SyntaxError, ValueError):
+                continue
+            found = notebook.parse(source, path, "exec")
+            self.assertEqual(ast.dump(found, include_attributes=True), ast.dump(wanted, include_attributes=True), path)
+
+    def test_python_beside_a_command_keeps_its_tree_and_its_lines(self):
+        """The same files, refused by Python because of their last line: nothing in them may be taken for a command."""
+        for path in sorted(glob.glob(os.path.join(sysconfig.get_paths()["stdlib"], "*.py"))):
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                source = file.read()
+            try:
+                wanted = compile(source, path, "exec", FLAGS, dont_inherit=True)
+            except (SyntaxError, ValueError):
+                continue
+            found = notebook.parse(source + "\n!last\n", path, "exec")
+            last = found.body.pop()
+            self.assertEqual(ast.unparse(last), "__notebook__.run('last')", path)
+            self.assertEqual(ast.dump(found, include_attributes=True), ast.dump(wanted, include_attributes=True), path)
+
+    def test_text_comments_brackets_and_continued_lines_are_never_commands(self):
+        for source in (
+            "s = '''\n!ls\n%cd x\nx?\n'''",
+            's = """\n!ls\n"""',
+            "s = 'a\\\n!ls'",
+            "s = 'it\\'s'\n# !ls ' \"\n# x?",
+            "x = (8\n% 5)",
+            "x = 8 \\\n% 5",
+            "x = [\n8\n%5\n]",
+            "x = a != b",
+            "s = r'\\'\n",
+            "s = rb'\\\\'\n",
+            "f'''{\nx\n!r}'''",
+            "f'{x!r:>{w}} {{!ls}}'\n",
+            "f'{x:%Y-%m-%d}'\n",
+            "f'{{'\nx = {1: 2}\n",
+            "print('!ls', \"%cd\", '''x?''')\n",
+            "if x: y = 8 % 5\n",
+            "lambda: 8 % 5\n",
+            "d = {'a': '!ls',\n     'b': b'%d'}\n",
+        ):
+            with self.subTest(source):
+                try:
+                    wanted = ast.dump(compile(source, "c", "exec", FLAGS, dont_inherit=True), include_attributes=True)
+                except SyntaxError:
+                    continue  # not of this version of Python
+                found = notebook.parse(source + "\n!last", "c", "exec")
+                self.assertEqual(ast.unparse(found.body.pop()), "__notebook__.run('last')")
+                self.assertEqual(ast.dump(found, include_attributes=True), wanted)
+
+    @unittest.skipIf(sys.version_info < (3, 12), "formatted text that is nested like this came with Python 3.12")
+    def test_quotes_in_fields_of_formatted_text_do_not_hide_commands(self):
+        self.assertEqual(python('print(f"{d["#"]}", (\n1))\n!ls').splitlines()[-1], "__notebook__.run('ls')")
+        self.assertEqual(python('f"""{f"{x}"}\n!no"""\n!ls').splitlines()[-1], "__notebook__.run('ls')")
+
+    def test_commands_become_calls(self):
+        for source, wanted in (
+            ("!ls -la 'a b'", "__notebook__.run(\"ls -la 'a b'\")"),
+            ("!echo it's (", '__notebook__.run("echo it\'s (")'),
+            ("x = !ls", "x = __notebook__.lines('ls')"),
+            ("[a, b] = !echo 1; echo 2", "[a, b] = __notebook__.lines('echo 1; echo 2')"),
+            ("d['a'] = !ls", "d['a'] = __notebook__.lines('ls')"),
+            ("é = !echo é", "é = __notebook__.lines('echo é')"),
+            ("if x:\n\t!ls\nelse:\n\t%cd ..", "if x:\n    __notebook__.run('ls')\nelse:\n    __notebook__.cd('..')"),
+            ("x = 1; !ls", "x = 1\n__notebook__.run('ls')"),
+            ("if x: !ls", "if x:\n    __notebook__.run('ls')"),
+            ("!ls \\\n  -la", "__notebook__.run('ls \\\\\\n  -la')"),
+            ("\r\n!ls\r\nx = 1\r\n", "__notebook__.run('ls')\nx = 1"),
+            ("%pip install -q x", "__notebook__.pip('install -q x')"),
+            ("x = %env HOME", "x = __notebook__.env('HOME')"),
+            ("math.floor?", "__notebook__.help('math.floor', False)"),
+            ("?? x", "__notebook__.help('x', True)"),
+            ("%time f(x)", "__notebook__.timed(__notebook__.begin(), f(x))"),
+            ("%time x = 1", "with __notebook__.timer():\n    x = 1"),
+            ("%time await f()", "__notebook__.timed(__notebook__.begin(), await f())"),
+            ("# why\n%%time\nx = 1", "with __notebook__.timer():\n    x = 1"),
+        ):
+            with self.subTest(source):
+                self.assertEqual(python(source), wanted)
+
+    def test_an_expression_may_be_a_command(self):
+        self.assertEqual(python("!ls", "eval"), "__notebook__.run('ls')")
+        self.assertEqual(python("%time 1 + 1", "eval"), "__notebook__.timed(__notebook__.begin(), 1 + 1)")
+        for source in ("x = !ls", "%%time\n1", "%time x = 1"):
+            with self.assertRaises(SyntaxError):
+                python(source, "eval")
+
+    def test_code_that_is_wrong_has_the_error_that_python_has(self):
+        for source in ("def f(:", "x = 'abc\n%d items'", "x? y", "!", "x = !", "a ! b", "x != !ls", "(\n!ls", "!ls\0", "% 5"):
+            with self.subTest(source):
+                with self.assertRaises((SyntaxError, ValueError)) as wanted:
+                    compile(source, "c", "exec", FLAGS, dont_inherit=True)
+                with self.assertRaises((SyntaxError, ValueError)) as found:
+                    notebook.parse(source, "c", "exec")
+                self.assertEqual(found.exception.args, wanted.exception.args)
+
+    def test_an_error_beside_commands_is_on_the_line_where_it_stands(self):
+        for source, line, containing in (
+            ("!ls\n\ndef f(:\n  pass", 3, ""),
+            ("%%time\n\nx = = 1", 3, ""),
+            ("%%timeit\n\nx = = 1", 3, ""),
+            ("!ls \\\n -la\nx = = 1", 3, ""),
+            ("x = 1\n%time x = = 1", 2, ""),
+            ("x = 1\n%timeit x = = 1", 2, ""),
+            ("!ls\n%%time", 2, "has to be the first line"),
+            ("!ls\n%nope x", 2, "there is no notebook command `%nope` here; there are `!COMMAND`, `%cd`"),
+            ("%%bash\nls 'x\n", 1, "`%%bash`"),
+            ("%time", 1, "needs code"),
+            ("%timeit -q x", 1, "`-n LOOPS`"),
+        ):
+            with self.subTest(source):
+                with self.assertRaises(SyntaxError) as raised:
+                    notebook.parse(source, "c", "exec")
+                self.assertEqual(raised.exception.lineno, line)
+                self.assertIn(containing, raised.exception.msg)
+
+    def test_what_stands_for_a_command_stands_where_the_command_does(self):
+        """Python marks the columns below the lines of a traceback, and the lines shown are those of the cell."""
+        for source, column in (("é = 1; !ls {x}", 8), ("if x:\n    %cd a", 4), ("%time f(x)", 0), ("x = !ls", 4)):
+            last = list(ast.walk(notebook.parse(source, "c", "exec")))
+            places = {(each.col_offset, each.end_col_offset) for each in last if isinstance(each, ast.Call)}
+            self.assertEqual(places, {(column, len(source.split("\n")[-1].encode()))}, source)
+
+    def test_names_that_commands_assign_are_known(self):
+        source = "x = !ls\n%time y = 1\nz, w = !ls\n%timeit v = 1\n!ls\nd?"
+        self.assertEqual(names.assigned(source, 10), ["x", "y", "z", "w"])
+        self.assertEqual(names.assigned("%%time\na = 1\na", 10), ["a"])
+
+    def test_nonsense_is_an_error_of_python_or_a_tree_with_its_lines(self):
+        pieces = "! % %% ? ls time timeit cd x 1 ' \" \'\'\' \"\"\" f' f\"\"\" { } {{ ( ) [ ] # ; : = == != é , . \\".split(" ")
+        pieces += [" ", "\n", "\n    ", "\t", "\\\n", "\r\n", "\x0c", "\u2028", "y = ", "if x:", "await ", "return "]
+        chance = random.Random(16)
+        for _ in range(5000):
+            source = "".join(chance.choice(pieces) for _ in range(chance.randint(1, 25)))
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    tree = notebook.parse(source, "c", "exec")
+                    compile(tree, "c", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            except (SyntaxError, ValueError):
+                continue
+            lines = len(source.replace("\r\n", "\n").split("\n"))
+            for node in ast.walk(tree):
+                self.assertLessEqual(getattr(node, "end_lineno", 1), lines, source)
+    def test_formats_of_fields_are_text(self):
+        for text in ('f"{n:#x}"', "f\"{n:'>10}\"", 'f"""{n:#x}"""', "f'{n:{w}.{p}} {n!r:>{w}}'", "f'{n:\\'>3}'"):
+            source = f's = {text} + """\n!rm x\nreally?\n%d\n"""\n'
+            try:
+                plain = ast.dump(ast.parse(source))
+            except SyntaxError:
+                continue  # older versions know no backslashes there
+            self.assertEqual(ast.dump(ast.Module(notebook.parse("!ls\n" + source, "c", "exec").body[1:], [])), plain)
+
+    def test_what_cannot_be_timed_is_refused(self):
+        for source in ("%timeit return 1", "%timeit break", "%timeit yield 1", "f = lambda: %time 1"):
+            with self.assertRaises(SyntaxError, msg=source):
+                notebook.parse(source, "c", "exec")
+
+    def test_blanks_take_linear_time(self):
+        started = time.monotonic()
+        notebook.parse("x" + " " * 200_000 + "=1\n!ls", "c", "exec")
+        self.assertLess(time.monotonic() - started, 5)
+
+    def test_long_cells_take_linear_time(self):
+        for unit in ("!ls\n", "x = !ls\n", "%time x\n", "f'{", "(", '"', "a.", "\\\n", "{", "%time ", 'f"""{', "?", "x;", "x       "):
+            source = unit * (100_000 // len(unit)) + "\n)\n!ls"
+            begun = time.monotonic()
+            with self.assertRaises((SyntaxError, MemoryError, RecursionError)):
+                notebook.parse(source, "c", "exec")
+            self.assertLess(time.monotonic() - begun, 10, unit)
+
+
+class Commands(KernelTest):
+    def fails(self, code, containing, kind=None, **options):
+        run = self.kernel.run(code, **options)
+        self.assertEqual(run.end["status"], "failure", run.end)
+        self.assertIn(containing, run.end["exception"]["traceback"])
+        if kind is not None:
+            self.assertEqual(run.end["exception"]["type"], kind)
+        return run
+
+    def test_snippets_as_models_write_them(self):
+        with open(os.path.join(self.kernel.workspace, "data.csv"), "w", encoding="utf-8") as file:
+            file.write("name,value\na,1\nb,2\n")
+        for code, output, value in (
+            ("!ls", "data.csv\n", None),
+            ("!echo hello world", "hello world\n", None),
+            ("!head -n 1 data.csv && wc -l < data.csv", "name,value\n3\n", None),
+            ("files = !ls *.csv\nprint(files)", "['data.csv']\n", None),
+            ("files = !ls\nfiles.n, files.s, len(files)", "", "('data.csv', 'data.csv', 1)"),
+            ("lines = !cat data.csv\nfor line in lines[1:]:\n    print(line.split(',')[0])", "a\nb\n", None),
+            ("name = 'data.csv'\n!cat {name} | tail -1", "b,2\n", None),
+            ("!echo $name {name.upper()} {len(files) + 1}", "data.csv DATA.CSV 2\n", None),
+            ("import os\nos.environ['GREETING'] = 'hi'\n!echo $GREETING", "hi\n", None),
+            ("!awk -F, '{print $2}' data.csv", "value\n1\n2\n", None),
+            ("!mkdir -p out/{a,b} && ls out", "a\nb\n", None),
+            ("for i in range(2):\n    !echo number {i}\n", "number 0\nnumber 1\n", None),
+            ("if True:\n    !echo yes\nelse:\n    !echo no", "yes\n", None),
+            ("!false\n_exit_code", "", "1"),
+            ("%matplotlib inline\nx = 5\nx * 2", "", "10"),
+            ("%matplotlib\nprint('ok')", "ok\n", None),
+            ("%env MODE=test\nimport os\nos.environ['MODE']", "env: MODE=test\n", "'test'"),
+            ("%env MODE", "", "'test'"),
+            ("def shout(word):\n    !echo {word}!\n\nshout('hey')", "hey!\n", None),
+            ("total = !expr 40 + 2\nint(total[0])", "", "42"),
+            ("!python3 -c 'print(6 * 7)'", "42\n", None),
+            ("!printf 'a\\nb\\n' > notes.txt\n!cat notes.txt\nopen('notes.txt').read()", "a\nb\n", "'a\\nb\\n'"),
+            ("!echo one \\\n  two", "one two\n", None),
+            ("# list\n!echo a  # a comment\nprint('b')", "a\nb\n", None),
+            ("!find . -name '*.txt' -exec basename {} \\;", "notes.txt\n", None),
+            ("!echo '{\"key\": 1}'", '{"key": 1}\n', None),
+            ("async def f(): return 3\nx = await f()\n!echo {x}\nx", "3\n", "3"),
+            ("%%time\nx = 5", None, None),
+            ("%%time\ntotal = sum(range(10))\ntotal", None, "45"),
+            ("%time sum(range(10))", None, "45"),
+            ("result = %time sum(range(10))\nresult", None, "45"),
+            ("%time result = max([1, 2])\nresult", None, "2"),
+            ("%time await f()", None, "3"),
+            ("%timeit -n 10 -r 2 sum(range(10))", None, None),
+            ("%%timeit -n 10 -r 2 xs = list(range(9))\nsum(xs)\n", None, None),
+            ("len?", None, None),
+            ("?shout", None, None),
+            ("shout??", None, None),
+        ):
+            with self.subTest(code):
+                run = self.run_ok(code)
+                if output is not None:
+                    self.assertEqual(run.both, output)
+                self.assertEqual(run.value, value)
+
+    def test_times_are_told(self):
+        self.assertRegex(self.run_ok("%%time\nsum(range(10))").stdout, r"\ACPU times: user .*\nWall time: .* [nµm]?s\n\Z")
+        self.assertRegex(self.run_ok("%time 1;").stdout, r"\ACPU times.*\nWall time: .*\n\Z")
+        timed = self.run_ok("n = 0\n%timeit -n 10 -r 2 globals().update(n=n + 1)\nprint(n)").stdout
+        self.assertRegex(timed, r"\A[\d.e+]+ [nµm]?s ± .* per loop \(mean ± std\. dev\. of 2 runs, 10 loops each\)\n20\n\Z")
+        run = self.kernel.run("%%time\n1 / 0")
+        self.assertEqual(run.end["exception"]["type"], "ZeroDivisionError")
+        self.assertIn("Wall time", run.stdout)
+
+    def test_help_tells_what_a_thing_is(self):
+        self.run_ok("def area(r, pi=3):\n    'The area of a circle.'\n    return r * r * pi")
+        shown = self.run_ok("area?").stdout
+        for part in ("Signature: area(r, pi=3)", "Type:      function", "The area of a circle."):
+            self.assertIn(part, shown)
+        self.assertIn("return r * r * pi", self.run_ok("area??").stdout)
+        self.assertIn("NameError", self.run_ok("nothing_of_that_name?").stdout)
+
+    def test_output_comes_while_the_command_runs_and_in_order(self):
+        run = self.kernel.submit("import sys\nprint('before', file=sys.stderr)\n!echo ready; sleep 60")
+        self.kernel.wait_for_output(run, "before\nready\n")
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+        code = "print(1)\n!echo 2; echo 3 >&2\nprint(4)\n!echo 5\nimport sys\nprint(6, file=sys.stderr)"
+        for _ in range(5):
+            lines = self.run_ok(code).both.split()
+            # A command's own two streams are two pipes, between which there is no order.
+            self.assertEqual((lines[0], sorted(lines[1:3]), lines[3:]), ("1", ["2", "3"], ["4", "5", "6"]))
+
+    def test_output_of_commands_and_of_python_keeps_its_order(self):
+        code = "import sys\nfor i in range(30):\n    print(i, file=sys.stderr)\n    !echo {i}a; echo {i}b\n    print(i, file=sys.stderr)"
+        wanted = "".join(f"{i}\n{i}a\n{i}b\n{i}\n" for i in range(30))
+        self.assertEqual(self.run_ok(code).both, wanted)
+
+    def test_an_interrupt_ends_the_command_and_all_that_it_started(self):
+        written = os.path.join(self.kernel.workspace, "pids")
+        for start in ("!", "x = !"):
+            command = "sleep 61 & echo $! $$ > pids.new; mv pids.new pids; trap '' INT; sleep 62; sleep 63"
+            run = self.kernel.submit(f"y = 5\n{start}{command}")
+            self.wait_until(lambda: os.path.exists(written), "the command runs")
+            with open(written, encoding="ascii") as file:
+                pids = [int(word) for word in file.read().split()]
+            os.unlink(written)
+            self.kernel.send(type="interrupt", cell=run.cell)
+            self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+            self.assertEqual(self.value("y"), "5")
+            for pid in pids:
+                self.wait_until(lambda pid=pid: not is_alive(pid), f"process {pid} ends")
+
+    def test_nothing_of_a_command_is_left_when_it_ends(self):
+        run = self.run_ok("!sleep 63 & echo $!\n")
+        pid = int(run.stdout)
+        self.wait_until(lambda: not is_alive(pid), "the rest of the command ends")
+        self.assertEqual(run.end["live"], {"threads": 0, "tasks": 0, "children": 0})
+        self.fails("!sleep 64 &", "cannot stay in the background", "NotebookError")
+        run = self.kernel.submit("!echo $$; sleep 65; echo")
+        self.kernel.wait_for_output(run, "\n")
+        self.kernel.send(type="kill", cell=run.cell, grace_ms=100)  # as when its time is over
+        self.kernel.finish(run)
+        self.wait_until(lambda: not is_alive(int(run.stdout)), "the command ends with its cell")
+
+    def test_exit_codes_are_kept(self):
+        self.assertEqual(self.value("!exit 7\n_exit_code"), "7")
+        self.assertEqual(self.value("!kill -9 $$\n_exit_code"), f"-{int(signal.SIGKILL)}")
+        self.assertEqual(self.value("x = !echo a; exit 3\nx, _exit_code"), "(['a'], 3)")
+
+    def test_lines_are_a_list_that_can_be_stored(self):
+        self.run_ok("import pickle\nx = !echo a; echo b\ny = pickle.loads(pickle.dumps(x))")
+        self.assertEqual(self.value("type(y), y == x, x.n, x.s, x.l"), "(<class 'list'>, True, 'a\\nb', 'a b', ['a', 'b'])")
+
+    def test_tracebacks_point_to_the_line_of_the_command(self):
+        shown = self.fails("x = 1\n\n%cd no/such/folder\n", "FileNotFoundError").end["exception"]["traceback"]
+        self.assertIn('File "<cell 1>", line 3', shown)
+        self.assertIn("    %cd no/such/folder\n", shown)
+        self.assertNotIn("__notebook__", shown)
+        shown = self.fails("!ls\n%time 1 / 0", "ZeroDivisionError").end["exception"]["traceback"]
+        self.assertIn('line 2, in <module>\n    %time 1 / 0\n', shown)
+        self.assertNotIn("belljar_kernel", shown)
+        shown = self.fails("%%time\nx = 1\ny = (\n  x / 0)", "ZeroDivisionError").end["exception"]["traceback"]
+        self.assertIn("line 4", shown)
+        shown = self.fails("%%timeit\nx = 1\nx / 0", "ZeroDivisionError").end["exception"]["traceback"]
+        self.assertIn("line 3", shown)
+        self.assertIn("x / 0", shown)
+
+    def test_an_unknown_command_is_an_error_and_nothing_runs(self):
+        run = self.fails("print(1)\n%load_ext autoreload", "there is no notebook command `%load_ext` here; there are ")
+        self.assertEqual((run.end["reason"], run.both), ("syntax", ""))
+
+    def test_later_cells_begin_where_cd_went(self):
+        os.makedirs(os.path.join(self.kernel.workspace, "sub", "a b"))
+        workspace = os.path.realpath(self.kernel.workspace)
+        self.assertEqual(self.run_ok("%cd sub").stdout, workspace + "/sub\n")
+        self.assertEqual(self.run_ok("!pwd").stdout, workspace + "/sub\n")
+        # Another process takes over, which is a copy of the one that ended.
+        self.kernel.run("import os; os._exit(1)")
+        self.assertEqual(self.run_ok("!pwd", mode="fork").stdout, workspace + "/sub\n")
+        self.run_ok("%cd 'a b'")
+        self.kernel.send(type="undo", request=8, cells=1)
+        self.kernel.expect("undone")
+        self.assertEqual(self.run_ok("!pwd").stdout, workspace + "/sub\n")
+        self.run_ok("%cd -\n%cd -\nimport os\nfolder = 'a b'\n%cd {folder}")
+        self.assertEqual(self.run_ok("!pwd").stdout, workspace + "/sub/a b\n")
+        self.assertEqual(self.run_ok("%cd").stdout, workspace + "\n")
+        self.run_ok("%cd sub")
+        self.kernel.send(type="reset", request=1)
+        self.kernel.expect("reset_done")
+        self.assertEqual(self.run_ok("!pwd").stdout, workspace + "\n")
+
+    def test_code_that_runs_nested_has_the_output_of_its_commands(self):
+        self.kernel.configure(tools=[EXEC])
+        self.assertEqual(self.value("exec_code('!echo a; echo b >&2\\nx = !echo c\\nx')"), "\"a\\nb\\n['c']\\n\"")
+        self.assertEqual(self.value("exec_code('%nope')")[:40], "'  File \"<cell 2.1>\", line 1\\n    %nope\\nS"[:40])
+
+    def test_redirected_output_is_redirected(self):
+        code = "import contextlib, io\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n    !echo hidden\nout.getvalue()"
+        run = self.run_ok(code)
+        self.assertEqual((run.both, run.value), ("", "'hidden\\n'"))
+
+    def test_the_restricted_policy_refuses_commands(self):
+        for code in ("!ls", "x = !ls", "%pip install x", "%time 1", "%%time\n1", "%timeit 1", "%cd /", "%env", "len?", "if 1:\n  !ls"):
+            run = self.kernel.run(code, restricted=True)
+            self.assertEqual((run.end["status"], run.end["reason"]), ("failure", "policy"), (code, run.end))
+            self.assertIn("does not allow notebook commands", run.end["exception"]["value"])
+            self.assertEqual(run.both, "")
+        run = self.kernel.run("__notebook__.run('ls')", restricted=True)
+        self.assertEqual(run.end["reason"], "policy")
+        self.assertEqual(self.kernel.run("!ls", restricted=True, expression=True).end["reason"], "policy")
+
+    def test_expressions_and_forks_know_commands(self):
+        run = self.kernel.run("  %env HOME", expression=True)
+        self.assertEqual((run.end["status"], run.value), ("success", "'/tmp'"))
+        run = self.run_ok("x = !echo 1\nx", mode="fork")
+        self.assertEqual(run.value, "['1']")
+        self.assertEqual(self.value("'x' in globals()"), "False")
+
+    def test_a_missing_pip_is_told_in_plain_words(self):
+        words = "this sandbox has no `pip`; `belljar install -s SESSION NAME` installs a package into the session"
+        self.run_ok("import os\nos.environ['PATH'] = '/nowhere'")
+        self.fails("%pip install polars", words, "NotebookError")
+        self.assertIn(words, self.run_ok("!pip install polars").stderr)
+
+    def test_pip_is_the_program_of_that_name(self):
+        tool = os.path.join(self.kernel.workspace, "pip")
+        with open(tool, "w", encoding="utf-8") as file:
+            file.write('#!/bin/sh\necho "pip: $*"\necho "value = 7" > made_by_pip.py\n')
+        os.chmod(tool, 0o755)
+        self.run_ok("import os\nos.environ['PATH'] = os.getcwd() + ':' + os.environ['PATH']")
+        run = self.run_ok("%pip install -q 'polars<2' numpy\nimport made_by_pip\nmade_by_pip.value")
+        self.assertEqual((run.stdout, run.value), ("pip: install -q polars<2 numpy\n", "7"))
+        self.assertEqual(self.run_ok("!pip list").stdout, "pip: list\n")
+
+    def test_an_image_without_a_shell_is_told(self):
+        self.run_ok("import os\nos.access = lambda *_: False")
+        self.fails("!ls", "has no shell", "NotebookError")
+
+    def test_a_function_of_an_earlier_cell_finds_its_commands(self):
+        self.run_ok("class A:\n    def show(self, word):\n        x = !echo {word} {self.n}\n        return x\n    n = 3")
+        self.assertEqual(self.value("A().show('a')"), "['a 3']")
+
+
+if __name__ == "__main__":
+    unittest.main()
+
+
+class FilledIn(KernelTest):
+    def test_what_belongs_to_the_shell_is_left_to_it(self):
+        self.run_ok("x = 5")
+        for command, printed in (
+            ("echo a b | awk '{print}'", "a b"),
+            ("echo 123 | grep -oE '[0-9]{3}'", "123"),
+            ("echo \"it's $x, isn't it\"", "it's 5, isn't it"),
+            ("echo 'a {x} $x'", "a 5 $x"),
+            ("echo {x} $x {x + 1}", "5 5 6"),
+        ):
+            self.assertEqual(self.run_ok(f"!{command}").both, printed + "\n", command)
+
+    def test_lines_are_there_when_the_command_has_ended(self):
+        started = time.monotonic()
+        self.assertEqual(self.value("found = !sleep 60 & echo hi\nlist(found)"), "['hi']")
+        self.assertLess(time.monotonic() - started, 30)
