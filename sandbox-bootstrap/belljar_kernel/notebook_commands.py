@@ -109,22 +109,26 @@ class NotebookCommands:
     def _wait(self, arguments, take):
         subprocess = from_stdlib("subprocess")
         output = {} if take is None else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        with self._interrupts:  # an interrupt must not come between its start and its name here
-            process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True, **output)
+        process = None
         try:
+            # An interrupt that comes between the start of the command and its name here is raised behind both.
+            with self._interrupts:
+                process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, start_new_session=True, **output)
             if take is not None:
                 _copy(process, take)
             _wait_for_end(process.pid)
         except BaseException:
             with self._interrupts:
-                _end(process, subprocess.TimeoutExpired)
+                if process is not None:
+                    _end(process, subprocess.TimeoutExpired)
             raise
         finally:
             with self._interrupts:
-                _kill_group(process.pid, 9)
-                process.wait()
-                if process.stdout is not None:
-                    process.stdout.close()
+                if process is not None:
+                    _kill_group(process.pid, 9)
+                    process.wait()
+                    if process.stdout is not None:
+                        process.stdout.close()
         return process.returncode
 
     # `%cd`, `%env`, `%matplotlib`, `name?`

@@ -87,6 +87,10 @@ def count_children():
         return 0
 
 
+# The tag of all that is no copy and no command. It is lower than those of commands, so that no cell can set one of them.
+MAIN_LINE = (1 << 41) - 1
+
+
 def mark(wanted):
     """Set the guardian's tag on this process: a hard limit on CPU time that only applies to processes with a real-time
     priority, and there are none here. Every child inherits it, whichever session, parent or program it has."""

@@ -168,6 +168,7 @@ def _list_names(payload, descriptor):
 
 
 def main(workspace):
+    process.mark(process.MAIN_LINE)
     # Workers unblock it when they can handle it; before that, it would end them.
     usual = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     zygote = Zygote(workspace, {*usual, signal.SIGINT})

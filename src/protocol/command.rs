@@ -119,8 +119,7 @@ impl NewCommand {
                 .hint("put a file into the workspace (`PUT …/files/PATH`) and let the command read that"));
         }
         let spec = CommandSpec { argv, line, cwd, env, stdin: BASE64.encode(stdin), terminal: tty };
-        let size: usize = spec.words().map(|word| word.len() + 1).sum();
-        if size > COMMAND_BYTES {
+        if spec.size() - spec.stdin.len() > COMMAND_BYTES {
             let message =
                 format!("the words of a command and its environment have at most {COMMAND_BYTES} bytes");
             return Err(
@@ -140,6 +139,12 @@ impl NewCommand {
 impl CommandSpec {
     fn words(&self) -> impl Iterator<Item = &String> {
         self.argv.iter().chain(&self.line).chain(&self.cwd).chain(self.env.keys()).chain(self.env.values())
+    }
+
+    /// Bytes of the words, the environment and the input.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.words().map(|word| word.len() + 1).sum::<usize>() + self.stdin.len()
     }
 
     /// The command as a person would type it.

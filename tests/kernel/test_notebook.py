@@ -316,6 +316,21 @@ class Commands(KernelTest):
             for pid in pids:
                 self.wait_until(lambda pid=pid: not is_alive(pid), f"process {pid} ends")
 
+    def test_an_interrupt_while_a_command_is_being_started_ends_it_too(self):
+        # The start takes long, and the interrupt comes when the command already runs.
+        self.run_ok(
+            "import os, signal, subprocess\n"
+            "class Slow(subprocess.Popen):\n"
+            "    def __init__(self, *arguments, **options):\n"
+            "        super().__init__(*arguments, **options)\n"
+            "        started.append(self.pid)\n"
+            "        os.kill(os.getpid(), signal.SIGINT)\n"
+            "started, subprocess.Popen = [], Slow"
+        )
+        self.assertEqual(self.kernel.run("!sleep 66").end["status"], "interrupted")
+        pid = int(self.value("started[0]"))
+        self.wait_until(lambda: not is_alive(pid), "the command ends")
+
     def test_nothing_of_a_command_is_left_when_it_ends(self):
         run = self.run_ok("!sleep 63 & echo $!\n")
         pid = int(run.stdout)

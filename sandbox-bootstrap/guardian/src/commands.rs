@@ -74,12 +74,6 @@ impl Commands {
         self.open.values().map(|command| command.pid)
     }
 
-    /// All processes of commands, except those that have left both their parent and their session.
-    pub fn all_pids(&self, guardian: i32) -> Vec<i32> {
-        let rows = process_table::living();
-        self.pids().flat_map(|leader| process_table::of_command(&rows, guardian, leader, |_| false)).collect()
-    }
-
     pub fn are_running(&self) -> bool {
         !self.open.is_empty()
     }

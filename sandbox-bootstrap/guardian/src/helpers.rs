@@ -37,6 +37,8 @@ pub const PROBE: &str = "--probe";
 pub const COMMAND: &str = "--command";
 /// The argument for a command that has a terminal.
 const TERMINAL: &str = "terminal";
+/// The lowest priority there is.
+const LAST_IN_LINE: i32 = 19;
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// What a process ends with if its program is not there, and if it cannot be run, as shells do.
@@ -110,6 +112,7 @@ fn be_command(tag: &str, has_terminal: bool, folder: &str, program: &str, argume
         let _ = process::ioctl_tiocsctty(rustix::stdio::stdin());
     }
     let _ = fs::write("/proc/self/oom_score_adj", WORKER_OOM_SCORE.to_string());
+    give_way();
     if let Some(tag) = tag.parse().ok().filter(|tag| *tag > 0) {
         let limit = process::Rlimit { current: Some(tag), maximum: Some(tag) };
         let _ = process::setrlimit(process::Resource::Rttime, limit);
@@ -122,6 +125,19 @@ fn be_command(tag: &str, has_terminal: bool, folder: &str, program: &str, argume
     let error = Command::new(program).args(arguments).exec();
     eprintln!("belljar: `{program}` cannot be run: {error}");
     if error.kind() == std::io::ErrorKind::NotFound { EXIT_NO_PROGRAM } else { EXIT_CANNOT_RUN }
+}
+
+/// Lowers the priority as workers do theirs, so that the guardian goes first, and cells are not slower beside a command.
+fn give_way() {
+    let quota = ["/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"]
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok())
+        .and_then(|text| text.split_ascii_whitespace().next().map(|word| !matches!(word, "max" | "-1")));
+    let own = process::getpriority_process(None).unwrap_or(0);
+    let wanted = if quota == Some(true) { LAST_IN_LINE } else { own.max(0) };
+    if wanted > own {
+        let _ = process::setpriority_process(None, wanted);
+    }
 }
 
 fn be_reserve(score: &str, size: usize) -> i32 {

@@ -207,22 +207,29 @@ impl Guardian {
         true
     }
 
-    /// Ends the largest process of a command if that frees as much as is too much: commands go before checkpoints. True
-    /// if one was ended, or one that was ended before still has its memory.
+    /// Ends the largest processes of commands if that frees as much as is too much: commands go before checkpoints. True
+    /// if some were ended, or one that was ended before still has its memory.
     fn end_command_for(&mut self, excess: u64) -> bool {
-        if !self.commands.are_running() || !controls::holds("commands_go_before_checkpoints") {
+        if !self.commands.were_there() || !controls::holds("commands_go_before_checkpoints") {
             return false;
         }
-        let pids = self.commands.all_pids(self.processes.own());
+        let pids = self.processes.of_commands();
         if pids.iter().any(|pid| self.memory_limit.ending.contains(pid)) {
             return true;
         }
-        let largest = pids.into_iter().max_by_key(|pid| memory::resident(*pid));
-        let large_enough = largest.filter(|pid| memory::resident(*pid) >= excess);
-        if let Some(pid) = large_enough {
-            self.end_glutton(pid);
+        let mut sizes: Vec<(u64, i32)> = pids.into_iter().map(|pid| (memory::resident(pid), pid)).collect();
+        if sizes.iter().map(|(size, _)| size).sum::<u64>() < excess {
+            return false;
         }
-        large_enough.is_some()
+        sizes.sort_unstable();
+        let mut freed = 0;
+        while freed < excess
+            && let Some((size, pid)) = sizes.pop()
+        {
+            self.end_glutton(pid);
+            freed += size;
+        }
+        true
     }
 }
 

@@ -13,8 +13,10 @@ use crate::process_table::{self, COMMAND_TAGS, Kept, Rows, Which};
 /// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
 const TAGS: u64 = 1 << 40;
 const TAGS_END: u64 = TAGS + RUNNER_INDEXES as u64;
-/// Commands are tagged in the same way.
+/// Commands are tagged in the same way. Cells cannot set such a tag, because Python starts with a lower limit.
 const COMMAND_TAGS_END: u64 = COMMAND_TAGS + RUNNER_INDEXES as u64;
+/// The limit of the main line, which the zygote sets at its start (`process.py`).
+const MAIN_LINE: u64 = COMMAND_TAGS - 1;
 
 /// Sends a signal. A process that is gone, or that changed its uid where the sandbox lets it, is no error.
 pub fn send_signal(pid: i32, signal: Signal) {
@@ -112,8 +114,19 @@ impl Processes {
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
         let line = limits.lines().find(|line| line.starts_with("Max realtime timeout"))?;
         let most = line.split_ascii_whitespace().rev().nth(1)?.parse().ok()?;
-        (self.can_tag && (most < TAGS_END || (COMMAND_TAGS..COMMAND_TAGS_END).contains(&most)))
-            .then_some(most)
+        (self.can_tag && most != MAIN_LINE).then_some(most)
+    }
+
+    /// Whether code has lowered the tag that it had, so that nobody can say whose it is.
+    fn is_lowered(tag: u64) -> bool {
+        tag < MAIN_LINE && !(TAGS..TAGS_END).contains(&tag)
+    }
+
+    /// All processes of commands, also of those that have ended.
+    pub fn of_commands(&self) -> Vec<i32> {
+        let mut found = self.descendants();
+        found.retain(|pid| self.tag_of(*pid).is_some_and(process_table::is_of_command));
+        found
     }
 
     /// The tag of the command with this index and of all that it starts; `None` if tags cannot be used.
@@ -126,7 +139,9 @@ impl Processes {
         let own = self.own;
         let select = |rows: &Rows, this: &Self| {
             let is_known = tag.is_some() && controls::holds("commands_end_with_descendants");
-            let has_tag = |pid| is_known && this.tag_of(pid) == tag;
+            let has_tag = |pid| {
+                is_known && this.tag_of(pid).is_some_and(|its| Some(its) == tag || Self::is_lowered(its))
+            };
             process_table::of_command(rows, own, leader, has_tag)
         };
         self.kill_rounds(select, false)
@@ -192,7 +207,8 @@ impl Processes {
             }
         }
         if std::mem::take(&mut self.halted) {
-            for pid in rows.keys().filter(|pid| !killed.contains_key(*pid) && **pid != self.own) {
+            // Children first: a shell that goes on before its program does would take it for one that was stopped.
+            for pid in rows.keys().rev().filter(|pid| !killed.contains_key(*pid) && **pid != self.own) {
                 send_signal(*pid, Signal::CONT);
             }
         }

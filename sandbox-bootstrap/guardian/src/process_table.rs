@@ -137,7 +137,7 @@ pub struct Kept {
 /// The tags of commands begin here; those of copies are below.
 pub const COMMAND_TAGS: u64 = 1 << 41;
 
-fn is_of_command(tag: u64) -> bool {
+pub fn is_of_command(tag: u64) -> bool {
     tag >= COMMAND_TAGS
 }
 

@@ -14,6 +14,7 @@ use crate::protocol::ask::Decision;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::result::Mode;
 use crate::session::approvals::Question;
 use crate::session::outcome::EndedBy;
 use crate::store::{Durability, EventLog};
@@ -110,7 +111,11 @@ impl ExecutorState {
         if self.running.values().all(|running| running.asked.is_none()) {
             return;
         }
-        let another_runs = self.running.values().any(|running| running.asked.is_none());
+        // A command would take away all that the cell computes, for as long as it sleeps.
+        let another_runs = self
+            .running
+            .values()
+            .any(|running| running.asked.is_none() && running.start.mode != Mode::Command);
         let sample = CpuSample {
             at: Instant::now(),
             cpu_time: self.cpu_time(),

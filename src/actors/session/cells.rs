@@ -51,8 +51,8 @@ impl SessionActorState {
                 return;
             }
         };
-        let stdin_bytes = request.command.as_ref().map_or(0, |command| command.stdin.len());
-        let memory = match self.code_in_memory(request.code.len() + stdin_bytes) {
+        let command_bytes = request.command.as_ref().map_or(0, |command| command.size());
+        let memory = match self.code_in_memory(request.code.len() + command_bytes) {
             Ok(memory) => memory,
             Err(no_room) => {
                 let _ = reply_to.send(Err(no_room.into()));

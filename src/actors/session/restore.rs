@@ -101,7 +101,7 @@ pub(super) async fn past(
         let calls =
             start.replay.iter().flat_map(|calls| &calls.0).filter_map(|call| call.outcome.as_ref().ok());
         let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
-        let own = start.code.len() + start.command.as_ref().map_or(0, |command| command.stdin.len());
+        let own = start.code.len() + start.command.as_ref().map_or(0, |command| command.size());
         let bytes = calls.fold(own as u64, u64::saturating_add).saturating_mul(CELL_COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
     }

@@ -3,12 +3,10 @@
 mod terminal;
 
 use std::io::Read as _;
-use std::os::fd::AsFd as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use rustix::fs::FileType;
 use serde_json::Value;
 
 use crate::cli::args::{SessionFlag, seconds};
@@ -27,7 +25,7 @@ use crate::protocol::result::ExecutionResult;
 /// Run a shell command in a session's sandbox, beside its cells.
 ///
 /// One argument is a line for the image's shell; several are a program and its arguments. It begins in
-/// the workspace and has what is piped in as its input. The exit code is its own. Ctrl-C interrupts it;
+/// the workspace. The exit code is its own. Ctrl-C interrupts it;
 /// a second one leaves it running. Without a command it is a shell to type into.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Sh {
@@ -42,6 +40,9 @@ pub(in crate::cli) struct Sh {
     /// An environment variable; can be repeated. Never a secret: commands are recorded.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
+    /// Read its input from here, to the end, before it begins; without this it has none.
+    #[arg(short = 'i', long, conflicts_with = "tty")]
+    stdin: bool,
     /// Give it a terminal, for a program that a person types into.
     #[arg(short, long, conflicts_with = "background")]
     tty: bool,
@@ -60,17 +61,13 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 /// What is piped in, or comes from a file. A terminal is not read, and neither is anything else.
-fn piped() -> Result<Option<String>, Failure> {
-    let stdin = std::io::stdin();
+/// What can be read from the standard input, as base64.
+fn read_input() -> Result<String, Failure> {
     let failed = |e: std::io::Error| Failure::io("failed to read stdin", &e);
-    let kind = rustix::fs::fstat(stdin.as_fd()).map(|found| FileType::from_raw_mode(found.st_mode));
-    if !matches!(kind, Ok(FileType::Fifo | FileType::RegularFile)) {
-        return Ok(None);
-    }
     let mut bytes = Vec::new();
     // One more than may be sent, so that the daemon says what is wrong.
-    stdin.lock().take(COMMAND_STDIN_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
-    Ok((!bytes.is_empty()).then(|| BASE64.encode(bytes)))
+    std::io::stdin().lock().take(COMMAND_STDIN_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(BASE64.encode(bytes))
 }
 
 impl Sh {
@@ -88,7 +85,7 @@ impl Sh {
             line,
             cwd: self.cwd,
             env: self.env.into_iter().collect(),
-            stdin_base64: if is_typed_into { None } else { piped()? },
+            stdin_base64: if self.stdin { Some(read_input()?) } else { None },
             timeout_s: self.timeout,
             background: self.background,
             ..NewCommand::default()

@@ -147,12 +147,15 @@ pub fn a_cell_talks_to_a_server_that_runs_beside_it() {
 #[test]
 pub fn a_command_that_is_killed_takes_along_what_it_started() {
     let Some(daemon) = session() else { return };
-    // What is below it, what has left its session and what has left its parent.
-    let code = "trap '' TERM INT; sleep 3001 & setsid sleep 3002 & (setsid sleep 3003 &); echo ready; wait";
+    // What is below it, what has left its session, what has left its parent, and what has changed its tag as well.
+    let code = "trap '' TERM INT; sleep 3001 & setsid sleep 3002 & (setsid sleep 3003 &)
+        python3 -c 'import os, resource; os.fork() and os._exit(0); os.setsid()
+resource.setrlimit(resource.RLIMIT_RTTIME, (9, 9)); os.execvp(\"sleep\", [\"sleep\", \"3004\"])'
+        echo ready; wait";
     let alive = "import os\nfound = 0\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try:\n        found += b'sleep\\x00300' in open(f'/proc/{pid}/cmdline', 'rb').read()\n    except OSError:\n        pass\nprint(found)";
     let command = background(&daemon, code);
     wait_for_line(&daemon, command, "ready");
-    eventually("all of it runs", || (printed(&daemon, alive) == "3\n").then_some(()));
+    eventually("all of it runs", || (printed(&daemon, alive) == "4\n").then_some(()));
     let result = kill(&daemon, command);
     assert_ended(&result, "interrupted", "by_user", -9);
     eventually("nothing of it is left", || (printed(&daemon, alive) == "0\n").then_some(()));
@@ -171,6 +174,15 @@ pub fn a_command_that_is_killed_takes_along_what_it_started() {
     let refused = post(&daemon, "commands/999/kill", &json!({})).expect_status(404);
     assert_eq!(text(&refused, "code"), "no_such_cell");
     daemon.assert_sound();
+}
+
+#[test]
+pub fn cells_and_commands_are_told_apart_and_have_one_priority() {
+    let Some(daemon) = session() else { return };
+    assert_eq!(text(&line(&daemon, "nice"), "stdout"), printed(&daemon, "import os; print(os.nice(0))"));
+    let pose = "import resource\ntry:\n    resource.setrlimit(resource.RLIMIT_RTTIME, (1 << 41, 1 << 41))\n\
+                except (ValueError, OSError):\n    print('refused')";
+    assert_eq!(printed(&daemon, pose), "refused\n");
 }
 
 #[test]
@@ -293,7 +305,7 @@ pub fn the_command_line_passes_a_command_through() {
     let ran = sh(&["echo out; echo err >&2; exit 9"]).exits(9);
     assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
     assert_eq!(sh(&["printf", "%s.", "a b", "-x"]).ok().stdout, "a b.-x.");
-    assert_eq!(daemon.cli_with_input(["sh", "-s", S, "tr a-z A-Z"], "piped\n").ok().stdout, "PIPED\n");
+    assert_eq!(daemon.cli_with_input(["sh", "-i", "-s", S, "tr a-z A-Z"], "piped\n").ok().stdout, "PIPED\n");
     let late = sh(&["--timeout", "500ms", "sleep 30"]).exits(124);
     assert!(late.stderr.contains("the command ran longer than 0.5 s"), "{}", late.stderr);
     let json = sh(&["--json", "exit 4"]).exits(4);

@@ -87,6 +87,7 @@ both! {
         a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
         a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,
         a_command_that_is_killed_takes_along_what_it_started,
+        cells_and_commands_are_told_apart_and_have_one_priority,
         the_death_of_a_cell_and_an_undo_spare_commands_and_a_reset_ends_them,
         a_fork_bomb_of_a_command_costs_no_variables, a_command_outlives_the_daemon_and_nothing_of_it_is_lost,
         commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,

@@ -37,7 +37,9 @@ pub fn is_complete(text: &str) -> bool {
         State::Whole if scan.depth > 0 => text.ends_with("\n\n"),
         State::Whole => {
             let last = text.rsplit('\n').next().unwrap_or_default();
-            last.trim().is_empty() || !(scan.opens_block || scan.in_block || scan.takes_cell)
+            // All that follows a line such as `%%time` belongs to it.
+            let takes_cell = text.trim_start().starts_with("%%");
+            last.trim().is_empty() || !(scan.opens_block || scan.in_block || takes_cell)
         }
     }
 }
@@ -54,6 +56,7 @@ enum State {
 }
 
 /// The state of the scan at some point of the text.
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct Scan {
     /// Number of open brackets.
     depth: usize,
@@ -65,8 +68,6 @@ struct Scan {
     in_block: bool,
     /// That line ends with a colon.
     opens_block: bool,
-    /// A command such as `%%time`, to which all that follows belongs.
-    takes_cell: bool,
 }
 
 impl Scan {
@@ -78,7 +79,6 @@ impl Scan {
             indent: 0,
             in_block: false,
             opens_block: false,
-            takes_cell: false,
         };
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
@@ -131,7 +131,6 @@ impl Scan {
     /// The length of the notebook command at the start of `rest`: its line, and those that backslashes add.
     fn command(&mut self, rest: &str) -> usize {
         self.says('!');
-        self.takes_cell |= rest.starts_with("%%");
         let mut length = 0;
         for line in rest.split_inclusive('\n') {
             length += line.len();
