@@ -289,6 +289,6 @@ fn a_receipt_says_what_was_read_not_what_was_asked_for() {
     assert_eq!(receipt.image.id, "sha256:really");
     assert_eq!((receipt.network.as_str(), receipt.runtime.as_str()), ("really", "runsc"));
     assert_eq!((receipt.limits.memory_bytes, receipt.process.uid), (5, 6));
-    assert_eq!(receipt.mounts.len(), 10);
+    assert_eq!(receipt.mounts.len(), 11);
     assert!(receipt.seccomp_profile.starts_with("sha256:") && receipt.seccomp_profile.len() == 71);
 }
