@@ -56,7 +56,6 @@ enum State {
 }
 
 /// The state of the scan at some point of the text.
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 struct Scan {
     /// Number of open brackets.
     depth: usize,
