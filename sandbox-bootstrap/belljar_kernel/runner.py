@@ -19,7 +19,7 @@ from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
-from .notebook_commands import NotebookCommands
+from .notebook_commands import INSTALL_TOOL, NotebookCommands
 from .preload import PACKAGES, THIRD_PARTY_FOLDERS
 from .rich import Displays
 from .streams import Streams
@@ -85,7 +85,9 @@ class Runner:
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
-        commands = NotebookCommands(self.namespace, self._streams, self.interrupts, workspace)
+        commands = NotebookCommands(
+            self.namespace, self._streams, self.interrupts, workspace, lambda: self._tools.injected.get(INSTALL_TOOL)
+        )
         setattr(sys.modules["builtins"], notebook.NAME, commands)
         self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)

@@ -51,6 +51,8 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     let told = daemon.cli(["install", "-s", S, "bell-hello"]).ok();
     assert_eq!(told.stdout, "bell-dep 1.0\nbell-hello 2.0\n");
     assert_eq!(value(&daemon, &format!("{HELLO} + str(x + 1)")), "'2.042'");
+    let magic = daemon.run(S, "%pip install 'bell-set-id'\nimport bell_set_id");
+    assert!(text(&magic, "stdout").contains("bell-set-id"), "{magic:#}");
     // Programs that code starts have them, too, and their scripts are on the path.
     let program =
         "import subprocess, sys; run = lambda *words: subprocess.run(words, capture_output=True, text=True)";
@@ -252,7 +254,7 @@ fn with_model(index: &PackageIndex, policy: &str) -> Daemon {
     let model = "[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n";
     let daemon = index.daemon(&format!("by_models = \"{policy}\"\n{model}"));
     daemon.session(S, json!({"image": "belljar/base"}));
-    let cell = runs("print(install_packages(['bell-hello']))\nimport bell_hello\nprint(bell_hello.VERSION)");
+    let cell = runs("!pip install bell-hello\nimport bell_hello\nprint(bell_hello.VERSION)");
     write_script(&daemon, &conversation("go", &[cell, says("done")]));
     daemon
 }
@@ -272,7 +274,8 @@ fn a_model_installs_as_the_policy_says() {
 
     let daemon = with_model(&index, "never");
     assert_eq!(answer(&daemon, asked.clone()), "done");
-    assert!(told(&daemon)[0].contains("install_packages"), "{:?}", told(&daemon));
+    let said = &told(&daemon)[0];
+    assert!(said.contains("`install_packages` may not be used here"), "{said}");
     assert!(events_of(&daemon, "packages_installed").is_empty());
 
     let daemon = with_model(&index, "ask");
