@@ -283,10 +283,9 @@ def _filled(command, frame):
     for text, field, rest, conversion in pieces:
         filled.append(re.sub(_QUOTED, names.filled, text))
         if field is not None:
-            # `x[1:2]` was parted at its colon.
-            expression, shown_by = f"{field}:{rest}" if rest else field, f"!{conversion}" if conversion else ""
-            value = None if text.endswith("$") else _evaluated(expression.strip(), frame, conversion)
-            filled.append(f"{{{expression}{shown_by}}}" if value is None else value)
+            value = None if text.endswith("$") else _field_value(field, rest, conversion, frame)
+            shown_by = (f"!{conversion}" if conversion else "") + (f":{rest}" if rest else "")
+            filled.append(f"{{{field}{shown_by}}}" if value is None else value)
     return "".join(filled)
 
 
@@ -311,7 +310,15 @@ class _Names:
         return whole
 
 
-def _evaluated(expression, frame, conversion):
+def _field_value(field, rest, conversion, frame):
+    """What stands for `{field:rest}`: `x[1:2]` was parted at its colon, `x:.2f` has a format."""
+    value = _evaluated(f"{field}:{rest}".strip() if rest else field.strip(), frame, conversion)
+    if value is None and rest:
+        value = _evaluated(field.strip(), frame, conversion, rest)
+    return value
+
+
+def _evaluated(expression, frame, conversion, form=""):
     """The value as text; None if the braces are meant for the shell."""
     is_foreign = expression.isidentifier() and expression not in frame.f_locals and expression not in frame.f_globals
     if is_foreign or expression.isdigit():
@@ -320,7 +327,8 @@ def _evaluated(expression, frame, conversion):
         value = eval(expression, frame.f_globals, frame.f_locals)
         if isinstance(value, tuple):
             return None  # `{1,2}` is for the shell, and nobody wants a tuple in a command
-        return repr(value) if conversion == "r" else str(value)
+        value = repr(value) if conversion == "r" else value
+        return format(value, form) if form else str(value)
     except Exception:
         return None
 

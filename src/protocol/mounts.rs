@@ -67,7 +67,7 @@ pub fn check(volumes: &[VolumeMount], folders: &[FolderMount]) -> Result<(), Str
             |other: &&&String| Path::new(target).starts_with(other) || Path::new(other).starts_with(target);
         if let Some(other) = seen.iter().find(nested) {
             return Err(format!(
-                "`{target}` and `{other}` are the same place in the sandbox, or one is in the other"
+                "`{target}` and `{other}` are the same place in the sandbox, or one is in the other; each needs a place of its own"
             ));
         }
         seen.push(target);

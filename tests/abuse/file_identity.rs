@@ -123,7 +123,7 @@ fn a_folder_that_its_owner_cannot_reach_is_no_workspace() {
         folder(&hers, ALICE, 0o700);
         let body = json!({"name": "a", "workspace": hers}).to_string();
         let answer = ask(&daemon, ALICE, "POST", "/v1/sessions", body.as_bytes()).expect_status(403);
-        assert_eq!(answer["message"], format!("the workspace `{}` is not a folder of yours", hers.display()));
+        assert_eq!(answer["message"], format!("`{}` is not a folder of yours", hers.display()));
     });
 }
 

@@ -499,6 +499,8 @@ class FilledIn(KernelTest):
             ("echo \"it's $x, isn't it\"", "it's 5, isn't it"),
             ("echo 'a {x} $x'", "a 5 $x"),
             ("echo {x} $x {x + 1}", "5 5 6"),
+            ("echo {x:03d} {'ab'[0:1]} {x!r:>3}", "005 a 5"),
+            ("echo {nowhere:.2f}", "{nowhere:.2f}"),
         ):
             self.assertEqual(self.run_ok(f"!{command}").both, printed + "\n", command)
 

@@ -46,7 +46,7 @@ pub(in crate::cli) struct Sh {
     /// Give it a terminal, for a program that a person types into.
     #[arg(short, long, conflicts_with = "background")]
     tty: bool,
-    /// Do not wait: print its number, for `belljar wait`, `logs` and `kill`.
+    /// Do not wait: print its number, for `belljar wait` and `kill`.
     #[arg(long)]
     background: bool,
     /// The line, or the program and its arguments.
@@ -75,9 +75,13 @@ impl Sh {
         let session = self.session.resolve()?;
         let mut words = self.words;
         let is_typed_into = self.tty || words.is_empty();
-        if is_typed_into && (self.background || context.json || !terminal::is_there()) {
-            let message = "a shell to type into needs a terminal";
+        if words.is_empty() && (self.background || context.json || !terminal::is_there()) {
+            let message = "no command is given, and a shell to type into needs a terminal and neither `--background` nor `--json`";
             return Err(Failure::usage(message).hint("name a command: `belljar sh -s NAME 'ls -la'`"));
+        }
+        if self.tty && (context.json || !terminal::is_there()) {
+            let message = "`-t` passes your terminal on: it needs one, and does without `--json`";
+            return Err(Failure::usage(message).hint("leave `-t` out"));
         }
         let line = if words.len() == 1 { words.pop() } else { None };
         let command = NewCommand {

@@ -215,15 +215,12 @@ impl Workspace {
         accounts.check(caller)?;
         let printable_path = path.display();
         let not_yours = || {
-            Problem::new(
-                Code::Forbidden,
-                format!("the workspace `{printable_path}` is not a folder of yours"),
-            )
-            .hint("use a folder that you own")
+            Problem::new(Code::Forbidden, format!("`{printable_path}` is not a folder of yours"))
+                .hint("use a folder that you own")
         };
         let bad = |what: String| Problem::new(Code::BadRequest, what);
         if !path.is_absolute() {
-            return Err(bad(format!("the workspace `{printable_path}` is not an absolute path")));
+            return Err(bad(format!("the folder `{printable_path}` is not an absolute path")));
         }
         // The path is opened with the caller's rights, because root can open more.
         let eyes = (service.system && !caller.is_root()).then(|| {
@@ -237,8 +234,9 @@ impl Workspace {
         });
         let (found, path, root) = opened.and_then(std::convert::identity).map_err(|error| match eyes {
             Some(_) => not_yours(),
-            None => bad(format!("the workspace `{printable_path}` cannot be opened: {error}"))
-                .hint("name a folder"),
+            None => {
+                bad(format!("the folder `{printable_path}` cannot be opened: {error}")).hint("name a folder")
+            }
         })?;
         if !caller.is_root()
             && found.st_uid != caller.uid()
@@ -251,7 +249,7 @@ impl Workspace {
         if private.into_iter().any(|folder| folder.starts_with(&path) || path.starts_with(&folder)) {
             return Err(Problem::new(
                 Code::Forbidden,
-                format!("the workspace `{printable_path}` holds, or lies in, what is the daemon's own"),
+                format!("the folder `{printable_path}` holds, or lies in, what is the daemon's own"),
             )
             .hint("use a folder apart from `BELLJAR_HOME` and the folder of the socket"));
         }
@@ -259,7 +257,7 @@ impl Workspace {
             if found.st_uid == 0 {
                 return Err(Problem::new(
                     Code::Forbidden,
-                    format!("the workspace `{printable_path}` belongs to root, and guests never run as root"),
+                    format!("the folder `{printable_path}` belongs to root, and guests never run as root"),
                 )
                 .hint("use a folder of another user, for example after `chown nobody DIR`, or a managed workspace"));
             }
@@ -272,9 +270,8 @@ impl Workspace {
         let looked = acting_as(ids.as_ref().map(|ids| ids.now()).as_deref(), || {
             set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
         });
-        looked.map_err(|error| {
-            bad(format!("the workspace `{printable_path}` cannot be looked at: {error}"))
-        })??;
+        looked
+            .map_err(|error| bad(format!("the folder `{printable_path}` cannot be looked at: {error}")))??;
         Ok(Self {
             path,
             root: Arc::new(root),

@@ -50,7 +50,7 @@ pub(super) fn check(folder: &impl AsFd, path: &Path) -> Result<(), Problem> {
         Some(name) => Err(Problem::new(
             Code::Forbidden,
             format!(
-                "the workspace `{}` lies on a file system that is not of this machine ({name})",
+                "the folder `{}` lies on a file system that is not of this machine ({name})",
                 path.display()
             ),
         )

@@ -65,8 +65,7 @@ fn guest_as(
     }
     if user.is_root() {
         let what = "a session with a volume or a mount runs as its user, and no guest runs as root";
-        return Err(Problem::new(Code::Forbidden, what)
-            .hint("make the session as another user, or leave `--volume` and `--mount` out"));
+        return Err(Problem::new(Code::Forbidden, what).hint("be another user for volumes and mounts"));
     }
     as_owner(mapping, path, user.uid(), NO_GROUP).map_err(|problem| {
         let what = "a session with a volume or a mount runs as its user, which the engine cannot do: it remaps user ids";

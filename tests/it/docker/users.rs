@@ -255,7 +255,7 @@ fn a_workspace_has_to_be_the_callers_own() {
         file.to_str().expect("UTF-8").to_owned(),
     ] {
         let answer = make(ALICE, "a", &refused).expect_status(403);
-        assert_eq!(answer["message"], format!("the workspace `{refused}` is not a folder of yours"));
+        assert_eq!(answer["message"], format!("`{refused}` is not a folder of yours"));
         assert!(answer["hint"].is_string());
     }
     assert_eq!(make(ALICE, "a", "relative/path").expect_status(400)["code"], "bad_request");
