@@ -20,6 +20,7 @@ mod generated_files;
 pub mod llm;
 pub mod memory;
 pub mod offload;
+pub mod packages;
 pub mod panics;
 pub mod processes;
 pub mod project_quotas;

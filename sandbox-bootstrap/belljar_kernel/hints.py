@@ -114,6 +114,13 @@ def no_pip():
     return "this sandbox has no `pip`; `belljar install -s SESSION NAME` installs a package into the session"
 
 
+def pip_option(option):
+    return (
+        f"`pip install` has no option `{option}` here: write names of packages, with versions if need be, "
+        "as in `%pip install 'polars>=1' numpy`. Wheels come from the package index that the host uses"
+    )
+
+
 def no_network():
     return (
         "this sandbox has no network: no host can be reached, and trying again does not help. "

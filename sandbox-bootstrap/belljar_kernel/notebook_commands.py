@@ -13,10 +13,11 @@ import sys
 import time
 import types
 
-from . import hints, notebook
+from . import hints, notebook, notebook_pip
 from .late_imports import from_stdlib
 from .limits import COMMAND_GRACE_S, COMMAND_LOOK_MS, COMMAND_READ_BYTES, TIMEIT_LOOP_S, TIMEIT_RUNS, TIMEIT_S
 
+INSTALL_TOOL = "install_packages"  # a tool of the host
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh")
 _NOT_FOUND = 127  # how a shell ends that cannot find a program
 _INSTALLERS = frozenset(("pip", "pip3"))
@@ -60,28 +61,51 @@ Lines.__module__ = "builtins"
 class NotebookCommands:
     """The commands. Those that take words fill in values of the code that calls them."""
 
-    def __init__(self, namespace, streams, interrupts, workspace):
+    def __init__(self, namespace, streams, interrupts, workspace, installer):
         self._namespace = namespace
         self._streams = streams
         self._interrupts = interrupts
         self._workspace = workspace
+        self._installer = installer  # gives the tool that installs packages, if there is one
         self._folder_before = None
         self.value = None  # of the last expression below a `%%time`
 
     # `!command`
 
     def run(self, command):
-        self._shell(_filled(command, _getframe(1)), None)
+        self._run(_filled(command, _getframe(1)), None)
 
     def lines(self, command):
         parts = []
-        self._shell(_filled(command, _getframe(1)), parts.append)
+        self._run(_filled(command, _getframe(1)), parts.append)
         return Lines("".join(parts).splitlines())
 
     def pip(self, words):
-        if from_stdlib("shutil").which("pip") is None:
+        filled = _filled(words, _getframe(1))
+        if filled.split()[:1] == ["install"] and self._installer() is not None:
+            self._install(notebook_pip.of_line, filled, _say)
+        elif from_stdlib("shutil").which("pip") is None:
             raise NotebookError(hints.no_pip())
-        self._shell(_filled(f"pip {words}", _getframe(1)), None)
+        else:
+            self._shell(f"pip {filled}", None)
+
+    def _run(self, command, take):
+        is_install = self._installer() is not None and notebook_pip.of_shell(command) is not None
+        if is_install:
+            self._install(notebook_pip.of_shell, command, _say if take is None else take)
+        else:
+            self._shell(command, take)
+
+    def _install(self, read, text, say):
+        try:
+            packages, is_quiet = notebook_pip.requirements(read(text))
+        except notebook_pip.CannotInstall as problem:
+            raise NotebookError(str(problem)) from None
+        present = self._installer()(packages)
+        from_stdlib("importlib").invalidate_caches()
+        self._namespace["_exit_code"] = 0
+        if not is_quiet:
+            say(f"installed: {', '.join(present)}")
 
     def _shell(self, command, take):
         """Run the command; `take` is called with its output, which is the cell's own if there is none."""

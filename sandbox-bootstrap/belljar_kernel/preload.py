@@ -11,7 +11,9 @@ _NOT_FOR_CELLS = frozenset(
     ("antigravity", "this", "test", "idlelib", "turtledemo", "lib2to3", "ensurepip", "pip", "setuptools")
     + ("pkg_resources", "wheel")
 )
-_THIRD_PARTY_FOLDERS = ("/site-packages", "/dist-packages")
+THIRD_PARTY_FOLDERS = ("/site-packages", "/dist-packages")
+# Where installed packages appear, while the sandbox runs.
+PACKAGES = "/belljar/packages/site"
 
 
 def preload(frame, limits):
@@ -59,7 +61,7 @@ def _members(families):
     if "stdlib" in families:
         names.update(sys.stdlib_module_names)
     if "third-party" in families:
-        folders = [entry for entry in sys.path if entry.endswith(_THIRD_PARTY_FOLDERS)]
+        folders = [entry for entry in sys.path if entry == PACKAGES or entry.endswith(THIRD_PARTY_FOLDERS)]
         names.update(module.name for module in from_stdlib("pkgutil").iter_modules(folders))
     usable = [name for name in names if name.isidentifier() and not name.startswith("_")]
     return sorted(set(usable) - _NOT_FOR_CELLS)[:FAMILY_MODULES]

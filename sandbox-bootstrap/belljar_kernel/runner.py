@@ -19,7 +19,8 @@ from .interrupts import Interrupts
 from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
-from .notebook_commands import NotebookCommands
+from .notebook_commands import INSTALL_TOOL, NotebookCommands
+from .preload import PACKAGES, THIRD_PARTY_FOLDERS
 from .rich import Displays
 from .streams import Streams
 from .tools import ToolBox, ToolError
@@ -84,7 +85,9 @@ class Runner:
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
-        commands = NotebookCommands(self.namespace, self._streams, self.interrupts, workspace)
+        commands = NotebookCommands(
+            self.namespace, self._streams, self.interrupts, workspace, lambda: self._tools.injected.get(INSTALL_TOOL)
+        )
         setattr(sys.modules["builtins"], notebook.NAME, commands)
         self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)
@@ -393,7 +396,10 @@ class Runner:
     def _enter_workspace(self, workspace):
         # Modules of the workspace can be imported by cells; those of the kernel need no path.
         kernel_directory = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        sys.path[:] = ["", *(entry for entry in sys.path if entry != kernel_directory)]
+        entries = [entry for entry in sys.path if entry != kernel_directory]
+        # Installed packages come after the standard library, and before what the image has of the same name.
+        place = next((at for at, entry in enumerate(entries) if entry.endswith(THIRD_PARTY_FOLDERS)), len(entries))
+        sys.path[:] = ["", *entries[:place], PACKAGES, *entries[place:]]
         sys.argv = [""]
         try:
             posix.chdir(workspace)

@@ -2,6 +2,7 @@
 
 use crate::actors::journal_charges::record_bytes;
 use crate::config;
+use crate::protocol::environment::Environment;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;
 use crate::protocol::quota::Kind;
@@ -26,6 +27,21 @@ pub fn of_sandbox(wanted: &SandboxRequest, settings: &config::Sandbox) -> Amount
         // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
         (Kind::Processes, charged(security_controls::holds("process_quota"), wanted.pids)),
     ])
+}
+
+/// The sandbox of an installer.
+pub fn of_installer(settings: &config::Sandbox) -> Amounts {
+    let wanted = SandboxRequest {
+        image: None,
+        first_image: None,
+        memory_bytes: settings.memory_bytes,
+        cpus: settings.cpus,
+        pids: settings.pids,
+        checkpoints: 0,
+        checkpoints_at_rest: false,
+        env: Environment::new(),
+    };
+    of_sandbox(&wanted, settings)
 }
 
 /// A cell that runs.

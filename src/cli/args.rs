@@ -97,6 +97,9 @@ pub(in crate::cli) struct SandboxArgs {
     /// one a line; can be repeated.
     #[arg(long, value_name = "IMPORT", value_parser = preload)]
     pub preload: Vec<Entries>,
+    /// Install a package first, as in 'polars' or 'numpy<3'; can be repeated.
+    #[arg(long, value_name = "PACKAGE")]
+    pub with: Vec<String>,
     /// Set a variable of the environment, `NAME=VALUE`, or `NAME` with the value that it has here; can be repeated. No
     /// place for secrets.
     #[arg(long, value_name = "NAME=VALUE")]
@@ -145,13 +148,14 @@ impl SandboxArgs {
             checkpointing,
             workspace,
             preload,
+            with,
             env,
             label,
             volume,
             mount,
         } = self;
         let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
-        let begun = !preload.is_empty() || !env.is_empty() || !label.is_empty();
+        let begun = !preload.is_empty() || !with.is_empty() || !env.is_empty() || !label.is_empty();
         let begun = begun || !volume.is_empty() || !mount.is_empty();
         backend.is_some() || image.is_some() || limited || workspace.is_some() || begun
     }

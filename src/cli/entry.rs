@@ -12,7 +12,7 @@ use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
-use super::commands::session::{act, cp, inspect, logs, new, receipt, replay, top, volume, wait};
+use super::commands::session::{act, cp, inspect, install, logs, new, receipt, replay, top, volume, wait};
 use super::context::Context;
 use super::failure::Failure;
 use super::render::screen::{Color, Screen};
@@ -85,6 +85,7 @@ commands! {
     Vars(inspect::Vars),
     Logs(logs::Logs),
     Cp(cp::Cp),
+    Install(install::Install),
     Interrupt(act::Interrupt),
     Reset(act::Reset),
     Undo(act::Undo),

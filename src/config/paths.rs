@@ -180,6 +180,11 @@ impl Paths {
         self.home.join("kernel")
     }
 
+    /// Installed packages, one folder per user.
+    pub fn packages_dir(&self) -> PathBuf {
+        self.home.join("packages")
+    }
+
     pub fn spill_dir(&self) -> PathBuf {
         self.home.join("spill")
     }

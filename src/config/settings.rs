@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
+use crate::packages::requirement::NameRules;
 use crate::protocol::api::Checkpointing;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
@@ -19,6 +20,7 @@ pub struct Settings {
     pub sessions: Sessions,
     pub pool: Pool,
     pub jobs: Jobs,
+    pub packages: Packages,
     pub quota: Quota,
     pub admin: Admin,
     pub api: Api,
@@ -132,6 +134,35 @@ pub struct Jobs {
     pub timeout: Duration,
     /// How long the result of a job is kept after its end.
     pub keep: Duration,
+}
+
+words! {
+    pub enum InstallPolicy {
+        Auto = "auto",
+        Ask = "ask",
+        Never = "never",
+    }
+}
+
+/// Packages that are installed into sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packages {
+    /// The package index; if not set, the one that the host's own tools use.
+    pub index: Option<String>,
+    /// Hosts beside that of the index that installers may reach.
+    pub hosts: Vec<String>,
+    pub names: NameRules,
+    /// Whether models, and code since one of theirs ran, may install packages.
+    pub by_models: InstallPolicy,
+    /// Whether what one user's installers made is given to other users.
+    pub shared: bool,
+    /// What one installation may take.
+    pub download_bytes: u64,
+    pub unpacked_bytes: u64,
+    pub files: u64,
+    pub timeout: Duration,
+    /// What the cache of one user may take.
+    pub cache_bytes: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use crate::protocol::ask::{
 use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::event::Event;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
+use crate::protocol::packages::{InstalledPackages, NewPackages};
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
@@ -265,6 +266,9 @@ fn session_routes(document: &mut Document) {
     );
     document.act::<Done>("/v1/sessions/{session}/reset", "Start afresh, with the seed only");
     document.post::<Undo, Undone>("/v1/sessions/{session}/undo", "Take back the last cells");
+    let summary =
+        "Install packages; answered when code can import them, and the session's events tell the progress";
+    document.post::<NewPackages, InstalledPackages>("/v1/sessions/{session}/install", summary);
     let summary = "Run the kept cells again in a fresh worker";
     document.act::<ReplayReport>("/v1/sessions/{session}/replay", summary);
     document.act::<Done>("/v1/sessions/{session}/freeze", "Stop all processes of the sandbox");

@@ -9,6 +9,7 @@ mod events;
 mod files;
 mod jobs;
 mod machine;
+mod packages;
 mod requests;
 pub mod sessions;
 mod volumes;
@@ -61,6 +62,7 @@ impl App {
             .route("/v1/sessions/{session}/tools", post(client_tools::lend))
             .route("/v1/sessions/{session}/tool-calls/{call}", post(client_tools::answer))
             .route("/v1/sessions/{session}/eval", post(cells::eval))
+            .route("/v1/sessions/{session}/install", post(packages::install))
             .route("/v1/sessions/{session}/interrupt", post(sessions::interrupt))
             .route("/v1/sessions/{session}/reset", post(sessions::reset))
             .route("/v1/sessions/{session}/undo", post(sessions::undo))

@@ -142,6 +142,8 @@ async fn serve(
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
+    launcher.packages.clear_drafts();
+    launcher.packages.charge_all(&ledger);
     let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
     let of_jobs = journal.open_jobs().map_err(unreadable)?.into_iter().map(|record| record.view.owner);

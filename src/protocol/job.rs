@@ -32,6 +32,8 @@ pub struct NewJob {
     pub artifacts: Vec<String>,
     /// Packages that the image has to have: a name, or `name==version`.
     pub require: Vec<String>,
+    /// Packages that are installed before the script runs, as in `POST …/install`.
+    pub with: Vec<String>,
     /// The job is cancelled when no client follows its events or waits for its end any more.
     pub ephemeral: bool,
 }

@@ -19,6 +19,7 @@ pub mod job;
 pub mod labels;
 pub mod limits;
 pub mod mounts;
+pub mod packages;
 pub mod periods;
 pub mod preload;
 pub mod principal;

@@ -53,6 +53,10 @@ pub enum Code {
     SandboxFull,
     /// A module that the session is to begin with cannot be imported.
     PreloadFailed,
+    /// Packages could not be installed.
+    InstallFailed,
+    /// A version that is needed does not fit one that is there.
+    PackageConflict,
     /// A variable ended, or held up, the process that was to show it.
     VariablesFailed,
     /// An idempotency key was used for another request.
@@ -95,10 +99,15 @@ impl Code {
             | Self::Busy
             | Self::OutOfReach
             | Self::KeyReused
-            | Self::OutcomeUnknown => 409,
+            | Self::OutcomeUnknown
+            | Self::PackageConflict => 409,
             Self::EventsGone => 410,
             Self::TooLarge => 413,
-            Self::ImageMissing | Self::ModelFailed | Self::PreloadFailed | Self::VariablesFailed => 424,
+            Self::ImageMissing
+            | Self::ModelFailed
+            | Self::PreloadFailed
+            | Self::InstallFailed
+            | Self::VariablesFailed => 424,
             Self::TooMany | Self::QuotaExceeded | Self::SandboxFull => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,

@@ -14,6 +14,7 @@ pub const COMPUTE_TOOL: &str = "compute_with_python";
 pub const COMMAND_TOOL: &str = "run_command";
 pub const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 pub const FILE_TOOL: &str = "file_reader";
+pub const INSTALL_TOOL: &str = "install_packages";
 
 /// Names that models know from other systems, and the tools that they mean.
 const ALIASES: [(&str, &str); 2] = [("update_recursive_plan_tree", PLAN_TOOL), ("file_read", FILE_TOOL)];

@@ -19,6 +19,8 @@ use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
+use crate::sandbox::packages::cache::PackageCache;
+use crate::sandbox::packages::shown;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
@@ -45,6 +47,8 @@ pub struct Launcher {
     pub accounts: UidAccounts,
     pub volumes: Volumes,
     claims: Arc<Claims>,
+    /// Packages that were installed for sessions.
+    pub packages: PackageCache,
     pub(super) health_checks: HealthChecks,
     /// Compiled kernels by image id.
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
@@ -76,6 +80,7 @@ impl Launcher {
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
             volumes: Volumes::new(paths.volumes_dir(), service),
+            packages: PackageCache::new(paths.packages_dir(), &settings.packages),
             service,
             settings,
             paths,
@@ -124,6 +129,11 @@ impl Launcher {
         self.claims.all_let_go().await;
     }
 
+    /// Keeps the reaper from a sandbox until the claim is dropped.
+    pub(super) fn claim(&self, sandbox: &SandboxId) -> Claim {
+        self.claims.claim(sandbox)
+    }
+
     /// Records that the sandbox belongs to a session by its journal, so that the reaper keeps it even while this
     /// process does not hold it.
     pub fn expect(&self, sandbox: &SandboxId) {
@@ -166,6 +176,7 @@ impl Launcher {
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
         // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
+        shown::prepare(&spec::packages_dir(&folder)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
         spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
@@ -194,6 +205,7 @@ impl Launcher {
             workspace_identity: workspace.identity()?,
             bridge_dir: spec::bridge_dir(&folder),
             kernel_dir: PathBuf::new(),
+            packages_dir: spec::packages_dir(&folder),
             etc_dir: etc::folder_in(&folder),
             hidden: hardware::hidden(),
             env: wanted.env.clone(),

@@ -18,6 +18,7 @@ mod image_list;
 mod images;
 pub mod kernel;
 pub mod launch;
+pub mod packages;
 pub mod pool;
 mod running;
 pub mod slots;

@@ -9,11 +9,12 @@ use std::sync::{Arc, OnceLock};
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::Receipt;
+use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
+use crate::sandbox::packages::shown;
 use crate::sandbox::spec::SandboxSpec;
 use crate::security_controls;
 
@@ -122,6 +123,19 @@ impl Sandbox {
     /// The daemon's own folder for this sandbox, which is removed with it.
     pub fn folder(&self) -> &Path {
         &self.folder.path
+    }
+
+    pub fn backend(&self) -> Backend {
+        self.spec.backend
+    }
+
+    pub fn image(&self) -> &ImageFact {
+        &self.spec.image
+    }
+
+    /// Lets packages of the cache appear in the sandbox.
+    pub fn show_packages(&self, cached: &Path, key: &str) -> std::io::Result<()> {
+        shown::show(cached, key, &self.spec.packages_dir)
     }
 
     /// Removes a sandbox whose launch failed. If that fails, the reaper removes it later.

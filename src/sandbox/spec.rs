@@ -6,6 +6,8 @@ pub mod hardware;
 pub mod seccomp;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Sandbox as Settings;
 use crate::protocol::environment::Environment;
@@ -22,6 +24,10 @@ pub const KERNEL_DIR: &str = "/belljar/kernel";
 pub(in crate::sandbox) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
+/// The folder in which installed packages appear; it is empty when a sandbox starts.
+pub const PACKAGES_DIR: &str = "/belljar/packages";
+/// The link in that folder that leads to the packages of the session; it is on `sys.path`.
+pub const PACKAGES_SITE: &str = "/belljar/packages/site";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
 /// The guest's home, which is writable and in memory.
 pub(in crate::sandbox) const HOME: &str = "/tmp";
@@ -29,6 +35,11 @@ pub(in crate::sandbox) const HOME: &str = "/tmp";
 /// The folder of the bridge in the daemon's folder of a sandbox.
 pub(in crate::sandbox) fn bridge_dir(folder: &Path) -> PathBuf {
     folder.join("b")
+}
+
+/// The folder of installed packages in the daemon's folder of a sandbox.
+pub(in crate::sandbox) fn packages_dir(folder: &Path) -> PathBuf {
+    folder.join("p")
 }
 
 /// The OOM killer prefers a sandbox to the daemon.
@@ -166,6 +177,7 @@ pub struct SandboxSpec {
     pub workspace_identity: (u64, u64),
     pub bridge_dir: PathBuf,
     pub kernel_dir: PathBuf,
+    pub packages_dir: PathBuf,
     /// The folder of the files that appear in `/etc`.
     pub etc_dir: PathBuf,
     /// Paths that are hidden on this host in addition to [`MASKED_PATHS`].
@@ -193,10 +205,54 @@ pub(in crate::sandbox) fn kernel_command(kernel_dir: &str, socket: &str, workspa
     strings(&[&guardian, "--kernel", kernel_dir, "--bridge", socket, "--workspace", workspace])
 }
 
-/// The command that compiles the kernel and lists the packages, in every backend.
-pub(in crate::sandbox) fn compile_command(kernel_dir: &str, output: &str) -> Vec<String> {
-    strings(&["python3", "-I", "-B", &format!("{kernel_dir}/prepare.py"), output])
+/// A program that runs to its end in a short-lived sandbox, as confined as a session, without workspace and bridge.
+pub struct Errand {
+    pub command: Vec<String>,
+    pub mounts: Vec<ErrandMount>,
+    /// The longest time that it may take.
+    pub limit: Duration,
+    /// Ends it before that.
+    pub stop: CancellationToken,
 }
+
+/// A folder of the host that an errand sees.
+pub struct ErrandMount {
+    pub source: PathBuf,
+    pub target: &'static str,
+    pub writable: bool,
+}
+
+impl Errand {
+    /// Compiles the kernel in `kernel_dir` with the image's own Python, and lists the packages of the image.
+    pub(in crate::sandbox) fn compile(kernel_dir: &Path, output: &Path) -> Self {
+        let script = format!("{KERNEL_DIR}/prepare.py");
+        Self {
+            command: strings(&["python3", "-I", "-B", &script, COMPILED_DIR]),
+            mounts: vec![
+                ErrandMount { source: kernel_dir.to_owned(), target: KERNEL_DIR, writable: false },
+                ErrandMount { source: output.to_owned(), target: COMPILED_DIR, writable: true },
+            ],
+            limit: COMPILE,
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// The command with the paths of the host, for a process that has no mounts of its own.
+    pub(in crate::sandbox) fn command_on_host(&self) -> Vec<String> {
+        let on_host = |word: &String| {
+            let inside = self.mounts.iter().find_map(|mount| {
+                let rest = Path::new(word).strip_prefix(mount.target).ok()?;
+                let path = if rest == Path::new("") { mount.source.clone() } else { mount.source.join(rest) };
+                Some(path.to_string_lossy().into_owned())
+            });
+            inside.unwrap_or_else(|| word.clone())
+        };
+        self.command.iter().map(on_host).collect()
+    }
+}
+
+/// Time to compile the kernel's bytecode for a new image.
+const COMPILE: Duration = Duration::from_secs(60);
 
 /// The whole environment of a guest: that of every sandbox, and the variables of the session, which come first where
 /// both have a name.
@@ -213,7 +269,10 @@ pub(in crate::sandbox) fn environment(spec: &SandboxSpec, kernel_dir: &str) -> V
 pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     let mut list = vec![
-        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
+        // Programs of installed packages come last, so that none of them can stand in for a program of the image.
+        format!("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin"),
+        // For Python programs that code in the sandbox starts; the kernel itself ignores it.
+        format!("PYTHONPATH={PACKAGES_SITE}"),
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
         "PYTHONDONTWRITEBYTECODE=1".into(),
@@ -271,6 +330,7 @@ pub(in crate::sandbox) mod tests {
             workspace_identity: (1, 2),
             bridge_dir: "/home/s/0123456789abcdef/b".into(),
             kernel_dir: "/home/kernel/1234".into(),
+            packages_dir: "/home/s/0123456789abcdef/p".into(),
             etc_dir: "/home/s/0123456789abcdef/etc".into(),
             hidden: vec!["/sys/class".into(), "/proc/bus".into()],
             env: [("TZ".to_owned(), "Europe/Rome".to_owned())].into(),
@@ -289,6 +349,12 @@ pub(in crate::sandbox) mod tests {
                 },
             ],
         }
+    }
+
+    #[test]
+    fn an_errand_without_mounts_has_the_paths_of_the_host() {
+        let errand = Errand::compile(Path::new("/home/k"), Path::new("/home/o"));
+        assert_eq!(errand.command_on_host(), ["python3", "-I", "-B", "/home/k/prepare.py", "/home/o"]);
     }
 
     #[test]

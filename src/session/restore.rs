@@ -17,6 +17,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::command::CommandSummary;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::receipt::Receipt;
 use crate::session::approvals::Approvals;
@@ -44,6 +45,8 @@ pub struct Restored {
     pub last_sandbox: Option<Receipt>,
     /// The modules that the sandbox preloaded.
     pub preloaded: Option<Preloaded>,
+    /// The packages that were installed.
+    pub packages: Option<PackageSet>,
     /// Since when the sandbox is frozen (RFC 3339), if it is.
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.

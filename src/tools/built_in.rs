@@ -4,6 +4,7 @@ mod ask;
 mod compute_with_python;
 mod execute_python;
 mod file_reader;
+mod install_packages;
 mod list_variables;
 mod plan_todo;
 mod read_variable;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Arc<dyn Tool>> {
         Arc::new(ask::Ask),
         Arc::new(session_info::SessionInfo),
         Arc::new(run_command::RunCommand),
+        Arc::new(install_packages::InstallPackages),
     ]
 }
 

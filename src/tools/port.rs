@@ -11,6 +11,7 @@ use crate::protocol::api::{Computed, VariableList};
 use crate::protocol::ask::{Language, PlanVersion};
 use crate::protocol::command::NewCommand;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
@@ -27,6 +28,9 @@ pub trait SessionPort: Send + Sync {
     ) -> PortFuture<Computed>;
 
     fn variables(&self) -> PortFuture<VariableList>;
+
+    /// Installs packages into the session.
+    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages>;
 
     /// Evaluates an expression in a copy of the session; its changes are discarded.
     fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult>;

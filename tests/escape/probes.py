@@ -27,12 +27,12 @@ import time
 # What a sandbox may show. Everything else is a finding.
 ENVIRONMENT = {
     "HOME", "HOSTNAME", "LANG", "MATPLOTLIBRC", "MKL_NUM_THREADS", "MPLBACKEND", "MPLCONFIGDIR", "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "TMPDIR",
+    "OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8", "TMPDIR",
 }  # fmt: skip
 DEVICES = {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"}
 MOUNTS = (
-    "/proc", "/sys", "/dev", "/tmp", "/run", "/workspace", "/belljar/bridge", "/belljar/kernel", "/etc/resolv.conf",
-    "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/group",
+    "/proc", "/sys", "/dev", "/tmp", "/run", "/workspace", "/belljar/bridge", "/belljar/kernel", "/belljar/packages",
+    "/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/etc/passwd", "/etc/group",
 )  # fmt: skip
 WRITABLE_MOUNTS = ("/proc", "/dev", "/tmp", "/workspace")
 MIB = 1 << 20

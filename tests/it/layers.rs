@@ -4,27 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Folder, and what it may use.
-const MAY_USE: [(&str, &[&str]); 17] = [
+const MAY_USE: [(&str, &[&str]); 18] = [
     ("protocol", &[]),
     ("schema", &["protocol"]),
-    ("config", &["protocol", "schema"]),
+    ("config", &["packages", "protocol", "schema"]),
     ("memory", &["config", "protocol"]),
     ("agent", &["config", "protocol", "schema"]),
     ("bridge", &["config", "memory", "protocol"]),
     ("llm", &["config", "memory", "protocol", "schema"]),
     ("quota", &["config", "memory", "protocol"]),
-    ("sandbox", &["config", "protocol", "quota"]),
+    ("packages", &["protocol"]),
+    ("sandbox", &["config", "packages", "protocol", "quota"]),
     ("store", &["config", "memory", "protocol"]),
     ("tools", &["config", "memory", "protocol", "schema"]),
     ("session", &["agent", "config", "memory", "protocol", "sandbox", "store", "tools"]),
     (
         "actors",
         &[
-            "agent", "bridge", "config", "llm", "memory", "protocol", "quota", "sandbox", "session", "store",
-            "tools",
+            "agent", "bridge", "config", "llm", "memory", "packages", "protocol", "quota", "sandbox",
+            "session", "store", "tools",
         ],
     ),
-    ("control", &["actors", "config", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
+    (
+        "control",
+        &["actors", "config", "memory", "packages", "protocol", "quota", "sandbox", "store", "tools"],
+    ),
     ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("generated_files.rs", &["control", "protocol", "schema"]),

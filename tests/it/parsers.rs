@@ -5,6 +5,8 @@
 mod dialects;
 mod dice;
 
+use belljar::packages::requirement::Requirement;
+use belljar::packages::resolved::Report;
 use belljar::protocol::api::{Eval, NewSession, PullImage, RunCell, Shutdown, Undo};
 use belljar::protocol::ask::{Decision, NewAsk};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
@@ -28,7 +30,7 @@ const MEMBERS: usize = 100;
 
 type Parser = (&'static str, fn(&[u8]));
 
-const PARSERS: [Parser; 11] = [
+const PARSERS: [Parser; 13] = [
     ("frames", |input| {
         let text = String::from_utf8_lossy(input);
         if let Ok(frame) = KernelFrame::of_guardian(&text) {
@@ -98,6 +100,16 @@ const PARSERS: [Parser; 11] = [
         let whole = read(&mut std::iter::once(input));
         assert_eq!(whole, read(&mut input.chunks(1)), "how a stream is cut makes no difference");
     }),
+    ("requirements", |input| {
+        let text = String::from_utf8_lossy(input);
+        if let Ok(requirement) = Requirement::parse(&text) {
+            let written = requirement.to_string();
+            let plain = |c: char| c.is_ascii_alphanumeric() || " .,_-+!*#:()/[];\"<>=~".contains(c);
+            assert!(written.chars().all(plain) && !written.starts_with('-'), "{written:?}");
+            assert_eq!(Requirement::parse(&written), Ok(requirement), "{written:?}");
+        }
+    }),
+    ("reports", |input| drop(Report::parse(&String::from_utf8_lossy(input)))),
     ("tar", |input| {
         let (mut members, mut bytes) = (0, 0);
         let outcome = archive::each_member(input, MEMBERS, |path, _, content| {

@@ -11,7 +11,7 @@ import time
 import unittest
 import warnings
 
-from harness import KERNEL, KernelTest, is_alive
+from harness import KERNEL, KernelTest, ToolProblem, is_alive
 
 sys.path.insert(0, KERNEL)
 from belljar_kernel import names, notebook  # noqa: E402
@@ -432,6 +432,50 @@ class Commands(KernelTest):
         run = self.run_ok("%pip install -q 'polars<2' numpy\nimport made_by_pip\nmade_by_pip.value")
         self.assertEqual((run.stdout, run.value), ("pip: install -q polars<2 numpy\n", "7"))
         self.assertEqual(self.run_ok("!pip list").stdout, "pip: list\n")
+
+    def test_pip_install_is_done_by_the_host(self):
+        self.offer_installer()
+        quiet = ("%pip install -q polars", "!pip install --quiet polars", "!python3 -m pip install -q polars")
+        for code in quiet:
+            self.assertEqual(self.run_ok(code).stdout, "", code)
+        loud = (
+            ("%pip install 'a[x]<2' b>=1  # fast", ["a[x]<2", "b>=1"]),
+            ("name = 'a'\n!pip3 install {name} \"b>=1\"", ["a", "b>=1"]),
+            ("!uv pip install --no-cache-dir a", ["a"]),
+        )
+        for code, packages in loud:
+            self.assertEqual(self.run_ok(code).stdout, f"installed: {', '.join(packages)}\n", code)
+        self.assertEqual(self.value("x = !pip install a\nx, _exit_code"), "(['installed: a'], 0)")
+        asked = [call["arguments"]["packages"] for call in self.kernel.seen_calls]
+        self.assertEqual(asked, [["polars"]] * 3 + [packages for _, packages in loud] + [["a"]])
+
+    def test_what_is_no_plain_pip_install_is_no_matter_of_the_host(self):
+        self.offer_installer()
+        for option in ("-r list.txt", "--index-url=https://localhost", "-e .", "-U x"):
+            self.fails(f"%pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
+            self.fails(f"!pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
+        self.fails("%pip install", "needs the name of a package", "NotebookError")
+        self.fails("%pip install 'x", "cannot be read", "NotebookError")
+        self.run_ok("import os\nos.environ['PATH'] = '/nowhere'")
+        self.fails("%pip download x", "has no `pip`", "NotebookError")
+        for code in ("!pip install x; exit 3", "!echo pip install x", "!pip list", "!pip install x | cat"):
+            self.run_ok(code)
+        self.assertEqual(self.kernel.seen_calls, [])
+
+    def test_a_refused_installation_is_raised(self):
+        def refuse(packages):
+            raise ToolProblem("rejected", f"not {packages[0]}")
+
+        self.offer_installer(refuse)
+        self.fails("%pip install polars", "not polars", "tools.ToolError")
+        self.fails("!pip install polars", "not polars", "tools.ToolError")
+
+    def offer_installer(self, install=lambda packages: packages):
+        packages = {"type": "array", "items": {"type": "string"}}
+        parameters = {"type": "object", "properties": {"packages": packages}, "required": ["packages"]}
+        self.kernel.tools["install_packages"] = install
+        tool = {"name": "install_packages", "description": "", "parameters": parameters, "output": packages}
+        self.kernel.configure(tools=[tool])
 
     def test_an_image_without_a_shell_is_told(self):
         self.run_ok("import os\nos.access = lambda *_: False")

@@ -12,14 +12,17 @@ use super::shared_budget::ParentBudget;
 use super::state::AsksState;
 use crate::actors::calls::{call_own, try_call};
 use crate::actors::directory::Directory;
+use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
+use crate::packages::requirement::parse_all;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
 use crate::protocol::command::NewCommand;
 use crate::protocol::ids::SessionId;
 use crate::protocol::limits::FILE_BYTES;
+use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -127,6 +130,16 @@ impl SessionPort for Port {
                     reply_to,
                 })
                 .await
+        })
+    }
+
+    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages> {
+        let (session, settings) = (self.session.clone(), Arc::clone(&self.settings));
+        Box::pin(async move {
+            let requirements = parse_all(&packages, &settings.packages.names)?;
+            let message =
+                |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: false, reply_to });
+            session.try_call(message).await
         })
     }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use super::shared_budget::ParentBudget;
 use crate::agent::{self, Setup};
-use crate::config::{Agent, Model, Settings, Template};
+use crate::config::{Agent, InstallPolicy, Model, Settings, Template};
 use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
+use crate::protocol::tool_names::INSTALL_TOOL;
 use crate::protocol::values;
 use crate::security_controls;
 use crate::session::rules::{self, CellRules};
@@ -92,7 +93,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
     let outer = around.outer.map(|outer| &outer.rules);
     let by_default = || checked(default_approval(agent, around.contained), around.tools);
-    let (approval, also_approve) = match around.outer {
+    let (approval, mut also_approve) = match around.outer {
         // The outer ask's policy was checked when it began; a tool that a client lent to that session is
         // unknown here.
         Some(Outer { rules, spec: Some(_), .. }) => rules.policy(),
@@ -113,6 +114,15 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let mut tools = tools(wanted, around.tools)?;
     let allowed = outer.and_then(|outer| outer.allowed.as_ref());
     tools.retain(|name| allowed.is_none_or(|allowed| allowed.contains(name)));
+    let installs = |name: &String| name == INSTALL_TOOL;
+    let by_models = around.settings.packages.by_models;
+    if by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy") {
+        tools.retain(|name| !installs(name));
+    }
+    let is_named = also_approve.iter().any(installs) || !tools.iter().any(installs);
+    if by_models == InstallPolicy::Ask && !is_named && security_controls::holds("models_install_by_policy") {
+        also_approve.push(INSTALL_TOOL.into());
+    }
     Ok(AskSpec {
         text,
         model,

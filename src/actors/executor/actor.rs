@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef, ToTerminal};
+use super::packages::FirstPackages;
 use super::pending::Request;
 use super::state::{ExecutorArgs, ExecutorState, FreezeState};
 use super::workspace::{measured, scanned};
@@ -64,6 +65,7 @@ impl Actor for Executor {
         let scan = async move {
             let _ = scan_reply_to.cast(ExecutorMsg::Scanned(scanned(&folder).await));
         };
+        let packages = FirstPackages::of(&args);
         let arrive = async move {
             match adopted {
                 None => {
@@ -73,14 +75,26 @@ impl Actor for Executor {
                         let _ = executor.cast(ExecutorMsg::Measured(usage));
                     }
                     let progress = pull_progress(log);
-                    ExecutorMsg::Launched(Box::new(match ready {
+                    let launched = match ready {
                         Some(ready) => Ok(*ready),
                         None => Box::pin(launch(launcher, wanted, workspace, progress)).await,
-                    }))
+                    };
+                    let sandbox = launched.as_ref().ok().map(|ready| &ready.sandbox);
+                    if let (Some(packages), Some(sandbox)) = (packages, sandbox) {
+                        Box::pin(packages.show_in(sandbox)).await;
+                    }
+                    ExecutorMsg::Launched(Box::new(launched))
                 }
-                Some((receipt, received)) => ExecutorMsg::Attached(Box::new(
-                    Box::pin(attach(launcher, receipt, wanted, workspace, received)).await,
-                )),
+                Some((receipt, received)) => {
+                    let attached = Box::pin(attach(launcher, receipt, wanted, workspace, received)).await;
+                    // The earlier daemon may have ended before they appeared.
+                    let sandbox =
+                        attached.as_ref().ok().and_then(|ready| ready.as_ref()).map(|ready| &ready.sandbox);
+                    if let (Some(packages), Some(sandbox)) = (packages, sandbox) {
+                        Box::pin(packages.show_in(sandbox)).await;
+                    }
+                    ExecutorMsg::Attached(Box::new(attached))
+                }
             }
         };
         let is_attached = args.attach.is_some();
@@ -259,6 +273,7 @@ impl ExecutorState {
             }
             Command::Freeze { reply_to } => self.freeze(myself, Some(reply_to)),
             Command::Thaw => self.thaw(myself),
+            Command::ShowPackages { set, reply_to } => self.show_packages(*set, reply_to),
             Command::Configure { seed, tools, given } => {
                 (self.args.seed, self.args.tools) = (seed, tools);
                 self.unassigned.extend(given);

@@ -15,6 +15,7 @@ use crate::protocol::command::TerminalSize;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::{KernelFrame, LiveResources, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::launch::SandboxEnd;
@@ -86,6 +87,11 @@ pub enum Command {
         reply_to: Reply<()>,
     },
     Thaw,
+    /// Let the packages of the session appear. Answered when code can import them.
+    ShowPackages {
+        set: Box<PackageSet>,
+        reply_to: Reply<()>,
+    },
 }
 
 pub enum ExecutorMsg {

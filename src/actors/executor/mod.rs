@@ -19,6 +19,7 @@ mod kernel;
 pub mod messages;
 mod notes;
 mod overdue;
+mod packages;
 mod pending;
 mod preload;
 mod requests;

@@ -21,10 +21,12 @@ use crate::bridge::{Delivery, FrameGuard, Link, OpenCalls};
 use crate::memory::{Charge, Pool};
 use crate::protocol::frames::LiveResources;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preload;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
-use crate::quota::{Gauge, Permit};
+use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
@@ -62,6 +64,10 @@ pub struct ExecutorArgs {
     pub gauge: Option<Gauge>,
     /// The owner's share of the daemon's memory.
     pub memory: Pool,
+    pub owner: Principal,
+    pub ledger: Ledger,
+    /// The packages of the session beside those of its image.
+    pub packages: Option<PackageSet>,
 }
 
 pub struct ExecutorState {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
+use crate::packages::requirement::parse_all;
 use crate::protocol::glob::PATTERN_CHARS;
 use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
@@ -25,7 +26,7 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
     }
     let words = || {
         let env = job.env.iter().flat_map(|(name, value)| [name, value]);
-        job.args.iter().chain(env).chain(&job.artifacts).chain(&job.require)
+        job.args.iter().chain(env).chain(&job.artifacts).chain(&job.require).chain(&job.with)
     };
     if words().count() > JOB_WORDS || words().map(String::len).sum::<usize>() > JOB_WORDS_BYTES {
         return Err(Problem::new(
@@ -50,6 +51,9 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
     if let Some(package) = job.require.iter().find(|package| !is_package(package)) {
         return Err(bad(format!("`{}` is no requirement", quotable(package)))
             .hint("use the name of a package, or `name==version`"));
+    }
+    if !job.with.is_empty() {
+        parse_all(&job.with, &settings.packages.names)?;
     }
     Timeouts { default: settings.jobs.timeout, ..settings.cells.timeouts() }.checked(job.timeout_s)
 }
@@ -114,6 +118,7 @@ mod tests {
             NewJob { artifacts: words(&["../x"]), ..job() },
             NewJob { artifacts: words(&["/etc/*"]), ..job() },
             NewJob { require: words(&["numpy; import os"]), ..job() },
+            NewJob { with: words(&["--index-url=x"]), ..job() },
             NewJob { args: vec!["x".repeat(JOB_WORDS_BYTES + 1)], ..job() },
         ] {
             let problem = refused(wrong.clone());

@@ -10,9 +10,11 @@ use super::messages::{JobsMsg, JobsRef, StartedJob};
 use super::{script, verdict};
 use crate::actors::calls::{call, lost, try_call};
 use crate::actors::results;
+use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
+use crate::packages::requirement::parse_all;
 use crate::protocol::api::NewSession;
 use crate::protocol::ids::{CellNumber, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
@@ -159,6 +161,7 @@ impl JobRun {
     }
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {
+        self.install(session).await?;
         let receipt = try_call(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
         let open_room = handles.upload_room(&self.launcher.settings.sandbox);
         let order = script::order(&self.record.job);
@@ -187,6 +190,18 @@ impl JobRun {
             ..CellRequest::new(script::CODE.to_owned(), Mode::Main, timeout)
         };
         try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await.map(drop)
+    }
+
+    /// Installs the packages that the job is to begin with. Nothing of the image is in use yet, so other versions may
+    /// stand before its own.
+    async fn install(&self, session: &SessionRef) -> Result<(), Problem> {
+        if self.record.job.with.is_empty() {
+            return Ok(());
+        }
+        let requirements = parse_all(&self.record.job.with, &self.launcher.settings.packages.names)?;
+        let message =
+            |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: true, reply_to });
+        try_call(session, message).await.map(drop)
     }
 
     fn receipt(&self, receipt: &Receipt) -> Option<JobReceipt> {

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 /// The interval at which idleness and age are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// The most computations that wait for a sandbox.
+/// The most computations and installations that wait for a sandbox.
 const COMPUTATIONS_WAITING: usize = 16;
 
 pub struct Session;
@@ -117,11 +117,16 @@ impl SessionActorState {
                 state.apply(Input::SandboxWanted);
                 state.command(Command::Compute { expression, values, timeout, memory, reply_to });
             }
-            message @ SessionMsg::Compute { .. } => {
+            SessionMsg::Install(request) if state.ready().is_some() => {
+                state.apply(Input::SandboxWanted);
+                state.install(request);
+            }
+            message @ (SessionMsg::Compute { .. } | SessionMsg::Install(_)) => {
                 if state.defer(message, COMPUTATIONS_WAITING) {
                     state.apply(Input::SandboxWanted);
                 }
             }
+            SessionMsg::InstallDone { outcome, reply_to } => state.install_done(myself, *outcome, reply_to),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {
                 state.apply(Input::ReplayEnded { finished });

@@ -134,7 +134,10 @@ impl SessionActorState {
             return None;
         }
         // The start of a sandbox is written down. A cell was checked and charged when it was queued.
-        let wants_sandbox = matches!(message, SessionMsg::Variables { .. } | SessionMsg::Compute { .. });
+        let wants_sandbox = matches!(
+            message,
+            SessionMsg::Variables { .. } | SessionMsg::Compute { .. } | SessionMsg::Install(_)
+        );
         if wants_sandbox
             && self.executor.is_none()
             && let Err(problem) = self.can_write()

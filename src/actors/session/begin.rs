@@ -2,6 +2,7 @@
 
 use super::generations::Inheritance;
 use super::messages::OwnSession;
+use super::packages::SessionPackages;
 use super::sandbox_place::make_place;
 use super::state::{CellPermits, SessionActorState, expiry};
 use crate::actors::journal_charges::JournalAccount;
@@ -89,6 +90,7 @@ impl SessionActorState {
             ready_ahead: None,
             receipt: None,
             preloaded: None,
+            packages: SessionPackages::of(past.packages.clone()),
             tickets: HashMap::new(),
             ended_commands: VecDeque::new(),
             holders,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::install_request::InstallRequest;
 use super::journal_waits::RemovalRecord;
 use super::keyed_request::KeyedRequest;
 use super::removers::{Remover, Removers};
@@ -24,6 +25,7 @@ use crate::protocol::command::{CommandList, CommandSpec, EndCommand};
 use crate::protocol::event::CellOrigin;
 use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::ids::{CellNumber, Seq, SessionId};
+use crate::protocol::packages::InstalledPackages;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
@@ -32,6 +34,7 @@ use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::tool::{ClientAnswer, ClientTool};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
+use crate::sandbox::packages::Installed;
 use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
@@ -222,6 +225,13 @@ pub enum SessionMsg {
         patient: bool,
         reply_to: Reply<VariableList>,
     },
+    /// Install packages into the session. Answered when code can import them.
+    Install(InstallRequest),
+    /// An installation has ended.
+    InstallDone {
+        outcome: Box<Result<Installed, Problem>>,
+        reply_to: Reply<InstalledPackages>,
+    },
     /// Does not wait for cells, because it does not see the state of the session.
     Compute {
         expression: String,
@@ -386,6 +396,7 @@ impl SessionMsg {
     pub(super) fn is_forsaken(&self) -> bool {
         match self {
             Self::Compute { reply_to, .. } => reply_to.is_closed(),
+            Self::Install(request) => request.reply_to.is_closed(),
             Self::Undo { reply_to, .. } => reply_to.is_closed(),
             Self::Freeze { reply_to } => reply_to.is_closed(),
             Self::Receipt { reply_to } => reply_to.is_closed(),
@@ -405,6 +416,9 @@ impl SessionMsg {
             Self::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Install(InstallRequest { reply_to, .. }) | Self::InstallDone { reply_to, .. } => {
+                drop(reply_to.send(Err(problem)));
+            }
             Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => {
                 drop(reply_to.send(Err(problem)));
             }

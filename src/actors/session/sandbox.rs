@@ -116,6 +116,9 @@ impl SessionActorState {
             permit: Some(permit),
             gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
             memory: self.args.ledger.memory(self.args.owner),
+            owner: self.args.owner,
+            ledger: self.args.ledger.clone(),
+            packages: self.packages.set.clone(),
         };
         let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));
         self.executor = Some(Executor::spawn(args).map_err(no_executor)?);

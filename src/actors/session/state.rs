@@ -1,6 +1,7 @@
 //! The state of a session beside its machine.
 
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
+use super::packages::SessionPackages;
 use super::removers::Removers;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
@@ -122,6 +123,7 @@ pub struct SessionActorState {
     pub(super) ready_ahead: Option<Box<ReadySandbox>>,
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
+    pub(super) packages: SessionPackages,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
     /// The last commands that have ended, oldest first.
     pub(super) ended_commands: VecDeque<CommandSummary>,

@@ -55,6 +55,9 @@ impl EventBody {
                 | Self::SandboxReady { .. }
                 | Self::SandboxAttached
                 | Self::SandboxGone { .. }
+                | Self::PackagesInstalling { .. }
+                | Self::PackagesInstalled { .. }
+                | Self::PackagesMissing { .. }
                 | Self::StateLost { .. }
                 | Self::Reset
                 | Self::ResetDone { .. }

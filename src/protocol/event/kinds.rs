@@ -10,6 +10,7 @@ use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
 use crate::protocol::command::CommandSpec;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -53,6 +54,20 @@ pub enum EventBody {
     SandboxAttached,
     /// The sandbox is gone and the variables with it.
     SandboxGone {
+        reason: String,
+    },
+    /// Packages are being installed: which, then how far it is, or why it failed.
+    PackagesInstalling {
+        status: String,
+    },
+    /// Packages are installed; the set is all that the session has beside its image.
+    PackagesInstalled {
+        set: Box<PackageSet>,
+        /// Whether nothing had to be downloaded.
+        cached: bool,
+    },
+    /// The packages of the session could not be put into a new sandbox.
+    PackagesMissing {
         reason: String,
     },
     CellQueued {
@@ -320,6 +335,9 @@ impl EventBody {
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxAttached => "sandbox_attached",
             Self::SandboxGone { .. } => "sandbox_gone",
+            Self::PackagesInstalling { .. } => "packages_installing",
+            Self::PackagesInstalled { .. } => "packages_installed",
+            Self::PackagesMissing { .. } => "packages_missing",
             Self::CellQueued { .. } => "cell_queued",
             Self::CellStarted { .. } => "cell_started",
             Self::Output { .. } => "output",

@@ -5,6 +5,7 @@ use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
+use crate::protocol::packages::PackageSet;
 use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::protocol::text::{brief, one_line};
 
@@ -67,6 +68,9 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
+            Self::PackagesInstalling { status } => progress(installing(status)),
+            Self::PackagesInstalled { set, .. } => progress(installed(set)),
+            Self::PackagesMissing { reason } => warning(packages_missing(reason)),
             Self::CellQueued { cell, mode: Mode::Command, .. } => progress(format!("command {cell} waits")),
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
             Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
@@ -155,6 +159,19 @@ impl EventBody {
 
 fn quote(text: &str) -> String {
     brief(text, QUOTE_CHARS)
+}
+
+fn installing(status: &str) -> String {
+    format!("installing packages: {}", one_line(status))
+}
+
+fn packages_missing(reason: &str) -> String {
+    format!("the packages of the session are missing: {}", one_line(reason))
+}
+
+fn installed(set: &PackageSet) -> String {
+    let names = set.packages.iter().map(|package| format!("{} {}", package.name, package.version));
+    format!("installed: {}", quote(&names.collect::<Vec<_>>().join(", ")))
 }
 
 fn finished(result: &ExecutionResult) -> String {

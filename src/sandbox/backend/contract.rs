@@ -10,7 +10,7 @@ use crate::protocol::frames::Probe;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
+use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 
 /// Receives a line for each step of a long operation.
 pub type Progress<'a> = &'a (dyn Fn(String) + Sync);
@@ -68,13 +68,13 @@ pub trait SandboxBackend: Send + Sync {
     /// The images that sessions may name, each with its id if it is present.
     fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>>;
 
-    /// Compiles the kernel in the spec's kernel folder with the image's own Python into `output`. `folder` is the
+    /// Runs a program to its end in a sandbox of its own; an exit code other than 0 is a problem. `folder` is the
     /// daemon's own folder for this sandbox.
-    fn compile_kernel<'a>(
+    fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
         folder: &'a Path,
-        output: &'a Path,
+        errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>>;
 
     /// Starts a sandbox, to whose kernel `RunningSandbox::connect` leads. If it fails to start, its remains are removed

@@ -8,7 +8,7 @@ use crate::protocol::problem::Problem;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
-use crate::sandbox::spec::{GuestUser, Limits, SandboxSpec};
+use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxSpec};
 use crate::sandbox::workspace::{guest, remove_tree};
 use crate::security_controls;
 
@@ -84,7 +84,8 @@ impl Launcher {
             Limits { cpus: usual.cpus, memory_bytes: usual.memory_bytes, pids: usual.pids, ..spec.limits };
         let env = Environment::new();
         let spec = SandboxSpec { kernel_dir: sources, user, limits, env, mounts: Vec::new(), ..spec.clone() };
-        self.backend(spec.backend).compile_kernel(&spec, folder, &output).await?;
+        let errand = Errand::compile(&spec.kernel_dir, &output);
+        self.backend(spec.backend).run_errand(&spec, folder, &errand).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;
         Ok(tree)
     }

@@ -179,6 +179,7 @@ impl Fold {
                 restored.preloaded.clone_from(preloaded);
                 self.sandbox_ready(receipt);
             }
+            EventBody::PackagesInstalled { set, .. } => restored.packages = Some((**set).clone()),
             // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
@@ -222,6 +223,8 @@ impl Fold {
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
+            | EventBody::PackagesInstalling { .. }
+            | EventBody::PackagesMissing { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }

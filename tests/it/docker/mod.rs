@@ -34,6 +34,7 @@ mod nested_asks;
 pub mod notebook;
 pub mod one_daemon;
 pub mod output;
+pub mod packages;
 pub mod pool;
 pub mod preload;
 mod pull;

@@ -133,6 +133,7 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
         [
             ("/belljar/bridge", "bind", false),
             ("/belljar/kernel", "bind", false),
+            ("/belljar/packages", "bind", false),
             ("/etc/group", "bind", false),
             ("/etc/hosts", "bind", false),
             ("/etc/passwd", "bind", false),

@@ -152,10 +152,14 @@ fn the_environment_is_a_short_list() {
             "PATH",
             "PWD",
             "PYTHONDONTWRITEBYTECODE",
+            "PYTHONPATH",
             "PYTHONUTF8",
             "TMPDIR",
         ];
         assert!(names.iter().all(|name| allowed.contains(&name.as_str())), "{names:?}");
+        // It leads to the packages of the session, and to nothing of the host.
+        let modules = daemon.run(S, "print(os.environ['PYTHONPATH'])");
+        assert_eq!(text(&modules, "stdout"), "/belljar/packages/site\n");
     });
 }
 

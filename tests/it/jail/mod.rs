@@ -77,6 +77,12 @@ both! {
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so,
         a_session_that_is_saved_at_rest_is_as_its_result_says;
+    packages: installed_packages_are_there_at_once_and_stay,
+        only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
+        an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
+        an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
+        installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
+        a_session_begins_with_packages;
     commands: a_command_ends_with_the_code_or_the_signal_of_its_process,
         a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
         a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,

@@ -7,6 +7,7 @@ pub mod invariants;
 pub mod jails;
 mod journal;
 mod leftovers;
+mod package_index;
 mod pulse;
 mod users;
 
@@ -14,6 +15,7 @@ pub use disk::SmallDisk;
 pub use http::Response;
 pub use journal::Journal;
 pub use leftovers::{assert_nothing_left, beside};
+pub use package_index::PackageIndex;
 pub use pulse::Pulse;
 pub use users::{connect_as, copy_lists, docker_group, flood_as, http_as};
 

@@ -27,6 +27,7 @@ use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::act::show_undone;
 use crate::cli::commands::session::inspect::show_variables;
+use crate::cli::commands::session::install::begin_with;
 use crate::cli::commands::session::new::{made_of, note_preloaded};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -94,8 +95,11 @@ impl Repl {
             }
         }
         let name = named.map(|key| SessionName::parse(key.as_str())).transpose().map_err(Failure::usage)?;
+        let with = self.sandbox.with.clone();
         let new = NewSession { name, ..self.sandbox.session()? };
-        client.post("/v1/sessions", &new).await?.parse()
+        let made: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
+        begin_with(client, &made.name.clone().into(), with).await?;
+        Ok(made)
     }
 }
 

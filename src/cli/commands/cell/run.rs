@@ -10,6 +10,7 @@ use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
+use crate::cli::commands::session::install::begin_with;
 use crate::cli::commands::session::new::made_of;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -118,6 +119,7 @@ pub(in crate::cli) struct ThrowAway {
 
 impl ThrowAway {
     pub async fn make(context: &mut Context, client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
+        let with = sandbox.with.clone();
         let new = NewSession { ephemeral: true, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
@@ -126,7 +128,9 @@ impl ThrowAway {
                 if session.backend != Backend::Docker && !context.json {
                     context.screen.note(&made_of(&session))?;
                 }
-                Ok(Self { name: session.name.into(), _hold_stream: hold_stream })
+                let name = session.name.into();
+                begin_with(client, &name, with).await?;
+                Ok(Self { name, _hold_stream: hold_stream })
             }
             Err(failure) => {
                 let _ = client.delete(&format!("/v1/sessions/{}?wait=true", session.id)).await;

@@ -71,6 +71,9 @@ pub(in crate::cli) struct Run {
     /// A package that the image has to have, perhaps with its version: `numpy`, `numpy==2.1.0`.
     #[arg(long, value_name = "PKG")]
     require: Vec<String>,
+    /// A package to install before a script runs, as in 'polars' or 'numpy<3'; can be repeated.
+    #[arg(long, value_name = "PACKAGE")]
+    with: Vec<String>,
     /// How many may wait or run at the same time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
@@ -139,6 +142,7 @@ impl Run {
             backend: self.backend.or(spec.backend),
             artifacts: or(&self.artifacts, &spec.artifacts),
             require: or(&self.require, &spec.require),
+            with: or(&self.with, &spec.with),
             // The daemon cancels the jobs when this process ends, no matter how it ends.
             ephemeral: true,
             ..NewJob::default()

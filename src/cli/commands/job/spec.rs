@@ -31,6 +31,7 @@ pub(in crate::cli) struct Spec {
     pub matrix: BTreeMap<String, Vec<Word>>,
     pub artifacts: Vec<String>,
     pub require: Vec<String>,
+    pub with: Vec<String>,
     pub jobs: Option<usize>,
     pub fail_fast: bool,
 }

@@ -3,6 +3,7 @@
 pub(in crate::cli) mod act;
 pub(in crate::cli) mod cp;
 pub(in crate::cli) mod inspect;
+pub(in crate::cli) mod install;
 pub(in crate::cli) mod logs;
 pub(in crate::cli) mod new;
 pub(in crate::cli) mod receipt;

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 use crate::cli::args::{SandboxArgs, json_object, whole_seconds};
+use crate::cli::commands::session::install::begin_with;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
@@ -37,6 +38,7 @@ pub(in crate::cli) struct New {
 
 impl New {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let with = self.sandbox.with.clone();
         let new = NewSession {
             name: self.name,
             pids: self.pids,
@@ -58,6 +60,8 @@ impl New {
                 }
             }
         };
+        let made: SessionView = answer.parse()?;
+        begin_with(&client, &made.name.into(), with).await?;
         context.show(&answer, |screen, session: SessionView| {
             screen.note(&made_of(&session))?;
             note_preloaded(screen, &session)?;

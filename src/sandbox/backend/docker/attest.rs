@@ -14,7 +14,8 @@ use crate::sandbox::attest::{fingerprint, same_folder, same_mounts};
 use crate::sandbox::etc;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE,
+    BRIDGE_DIR, CPU_SHARES, KERNEL_DIR, MASKED_PATHS, OOM_SCORE, PACKAGES_DIR, READONLY_PATHS, SandboxSpec,
+    WORKSPACE,
 };
 use crate::sandbox::workspace::groups;
 
@@ -126,9 +127,10 @@ pub fn differences(
     check(is_confined(inspected, &evidence.process), APPARMOR);
     check(applied_seccomp(inspected).as_deref() == Some(seccomp_profile()), "the seccomp profile");
     check(inspected.image.as_deref() == Some(spec.image.id.as_str()), "the image");
-    let mut expected_mounts = [(BRIDGE_DIR, false), (KERNEL_DIR, false), (WORKSPACE, true)]
-        .map(|(target, writable)| (target.to_owned(), writable))
-        .to_vec();
+    let mut expected_mounts =
+        [(BRIDGE_DIR, false), (KERNEL_DIR, false), (PACKAGES_DIR, false), (WORKSPACE, true)]
+            .map(|(target, writable)| (target.to_owned(), writable))
+            .to_vec();
     expected_mounts.extend(etc::FILES.map(|name| (etc::target(name), false)));
     expected_mounts.extend(spec.mounts.iter().map(|mount| (mount.target.clone(), mount.writable)));
     expected_mounts.sort();

@@ -4,7 +4,6 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::container::Container;
 use super::engine::{Engine, EngineError, user_mapping};
@@ -16,11 +15,8 @@ use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::etc;
-use crate::sandbox::spec::{SandboxRequest, SandboxSpec, UserMapping};
+use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
-
-/// Time to compile the kernel's bytecode for a new image.
-const COMPILE: Duration = Duration::from_secs(60);
 
 pub struct Docker {
     engine: Arc<Engine>,
@@ -71,15 +67,21 @@ impl Docker {
         images::resolve(&self.engine, requested, &settings.images, pull, progress).await
     }
 
-    async fn compile(&self, spec: &SandboxSpec, output: &Path) -> Result<(), Problem> {
-        let name = format!("{}-compile", config::container_name(&spec.sandbox));
+    async fn run(&self, spec: &SandboxSpec, errand: &Errand) -> Result<(), Problem> {
+        let name = format!("{}-errand", config::container_name(&spec.sandbox));
         let run = async {
-            let container = self.engine.create(&name, config::compile_container(spec, output)).await?;
+            let container = self.engine.create(&name, config::errand_container(spec, errand)).await?;
             self.engine.start(&container).await?;
-            self.engine.wait(&container, COMPILE).await
+            self.engine.wait(&container, errand.limit).await
         };
-        let outcome = run.await;
+        let outcome = tokio::select! {
+            outcome = run => Some(outcome),
+            () = errand.stop.cancelled() => None,
+        };
         self.remove_or_leave(&name).await;
+        let Some(outcome) = outcome else {
+            return Err(Problem::new(Code::SandboxFailed, "a program in a sandbox was ended"));
+        };
         let code = outcome.map_err(|error| error.problem())?;
         if code == 0 {
             return Ok(());
@@ -87,7 +89,7 @@ impl Docker {
         let image = &spec.image.reference;
         Err(Problem::new(
             Code::SandboxFailed,
-            format!("Python in the image `{image}` could not compile the kernel (exit code {code})"),
+            format!("Python in the image `{image}` could not do its work (exit code {code})"),
         )
         .hint("the image needs `python3` 3.9 or later on its PATH"))
     }
@@ -192,13 +194,13 @@ impl SandboxBackend for Docker {
         .boxed()
     }
 
-    fn compile_kernel<'a>(
+    fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
         _folder: &'a Path,
-        output: &'a Path,
+        errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        self.compile(spec, output).boxed()
+        self.run(spec, errand).boxed()
     }
 
     fn start<'a>(

@@ -12,8 +12,8 @@ use crate::protocol::ids::SandboxId;
 use crate::sandbox::etc;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, CPU_SHARES, HOSTNAME, KERNEL_DIR, LOCKED_MEMORY_BYTES, Limits,
-    MASKED_PATHS, OOM_SCORE, READONLY_PATHS, SandboxSpec, WORKSPACE, compile_command, environment,
+    BRIDGE_DIR, BRIDGE_SOCKET, CPU_SHARES, Errand, HOSTNAME, KERNEL_DIR, LOCKED_MEMORY_BYTES, Limits,
+    MASKED_PATHS, OOM_SCORE, PACKAGES_DIR, READONLY_PATHS, SandboxSpec, WORKSPACE, environment,
     kernel_command, strings,
 };
 use crate::security_controls;
@@ -38,6 +38,11 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
         bind(&spec.workspace, WORKSPACE, Access::Write),
         bind(&spec.bridge_dir, BRIDGE_DIR, Access::read_if(security_controls::holds("bridge_is_read_only"))),
         bind(&spec.kernel_dir, KERNEL_DIR, Access::read_if(security_controls::holds("kernel_is_read_only"))),
+        bind(
+            &spec.packages_dir,
+            PACKAGES_DIR,
+            Access::read_if(security_controls::holds("packages_are_read_only")),
+        ),
     ];
     let of_etc = Access::read_if(security_controls::holds("etc_is_read_only"));
     mounts.extend(etc::FILES.map(|name| bind(&spec.etc_dir.join(name), &etc::target(name), of_etc)));
@@ -48,13 +53,12 @@ pub fn session_container(spec: &SandboxSpec) -> ContainerCreateBody {
     hardened(spec, &command, mounts, WORKSPACE)
 }
 
-/// A short-lived container that compiles the kernel's bytecode with the image's own Python, and lists the packages of
-/// the image. It is as confined as a session; only its output folder is writable.
+/// A short-lived container that runs one program. It is as confined as a session, and sees only the errand's folders.
 #[must_use]
-pub fn compile_container(spec: &SandboxSpec, output: &Path) -> ContainerCreateBody {
+pub fn errand_container(spec: &SandboxSpec, errand: &Errand) -> ContainerCreateBody {
     let mounts =
-        vec![bind(&spec.kernel_dir, KERNEL_DIR, Access::Read), bind(output, COMPILED_DIR, Access::Write)];
-    hardened(spec, &compile_command(KERNEL_DIR, COMPILED_DIR), mounts, "/")
+        errand.mounts.iter().map(|mount| bind(&mount.source, mount.target, Access::read_if(!mount.writable)));
+    hardened(spec, &errand.command, mounts.collect(), "/")
 }
 
 fn hardened(
@@ -225,10 +229,9 @@ mod tests {
 
     #[test]
     fn compiling_is_confined_as_a_session_is() {
-        insta::assert_snapshot!(container_json(&compile_container(
-            &spec(),
-            Path::new("/home/kernel/.draft/output")
-        )));
+        let spec = spec();
+        let errand = Errand::compile(&spec.kernel_dir, Path::new("/home/kernel/.draft/output"));
+        insta::assert_snapshot!(container_json(&errand_container(&spec, &errand)));
     }
 
     #[test]

@@ -25,7 +25,9 @@ use crate::sandbox::backend::{
     ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
 };
 use crate::sandbox::kernel::files::pretend_to_compile;
-use crate::sandbox::spec::{BRIDGE_SOCKET_NAME, SandboxRequest, SandboxSpec, UserMapping, bridge_dir};
+use crate::sandbox::spec::{
+    BRIDGE_SOCKET_NAME, Errand, SandboxRequest, SandboxSpec, UserMapping, bridge_dir,
+};
 
 /// All sandboxes of a test. Clones are the same backend, so each daemon of the test gets one.
 #[derive(Clone)]
@@ -170,13 +172,15 @@ impl SandboxBackend for FakeBackend {
         std::future::ready(Ok(Vec::new())).boxed()
     }
 
-    fn compile_kernel<'a>(
+    fn run_errand<'a>(
         &'a self,
         _spec: &'a SandboxSpec,
         _folder: &'a Path,
-        output: &'a Path,
+        errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        pretend_to_compile(output);
+        if let Some(output) = errand.mounts.iter().find(|mount| mount.writable) {
+            pretend_to_compile(&output.source);
+        }
         std::future::ready(Ok(())).boxed()
     }
 

@@ -12,8 +12,8 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::jail::root::Root;
 use crate::sandbox::etc;
 use crate::sandbox::spec::{
-    BRIDGE_DIR, BRIDGE_SOCKET, COMPILED_DIR, HOSTNAME, KERNEL_DIR, MASKED_PATHS, READONLY_PATHS, SandboxSpec,
-    WORKSPACE, compile_command, fixed_environment, kernel_command,
+    BRIDGE_DIR, BRIDGE_SOCKET, Errand, HOSTNAME, KERNEL_DIR, MASKED_PATHS, PACKAGES_DIR, READONLY_PATHS,
+    SandboxSpec, WORKSPACE, fixed_environment, kernel_command,
 };
 use crate::security_controls;
 
@@ -70,6 +70,11 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
     line.mount("--bind", &spec.workspace, WORKSPACE);
     line.mount(read_only(security_controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
     line.mount(read_only(security_controls::holds("jail_kernel_is_read_only")), &spec.kernel_dir, KERNEL_DIR);
+    line.mount(
+        read_only(security_controls::holds("jail_packages_are_read_only")),
+        &spec.packages_dir,
+        PACKAGES_DIR,
+    );
     for mount in &spec.mounts {
         // A parent that bubblewrap makes implicitly would be closed to the guest.
         let parents: Vec<&Path> = Path::new(&mount.target).ancestors().skip(1).collect();
@@ -102,13 +107,14 @@ pub fn of_session_variables(spec: &SandboxSpec) -> Vec<u8> {
     words.flat_map(|word| word.into_iter().chain([0])).collect()
 }
 
-/// A short-lived jail that compiles the kernel's bytecode; only its output folder is writable.
-pub fn compile(spec: &SandboxSpec, host: &Host<'_>, output: &Path) -> Vec<String> {
+/// A short-lived jail that runs one program, and sees only the errand's folders.
+pub fn errand(spec: &SandboxSpec, host: &Host<'_>, errand: &Errand) -> Vec<String> {
     let mut line = walls(spec, host);
-    line.mount("--ro-bind", &spec.kernel_dir, KERNEL_DIR);
-    line.mount("--bind", output, COMPILED_DIR);
+    for mount in &errand.mounts {
+        line.mount(read_only(!mount.writable), &mount.source, mount.target);
+    }
     line.add(&["--remount-ro", "/", "--chdir", "/"]);
-    command(line, spec, host, &compile_command(KERNEL_DIR, COMPILED_DIR))
+    command(line, spec, host, &errand.command)
 }
 
 fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {

@@ -19,7 +19,7 @@ use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::images;
-use crate::sandbox::spec::{GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
+use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
 
 pub struct Jails {
@@ -101,6 +101,7 @@ impl Jails {
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
             kernel_dir: folder.path.clone(),
+            packages_dir: PathBuf::new(),
             etc_dir: etc::folder_in(&folder.path),
             hidden: hardware::hidden(),
             env: Environment::new(),
@@ -191,13 +192,13 @@ impl SandboxBackend for Jails {
         std::future::ready(Ok(views.collect())).boxed()
     }
 
-    fn compile_kernel<'a>(
+    fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
         _folder: &'a Path,
-        output: &'a Path,
+        errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::compile(self.tools().await?, spec, output).await }.boxed()
+        async move { start::run(self.tools().await?, spec, errand).await }.boxed()
     }
 
     fn start<'a>(

@@ -27,7 +27,7 @@ use crate::sandbox::etc;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
 use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, SandboxSpec, compile_command, environment, kernel_command,
+    BRIDGE_SOCKET_NAME, Errand, GUARDIAN_PRIORITY, SandboxSpec, environment, kernel_command,
 };
 use crate::security_controls;
 
@@ -35,8 +35,6 @@ const BWRAP: &str = "bwrap";
 /// Time for bubblewrap to build a jail.
 const BUILD: Duration = Duration::from_secs(20);
 const BUILD_POLL: Duration = Duration::from_millis(2);
-/// Time to compile the kernel's bytecode.
-const COMPILE: Duration = Duration::from_secs(60);
 /// Bytes of bubblewrap's stderr that are read.
 const STDERR_BYTES: u64 = 4096;
 /// The file in the sandbox's folder that identifies a plain process.
@@ -70,46 +68,36 @@ impl Tools {
 
 /// Whether a jail can be built here at all, found out by building one.
 pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
-    let outcome = run(tools, spec, |host| {
-        let mut line = arguments::compile(spec, host, folder);
-        let command = line.iter().rposition(|word| word == "python3").unwrap_or(line.len());
-        line.truncate(command);
-        line.extend(["python3", "-I", "-c", ""].map(str::to_owned));
-        line
-    });
-    outcome.await
+    let errand = Errand {
+        command: ["python3", "-I", "-c", ""].map(str::to_owned).into(),
+        ..Errand::compile(&spec.kernel_dir, folder)
+    };
+    run(Some(tools), spec, &errand).await
 }
 
-/// Compiles the kernel's bytecode in a jail, or without one, into the folder `output`.
-pub async fn compile(tools: Option<&Tools>, spec: &SandboxSpec, output: &Path) -> Result<(), Problem> {
-    if let Some(tools) = tools {
-        return run(tools, spec, |host| arguments::compile(spec, host, output)).await;
-    }
-    let words = compile_command(&spec.kernel_dir.to_string_lossy(), &output.to_string_lossy());
-    finished(plain(&words, spec), COMPILE).await
-}
-
-/// Runs a short-lived jail to its end.
-async fn run(
-    tools: &Tools,
-    spec: &SandboxSpec,
-    line: impl Fn(&Host<'_>) -> Vec<String>,
-) -> Result<(), Problem> {
+/// Runs a program to its end in a short-lived jail, or without one.
+pub async fn run(tools: Option<&Tools>, spec: &SandboxSpec, errand: &Errand) -> Result<(), Problem> {
+    let Some(tools) = tools else {
+        return finished(plain(&errand.command_on_host(), spec), errand).await;
+    };
     let built = JailFiles::prepare(tools, spec)?;
     let mut command = Command::new(BWRAP);
-    command.args(line(&built.host(tools, None))).env_clear().env("PATH", search_path());
+    let line = arguments::errand(spec, &built.host(tools, None), errand);
+    command.args(line).env_clear().env("PATH", search_path());
     command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
-    finished(command, COMPILE).await
+    finished(command, errand).await
 }
 
-async fn finished(mut command: Command, limit: Duration) -> Result<(), Problem> {
+async fn finished(mut command: Command, errand: &Errand) -> Result<(), Problem> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut command = tokio::process::Command::from(command);
     command.kill_on_drop(true);
-    let output = tokio::time::timeout(limit, command.output())
-        .await
-        .map_err(|_| took_too_long(limit))?
-        .map_err(|error| explain::missing(&error))?;
+    let output = tokio::select! {
+        output = tokio::time::timeout(errand.limit, command.output()) => output,
+        () = errand.stop.cancelled() => return Err(internal("a program in a jail was ended")),
+    };
+    let output =
+        output.map_err(|_| took_too_long(errand.limit))?.map_err(|error| explain::missing(&error))?;
     if output.status.success() {
         return Ok(());
     }
@@ -459,6 +447,6 @@ mod tests {
                 tokio::time::sleep(BUILD_POLL).await;
             }
         };
-        tokio::time::timeout(COMPILE, gone).await.expect("both are gone");
+        tokio::time::timeout(BUILD, gone).await.expect("both are gone");
     }
 }

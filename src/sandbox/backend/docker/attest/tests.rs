@@ -46,7 +46,12 @@ fn well() -> Inspection {
         rw: Some(rw),
         ..MountPoint::default()
     };
-    let mut mounts = vec![mount(WORKSPACE, true), mount(BRIDGE_DIR, false), mount(KERNEL_DIR, false)];
+    let mut mounts = vec![
+        mount(WORKSPACE, true),
+        mount(PACKAGES_DIR, false),
+        mount(BRIDGE_DIR, false),
+        mount(KERNEL_DIR, false),
+    ];
     mounts.extend(etc::FILES.map(|name| mount(&etc::target(name), false)));
     mounts.extend([mount("/data/models", true), mount("/ref", false)]);
     let asked = session_container(&spec);
@@ -234,6 +239,7 @@ fn mounts_are_compared() {
         ("the mounts", |seen| seen.mount(BRIDGE_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount(KERNEL_DIR).rw = None),
+        ("the mounts", |seen| seen.mount(PACKAGES_DIR).rw = Some(true)),
         ("the mounts", |seen| seen.mount("/etc/passwd").rw = Some(true)),
         ("the mounts", |seen| seen.mount("/ref").rw = Some(true)),
         ("the mounts", |seen| seen.mount(WORKSPACE).rw = Some(false)),
@@ -283,6 +289,6 @@ fn a_receipt_says_what_was_read_not_what_was_asked_for() {
     assert_eq!(receipt.image.id, "sha256:really");
     assert_eq!((receipt.network.as_str(), receipt.runtime.as_str()), ("really", "runsc"));
     assert_eq!((receipt.limits.memory_bytes, receipt.process.uid), (5, 6));
-    assert_eq!(receipt.mounts.len(), 10);
+    assert_eq!(receipt.mounts.len(), 11);
     assert!(receipt.seccomp_profile.starts_with("sha256:") && receipt.seccomp_profile.len() == 71);
 }

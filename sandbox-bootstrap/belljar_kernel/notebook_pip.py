@@ -1,0 +1,67 @@
+"""What `pip install` in a cell asks for. A sandbox has no network, so the host's installer does it."""
+
+from . import hints
+from .late_imports import from_stdlib
+
+_PYTHONS = ("python", "python3")
+_PIPS = ("pip", "pip3")
+_SHELL_SIGNS = frozenset("();<>|&")
+_QUIET = ("-q", "-qq", "-qqq", "--quiet")
+# They ask for what is so anyway.
+_WITHOUT_EFFECT = frozenset(
+    (
+        "--break-system-packages",
+        "--disable-pip-version-check",
+        "--no-cache-dir",
+        "--no-color",
+        "--no-input",
+        "--only-binary=:all:",
+        "--prefer-binary",
+        "--user",
+    )
+)
+
+
+class CannotInstall(ValueError):
+    """The words after `pip install` ask for something that the installer does not do."""
+
+
+def of_shell(command):
+    """The words after `pip` if a shell command is a `pip install` and nothing else, otherwise None."""
+    lexer = from_stdlib("shlex").shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError:
+        return None  # a quote is open, which the shell shall tell
+    if any(_SHELL_SIGNS.issuperset(word) for word in words):
+        return None
+    if words[:1] and words[0] in _PYTHONS and words[1:2] == ["-m"]:
+        words = words[2:]
+    elif words[:1] == ["uv"]:
+        words = words[1:]
+    return words[1:] if words[:1] and words[0] in _PIPS and words[1:2] == ["install"] else None
+
+
+def of_line(text):
+    """The words after `%pip`, in which `numpy<3` needs no quotes."""
+    try:
+        return from_stdlib("shlex").split(text, comments=True)
+    except ValueError as problem:
+        raise CannotInstall(f"`%pip {text}` cannot be read: {problem}") from None
+
+
+def requirements(words):
+    """The packages that `install …` names, and whether it shall say nothing about them."""
+    packages, is_quiet = [], False
+    for word in words[1:]:
+        if word in _QUIET:
+            is_quiet = True
+        elif word.startswith("-"):
+            if word not in _WITHOUT_EFFECT:
+                raise CannotInstall(hints.pip_option(word))
+        else:
+            packages.append(word)
+    if not packages:
+        raise CannotInstall("`pip install` needs the name of a package, as in `%pip install polars`")
+    return packages, is_quiet

@@ -1,0 +1,309 @@
+"""Installs packages in a throw-away sandbox, which has no workspace, no bridge and no network.
+
+`python3 -I <this file> TASK OUTPUT RELAY`: TASK cannot be written and has `task.json`, perhaps `ca.pem` and `uv`;
+what is made goes to OUTPUT: `site` is the folder for `sys.path`, `report.json` says what is in it, and `tools/uv` is
+there if `uv` had to be fetched. RELAY is a socket of the daemon, which connects to the hosts of the package index and
+to no others. Only wheels are installed, so no code of a package runs here. The daemon believes nothing of it: it reads
+names and files with its own bounds and copies them.
+"""
+
+import hashlib
+import html.parser
+import json
+import os
+import platform
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import sysconfig
+import threading
+import urllib.parse
+import urllib.request
+import zipfile
+from importlib import metadata
+
+ANSWER_BYTES = 16 * 1024
+SIDE_BYTES = 64 * 1024
+INDEX_PAGE_BYTES = 32 * 1024 * 1024
+UV_BYTES = 256 * 1024 * 1024
+INSTALLED_AS = "/belljar/packages/site"
+PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
+# A version as indexes write it; distributions have others, too, which no requirement can name.
+VERSION = re.compile(
+    r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
+)
+WORKERS = "2"
+
+
+class Failure(Exception):
+    """What went wrong, as a kind for programs and a text for people."""
+
+    def __init__(self, kind, text):
+        super().__init__(text)
+        self.kind = kind
+
+
+def main(task_folder, output, relay):
+    with open(os.path.join(task_folder, "task.json"), encoding="utf-8") as file:
+        task = json.load(file)
+    report = {
+        "python": "{}.{}.{}".format(*sys.version_info),
+        "platform": sysconfig.get_platform(),
+    }
+    try:
+        report.update(Installation(task, task_folder, output, relay).run())
+    except Failure as failure:
+        report["failure"] = {"kind": failure.kind, "text": str(failure)[-ANSWER_BYTES:]}
+    draft = os.path.join(output, "report.draft")
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(report, file)
+    os.rename(draft, os.path.join(output, "report.json"))
+
+
+class Installation:
+    def __init__(self, task, task_folder, output, relay):
+        self._task = task
+        self._output = output
+        self._site = os.path.join(output, "site")
+        authorities = os.path.join(task_folder, "ca.pem")
+        self._authorities = authorities if os.path.exists(authorities) else None
+        self._given_uv = os.path.join(task_folder, "uv")
+        self._proxy = "http://127.0.0.1:{}".format(start_relay(relay))
+
+    def run(self):
+        os.mkdir(self._site)
+        uv = self._find_uv()
+        image = image_packages()
+        session = {package["name"]: package["version"] for package in self._task["pinned"]}
+        wanted, replaced = self._resolve(uv, image, session)
+        if replaced and not self._task["replace"]:
+            return {"replaced": replaced}
+        missing = {name: found for name, found in wanted.items() if image.get(name) != found[0]}
+        if missing:
+            self._install(uv, missing)
+            self._compile_bytecode()
+        named = [{"name": name, "version": version} for name, (version, _) in sorted(missing.items())]
+        present = [{"name": name, "version": found[0]} for name, found in sorted(wanted.items()) if name not in missing]
+        return {"packages": named, "present": present, "replaced": replaced}
+
+    def _resolve(self, uv, image, session):
+        """What is wanted by name, and what of the session or the image it replaces."""
+        try:
+            return self._compile(uv, {**image, **session}), []
+        except Failure as failure:
+            if failure.kind != "not_found":
+                raise
+            with_all = failure
+        # Without the versions that are there it may work: those that are in the way are named.
+        try:
+            wanted = self._compile(uv, {})
+        except Failure:
+            raise with_all from None
+        there = {**image, **session}
+        replaced = [
+            {"name": name, "has": there[name], "wants": version}
+            for name, (version, _) in sorted(wanted.items())
+            if there.get(name, version) != version
+        ]
+        return wanted, replaced
+
+    def _compile(self, uv, constraints):
+        requirements = self._write("requirements.txt", self._task["requirements"])
+        limits = self._write("constraints.txt", ["{}=={}".format(*item) for item in sorted(constraints.items())])
+        options = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
+        if constraints:
+            options += ["--constraint", limits]
+        text = self._uv(uv, ["pip", "compile", "--only-binary", ":all:", *options, requirements])
+        found, name = {}, None
+        for line in text.splitlines():
+            pinned = PINNED.match(line)
+            if pinned:
+                name = normal(pinned[1])
+                found[name] = (pinned[2], [])
+            hashed = re.search(r"--hash=(sha256:[0-9a-f]{64})", line)
+            if hashed and name:
+                found[name][1].append(hashed[1])
+        return found
+
+    def _install(self, uv, packages):
+        lines = []
+        for name, (version, hashes) in sorted(packages.items()):
+            lines.append(" ".join(["{}=={}".format(name, version), *("--hash={}".format(value) for value in hashes)]))
+        pinned = self._write("pinned.txt", lines)
+        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--target", self._site]
+        self._uv(uv, ["pip", "install", *options, "--requirement", pinned])
+
+    def _compile_bytecode(self):
+        """Compile what can be compiled; tracebacks show the path under which a session has it.
+
+        In a process of its own, which has no threads when it starts others.
+        """
+        options = ["-q", "-j", WORKERS, "--invalidation-mode", "unchecked-hash"]
+        words = [sys.executable, "-I", "-m", "compileall", *options, "-s", self._site, "-p", INSTALLED_AS, self._site]
+        subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+    def _uv(self, uv, arguments):
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": "/tmp",
+            "HTTPS_PROXY": self._proxy,
+            "HTTP_PROXY": self._proxy,
+            "UV_CACHE_DIR": os.path.join(self._output, "cache"),
+            "UV_PYTHON": sys.executable,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_CONFIG": "1",
+            "UV_NO_PROGRESS": "1",
+            "UV_HTTP_TIMEOUT": str(self._task["idle_s"]),
+        }
+        if self._task["index"]:
+            environment["UV_DEFAULT_INDEX"] = self._task["index"]
+        if self._authorities:
+            environment["SSL_CERT_FILE"] = self._authorities
+        done = subprocess.run([uv, *arguments], env=environment, capture_output=True, text=True, errors="replace")
+        if done.returncode == 0:
+            return done.stdout
+        text = done.stderr.strip()
+        raise Failure("not_found" if "No solution found" in text else "failed", text)
+
+    def _write(self, name, lines):
+        path = os.path.join(self._output, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in lines)
+        return path
+
+    def _find_uv(self):
+        for folder in os.environ.get("PATH", "").split(os.pathsep):
+            path = os.path.join(folder, "uv")
+            if os.access(path, os.X_OK):
+                return path
+        return self._given_uv if os.path.exists(self._given_uv) else self._fetch_uv()
+
+    def _fetch_uv(self):
+        """`uv` from its own wheel on the index: one file that runs without being installed."""
+        tag = "musllinux" if "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or "") else "manylinux"
+        machine = platform.machine()
+        try:
+            page = self._get(urllib.parse.urljoin(self._task["index"].rstrip("/") + "/", "uv/"), INDEX_PAGE_BYTES)
+            links = Links(page.decode("utf-8", "replace"))
+            fitting = [link for link in links.found if tag in link.name and link.name.endswith(machine + ".whl")]
+            if not fitting:
+                raise Failure("no_installer", "the index has no `uv` for {} {}".format(tag, machine))
+            newest = max(fitting, key=lambda link: link.version)
+            url = urllib.parse.urljoin(self._task["index"].rstrip("/") + "/uv/", newest.url)
+            wheel = os.path.join(self._output, "uv.whl")
+            content = self._get(url.partition("#")[0], UV_BYTES)
+            if newest.sha256 != hashlib.sha256(content).hexdigest():
+                raise Failure("no_installer", "the `uv` of the index does not have the hash that the index names")
+            with open(wheel, "wb") as file:
+                file.write(content)
+            with zipfile.ZipFile(wheel) as archive:
+                inside = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
+                program = archive.read(inside)
+        except (OSError, StopIteration, zipfile.BadZipFile) as error:
+            raise Failure("no_installer", "`uv` cannot be fetched from the index: {}".format(error)) from None
+        os.mkdir(os.path.join(self._output, "tools"))
+        path = os.path.join(self._output, "tools", "uv")
+        with open(path, "wb") as file:
+            file.write(program)
+        os.chmod(path, 0o755)
+        return path
+
+    def _get(self, url, most):
+        context = ssl.create_default_context(cafile=self._authorities)
+        # The authorities of a company are often not as strict as Python 3.13 wants them; `uv` takes them, too.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        proxies = urllib.request.ProxyHandler({"https": self._proxy, "http": self._proxy})
+        opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context))
+        with opener.open(url, timeout=self._task["idle_s"]) as answer:
+            content = answer.read(most + 1)
+        if len(content) > most:
+            raise Failure("no_installer", "an answer of the index is larger than {} bytes".format(most))
+        return content
+
+
+class Link:
+    def __init__(self, url):
+        self.url = url
+        parts = urllib.parse.urlsplit(url)
+        self.name = urllib.parse.unquote(parts.path.rpartition("/")[2])
+        self.sha256 = urllib.parse.parse_qs(parts.fragment).get("sha256", [""])[0]
+        numbers = self.name.split("-")[1] if self.name.count("-") >= 4 else ""
+        is_release = re.fullmatch(r"[0-9]+(\.[0-9]+)*", numbers)
+        self.version = tuple(int(part) for part in numbers.split(".")) if is_release else ()
+
+
+class Links(html.parser.HTMLParser):
+    """The links of an index page (PEP 503)."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        url = dict(attributes).get("href")
+        if tag == "a" and url:
+            self.found.append(Link(url))
+
+
+def normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def image_packages():
+    """The versions of what the image has, by name."""
+    found = {}
+    for distribution in metadata.distributions():
+        name, version = distribution.metadata["Name"], distribution.version
+        if name and version and VERSION.fullmatch(version):
+            found.setdefault(normal(name), version)
+    return found
+
+
+def start_relay(path):
+    """The port on loopback whose connections are passed on to the daemon's socket."""
+    threading.Thread(target=end_with, args=(path,), daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            client, _ = listener.accept()
+            try:
+                daemon = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                daemon.connect(path)
+            except OSError:
+                client.close()
+                continue
+            for pair in ((client, daemon), (daemon, client)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def end_with(path):
+    """End this process, and with it the sandbox, when the daemon ends or gives up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
+        daemon.connect(path)
+        daemon.sendall(b"STAY\r\n\r\n")
+        daemon.recv(1)
+    os._exit(1)
+
+
+def pass_on(source, target):
+    try:
+        while True:
+            data = source.recv(SIDE_BYTES)
+            if not data:
+                break
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for side in (source, target):
+            side.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

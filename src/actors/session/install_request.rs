@@ -1,0 +1,13 @@
+//! What a session is asked for when packages are to be installed.
+
+use crate::actors::calls::Reply;
+use crate::packages::requirement::Requirement;
+use crate::protocol::packages::InstalledPackages;
+
+/// A request for packages that was checked.
+pub struct InstallRequest {
+    pub requirements: Vec<Requirement>,
+    /// Whether versions that are there may give way to others, with a reset.
+    pub replace: bool,
+    pub reply_to: Reply<InstalledPackages>,
+}

@@ -1,0 +1,164 @@
+//! Packages of a session: one installation at a time, written down before it shows, and again in each later sandbox.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::install_request::InstallRequest;
+use super::messages::{OwnSession, SessionMsg};
+use super::state::SessionActorState;
+use crate::actors::amounts;
+use crate::actors::calls::Reply;
+use crate::actors::executor::messages::{Command, ExecutorMsg};
+use crate::panics::spawn_reporting;
+use crate::protocol::event::EventBody;
+use crate::protocol::packages::{InstalledPackages, PackageSet};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::packages::{Installed, WantedPackages};
+use crate::store::EventLog;
+
+/// Installations of one session that wait for another one.
+const WAITING: usize = 16;
+/// Time between two events about the progress of an installation.
+const EVENTS_APART: Duration = Duration::from_millis(500);
+
+/// What a session knows of its packages.
+#[derive(Default)]
+pub(super) struct SessionPackages {
+    /// The packages beside those of the image.
+    pub set: Option<PackageSet>,
+    /// Whether an installation is under way. The next one waits, because it has to know what this one brings.
+    busy: bool,
+    waiting: VecDeque<InstallRequest>,
+}
+
+impl SessionPackages {
+    pub fn of(set: Option<PackageSet>) -> Self {
+        Self { set, ..Self::default() }
+    }
+}
+
+impl SessionActorState {
+    /// Begins an installation in the sandbox that is there, or lets it wait for its turn.
+    pub(super) fn install(&mut self, request: InstallRequest) {
+        if self.packages.busy {
+            if self.packages.waiting.len() >= WAITING {
+                let problem =
+                    Problem::new(Code::Busy, format!("{WAITING} installations of the session wait already"));
+                let _ = request.reply_to.send(Err(problem.hint("wait for one of them to end")));
+                return;
+            }
+            self.packages.waiting.push_back(request);
+            return;
+        }
+        if let Err(problem) = self.can_write() {
+            let _ = request.reply_to.send(Err(problem));
+            return;
+        }
+        let Some(receipt) = self.receipt.clone() else {
+            let _ = request.reply_to.send(Err(Problem::new(Code::Internal, "a sandbox without a receipt")));
+            return;
+        };
+        let InstallRequest { requirements, replace, reply_to } = request;
+        self.packages.busy = true;
+        let names: Vec<String> = requirements.iter().map(ToString::to_string).collect();
+        self.log.append(EventBody::PackagesInstalling { status: names.join(", ") });
+        let wanted = WantedPackages {
+            owner: self.args.owner,
+            backend: receipt.backend,
+            image: receipt.image.clone(),
+            existing: self.packages.set.clone(),
+            requirements,
+            replace,
+        };
+        let (launcher, ledger) = (Arc::clone(&self.args.launcher), self.args.ledger.clone());
+        let (name, log) = (self.args.name.to_string(), Arc::clone(&self.log));
+        let installing = async move {
+            let settings = &launcher.settings.sandbox;
+            let _permit = ledger.take(wanted.owner, &name, amounts::of_installer(settings))?;
+            launcher.install(&wanted, &ledger, &progress(log)).await
+        };
+        let session = self.myself.clone();
+        spawn_reporting(installing, move |outcome| {
+            let panicked = || Err(Problem::new(Code::Internal, "the installation failed: an internal error"));
+            let outcome = Box::new(outcome.unwrap_or_else(panicked));
+            let _ = session.cast(SessionMsg::InstallDone { outcome, reply_to });
+        });
+    }
+
+    pub(super) fn install_done(
+        &mut self,
+        myself: &OwnSession,
+        outcome: Result<Installed, Problem>,
+        reply_to: Reply<InstalledPackages>,
+    ) {
+        self.packages.busy = false;
+        match outcome {
+            Ok(installed) => self.installed(myself, installed, reply_to),
+            Err(problem) => {
+                self.log
+                    .append(EventBody::PackagesInstalling { status: format!("failed: {}", problem.message) });
+                let _ = reply_to.send(Err(problem));
+            }
+        }
+        if let Some(next) = self.packages.waiting.pop_front() {
+            self.install(next);
+        }
+    }
+
+    /// Writes the packages down and lets them appear in the sandbox, if there still is one.
+    fn installed(&mut self, myself: &OwnSession, installed: Installed, reply_to: Reply<InstalledPackages>) {
+        let Installed { set, in_image, replaced, cached } = installed;
+        let set = set.or_else(|| self.packages.set.clone());
+        let packages = set.as_ref().map(|set| set.packages.clone()).unwrap_or_default();
+        self.packages.set.clone_from(&set);
+        let executor = self.executor.clone();
+        let (session, resets) = (myself.clone(), !replaced.is_empty());
+        let answer = InstalledPackages { packages, in_image, cached, replaced };
+        let late = self.log.unwritten("the packages were installed, which may be forgotten");
+        let Some(set) = set else {
+            let _ = reply_to.send(Ok(answer));
+            return;
+        };
+        let event = EventBody::PackagesInstalled { set: Box::new(set.clone()), cached };
+        // The journal calls back on its own thread, which has no runtime.
+        let (written, is_written) = tokio::sync::oneshot::channel();
+        self.append_and(event, move |is_written| {
+            let _ = written.send(is_written);
+        });
+        tokio::spawn(async move {
+            if !is_written.await.unwrap_or(false) {
+                let _ = reply_to.send(Err(late));
+                return;
+            }
+            let shown = async {
+                let Some(executor) = executor else { return Ok(()) };
+                let show =
+                    |reply_to| ExecutorMsg::Command(Command::ShowPackages { set: Box::new(set), reply_to });
+                // Without an answer the sandbox is gone, and the next one begins with the packages.
+                match executor.call(show, None).await {
+                    Ok(ractor::rpc::CallResult::Success(shown)) => shown,
+                    _ => Ok(()),
+                }
+            };
+            let mut outcome: Result<(), Problem> = shown.await;
+            if outcome.is_ok() && resets {
+                outcome = session.try_call(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await;
+            }
+            let _ = reply_to.send(outcome.map(|()| answer));
+        });
+    }
+}
+
+/// Reports the steps of an installation as events, a few per second.
+fn progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
+    let last = parking_lot::Mutex::new(None::<std::time::Instant>);
+    move |status| {
+        let mut last = last.lock();
+        let is_due = last.is_none_or(|at| at.elapsed() >= EVENTS_APART);
+        if is_due && log.has_reserve().is_ok() {
+            *last = Some(std::time::Instant::now());
+            log.append(EventBody::PackagesInstalling { status });
+        }
+    }
+}

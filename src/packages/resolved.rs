@@ -1,0 +1,185 @@
+//! What an installer says that it made, read as the word of a guest: bounded, and every name and version checked.
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+
+use super::requirement::{is_version, normalised};
+use crate::protocol::packages::{PackageVersion, ReplacedPackage};
+use crate::protocol::text::brief;
+
+/// Largest report of an installer.
+pub const REPORT_BYTES: u64 = 1024 * 1024;
+/// Most packages of one set.
+pub const PACKAGES: usize = 1_000;
+/// Characters of an installer's own words that reach a person.
+const WORDS_CHARS: usize = 4_000;
+/// Longest name of a platform or a Python version.
+const FACT_BYTES: usize = 64;
+
+/// The report of an installer that was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub python: String,
+    pub platform: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Installed { in_image: Vec<PackageVersion>, replaced: Vec<ReplacedPackage> },
+    Failed { kind: FailureKind, words: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// No versions fit together, or a package is not there, or has no wheel.
+    NotFound,
+    /// There is no `uv`, and the index has none.
+    NoInstaller,
+    Other,
+}
+
+#[derive(Deserialize)]
+struct RawReport {
+    python: String,
+    platform: String,
+    #[serde(default)]
+    present: Vec<PackageVersion>,
+    #[serde(default)]
+    replaced: Vec<ReplacedPackage>,
+    failure: Option<RawFailure>,
+}
+
+#[derive(Deserialize)]
+struct RawFailure {
+    kind: String,
+    text: String,
+}
+
+impl Report {
+    /// None if the text is no report.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let raw: RawReport = serde_json::from_str(text).ok()?;
+        let is_fact = |text: &str| {
+            !text.is_empty()
+                && text.len() <= FACT_BYTES
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        };
+        if !is_fact(&raw.python) || !is_fact(&raw.platform) {
+            return None;
+        }
+        let outcome = if let Some(RawFailure { kind, text }) = raw.failure {
+            let kind = match kind.as_str() {
+                "not_found" => FailureKind::NotFound,
+                "no_installer" => FailureKind::NoInstaller,
+                _ => FailureKind::Other,
+            };
+            Outcome::Failed { kind, words: brief(&text, WORDS_CHARS) }
+        } else {
+            let is_package = |name: &str, version: &str| normalised(name).is_some() && is_version(version);
+            let sound = raw.present.iter().all(|package| is_package(&package.name, &package.version))
+                && raw
+                    .replaced
+                    .iter()
+                    .all(|replaced| is_package(&replaced.name, &replaced.has) && is_version(&replaced.wants));
+            if !sound || raw.present.len() > PACKAGES || raw.replaced.len() > PACKAGES {
+                return None;
+            }
+            Outcome::Installed { in_image: raw.present, replaced: raw.replaced }
+        };
+        Some(Self { python: raw.python, platform: raw.platform, outcome })
+    }
+}
+
+/// The name and the version in the name of a folder with a package's metadata, as in `polars_x-1.0.dist-info`.
+#[must_use]
+pub fn of_metadata_folder(name: &str) -> Option<PackageVersion> {
+    let (name, version) = name.strip_suffix(".dist-info")?.rsplit_once('-')?;
+    let name = normalised(name)?;
+    is_version(version).then(|| PackageVersion { name, version: version.to_owned() })
+}
+
+/// The key of a set of packages: the same packages for another image, Python or platform are another set.
+#[must_use]
+pub fn set_key(
+    image_id: &str,
+    python: &str,
+    platform: &str,
+    packages: &BTreeSet<(String, String)>,
+) -> String {
+    let mut digest = Sha256::new();
+    let mut add = |text: &str| {
+        digest.update(text.as_bytes());
+        digest.update([0]);
+    };
+    [image_id, python, platform].into_iter().for_each(&mut add);
+    for (name, version) in packages {
+        add(name);
+        add(version);
+    }
+    hex::encode(&digest.finalize()[..16])
+}
+
+/// The name under which the answer to a request is kept: for the same image, the same requirements have the same
+/// answer until it is removed.
+#[must_use]
+pub fn request_key(image_id: &str, requirements: &BTreeSet<String>) -> String {
+    let mut digest = Sha256::new();
+    digest.update(image_id.as_bytes());
+    for requirement in requirements {
+        digest.update([0]);
+        digest.update(requirement.as_bytes());
+    }
+    hex::encode(&digest.finalize()[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_checked_before_it_is_believed() {
+        let report = |rest: &str| {
+            Report::parse(&format!(r#"{{"python": "3.12.1", "platform": "linux-x86_64"{rest}}}"#))
+        };
+        let installed = report(r#", "present": [{"name": "numpy", "version": "2.1"}]"#).unwrap();
+        let in_image = vec![PackageVersion { name: "numpy".into(), version: "2.1".into() }];
+        assert_eq!(installed.outcome, Outcome::Installed { in_image, replaced: Vec::new() });
+        let failed = report(r#", "failure": {"kind": "not_found", "text": "no\u001b[31m"}"#).unwrap();
+        assert!(matches!(failed.outcome, Outcome::Failed { kind: FailureKind::NotFound, .. }));
+        for wrong in [
+            r#", "present": [{"name": "../x", "version": "1"}]"#,
+            r#", "present": [{"name": "x", "version": "$(id)"}]"#,
+            r#", "replaced": [{"name": "x", "has": "1", "wants": "\n"}]"#,
+        ] {
+            assert_eq!(report(wrong), None, "{wrong}");
+        }
+        assert_eq!(Report::parse(r#"{"python": "3/12", "platform": "x"}"#), None);
+        assert_eq!(Report::parse("[]"), None);
+    }
+
+    #[test]
+    fn names_of_metadata_folders_are_read() {
+        let found = of_metadata_folder("Polars_Runtime.32-2.1.0.dist-info").unwrap();
+        assert_eq!((found.name.as_str(), found.version.as_str()), ("polars-runtime-32", "2.1.0"));
+        for wrong in ["x", "x.dist-info", "-1.dist-info", "x-.dist-info", "x-1.egg-info", "a b-1.dist-info"] {
+            assert_eq!(of_metadata_folder(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_differ_with_the_image_the_python_and_each_package() {
+        let set = |version: &str| BTreeSet::from([("a".to_owned(), version.to_owned())]);
+        let keys = [
+            set_key("i", "3.12.1", "linux-x86_64", &set("1")),
+            set_key("j", "3.12.1", "linux-x86_64", &set("1")),
+            set_key("i", "3.13.1", "linux-x86_64", &set("1")),
+            set_key("i", "3.12.1", "linux-aarch64", &set("1")),
+            set_key("i", "3.12.1", "linux-x86_64", &set("2")),
+        ];
+        let distinct: BTreeSet<&String> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+    }
+}

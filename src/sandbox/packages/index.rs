@@ -1,0 +1,273 @@
+//! Where packages come from: the configured index, or the one that the host's own `pip` and `uv` use, with the host's
+//! proxy and certificates. All of it is read when it is needed and kept nowhere.
+
+use base64::Engine as _;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::Packages as Settings;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::quotable;
+
+/// Largest file of certificates, and of `pip`'s settings.
+pub const AUTHORITIES_BYTES: u64 = 8 * 1024 * 1024;
+/// Time for the host's Python to say which index its `pip` uses.
+const ASK_PIP: Duration = Duration::from_secs(10);
+/// Prints the index that `pip` uses where nothing is configured, and the host that has its files.
+const PIP_DEFAULTS: &str =
+    "from pip._internal.models.index import PyPI; print(PyPI.simple_url, PyPI.file_storage_domain)";
+const HTTPS: u16 = 443;
+
+/// A package index with the way there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Index {
+    pub url: String,
+    /// Names and ports that may be connected to.
+    hosts: BTreeSet<(String, u16)>,
+    /// Certificates that the host trusts, if it names them.
+    pub authorities: Option<PathBuf>,
+    proxy: Option<Proxy>,
+    /// Hosts that are reached without the proxy.
+    direct: Vec<String>,
+}
+
+/// An HTTP proxy of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    pub host: String,
+    pub port: u16,
+    /// The value of `Proxy-Authorization`.
+    pub authorization: Option<String>,
+}
+
+/// What the host's own tools are configured with.
+struct HostSettings<'a> {
+    env: &'a (dyn Fn(&str) -> Option<String> + Sync),
+    /// The settings of `pip` by key; those of later files count.
+    pip: Vec<(String, String)>,
+}
+
+impl HostSettings<'_> {
+    fn env(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| (self.env)(name).filter(|value| !value.trim().is_empty()))
+    }
+
+    fn pip(&self, key: &str) -> Option<String> {
+        self.pip.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+    }
+}
+
+impl Index {
+    /// The index that the settings or the host name.
+    pub async fn find(settings: &Settings) -> Result<Self, Problem> {
+        let env = |name: &str| std::env::var(name).ok();
+        let read = |path: &Path| {
+            let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= AUTHORITIES_BYTES);
+            is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
+        };
+        let host = HostSettings { env: &env, pip: pip_settings(&env, &read) };
+        if let Some(index) = Self::configured(settings, &host)? {
+            return Ok(index);
+        }
+        let (url, files) = ask_pip().await.ok_or_else(|| {
+            Problem::new(
+                Code::InstallFailed,
+                "no package index is configured, and this host has no `pip` to ask",
+            )
+            .hint("set `packages.index` in the configuration, or `PIP_INDEX_URL` for the daemon")
+        })?;
+        Self::at(&url, &[files], settings, &host)
+    }
+
+    fn configured(settings: &Settings, host: &HostSettings<'_>) -> Result<Option<Self>, Problem> {
+        let variables = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"];
+        let url = settings.index.clone().or_else(|| host.env(&variables)).or_else(|| host.pip("index-url"));
+        url.map(|url| Self::at(&url, &[], settings, host)).transpose()
+    }
+
+    fn at(
+        url: &str,
+        more_hosts: &[String],
+        settings: &Settings,
+        host: &HostSettings<'_>,
+    ) -> Result<Self, Problem> {
+        let wrong = |what: &str| {
+            Problem::new(Code::InstallFailed, format!("the package index cannot be used: {what}"))
+                .hint("set `packages.index` to an `https://` URL")
+        };
+        let parsed = reqwest::Url::parse(url.trim()).map_err(|_| wrong("its URL cannot be read"))?;
+        let name = parsed
+            .host_str()
+            .filter(|_| parsed.scheme() == "https")
+            .ok_or_else(|| wrong("it is not `https://`"))?;
+        let port = parsed.port().unwrap_or(HTTPS);
+        let mut hosts = BTreeSet::from([(name.to_ascii_lowercase(), port)]);
+        hosts.extend(settings.hosts.iter().chain(more_hosts).filter_map(|host| host_and_port(host)));
+        let authorities = host
+            .env(&["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"])
+            .or_else(|| host.pip("cert"))
+            .map(PathBuf::from);
+        let proxy = host
+            .env(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "PIP_PROXY"])
+            .or_else(|| host.pip("proxy"));
+        let proxy = proxy
+            .map(|proxy| Proxy::parse(&proxy).ok_or_else(|| wrong("the host's proxy is no `http://` URL")));
+        let direct = host.env(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
+        Ok(Self {
+            url: parsed.to_string(),
+            hosts,
+            authorities,
+            proxy: proxy.transpose()?,
+            direct: direct.split(',').map(|host| host.trim().to_ascii_lowercase()).collect(),
+        })
+    }
+
+    /// An index for tests, of which only these hosts may be reached.
+    #[cfg(test)]
+    pub fn of_hosts(hosts: &[(&str, u16)]) -> Self {
+        let hosts = hosts.iter().map(|(host, port)| ((*host).to_owned(), *port)).collect();
+        Self { url: String::new(), hosts, authorities: None, proxy: None, direct: Vec::new() }
+    }
+
+    /// Whether the installer may connect there.
+    pub fn permits(&self, host: &str, port: u16) -> bool {
+        self.hosts.contains(&(host.to_ascii_lowercase(), port))
+    }
+
+    /// The proxy through which a host is reached.
+    pub fn proxy_for(&self, host: &str) -> Option<&Proxy> {
+        let host = host.to_ascii_lowercase();
+        let is_direct = self.direct.iter().any(|name| {
+            let name = name.trim_start_matches('.');
+            name == "*" || (!name.is_empty() && (host == name || host.ends_with(&format!(".{name}"))))
+        });
+        self.proxy.as_ref().filter(|_| !is_direct)
+    }
+}
+
+impl Proxy {
+    fn parse(url: &str) -> Option<Self> {
+        let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let url = reqwest::Url::parse(&with_scheme).ok().filter(|url| url.scheme() == "http")?;
+        let decoded =
+            |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let authorization = (!url.username().is_empty()).then(|| {
+            let user = format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default()));
+            format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(user))
+        });
+        Some(Self { host: url.host_str()?.to_owned(), port: url.port_or_known_default()?, authorization })
+    }
+}
+
+/// `host` or `host:port`.
+pub fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (text, HTTPS),
+    };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let is_host = !host.is_empty() && host.len() <= 253 && host.chars().all(allowed);
+    is_host.then(|| (host.to_ascii_lowercase(), port))
+}
+
+/// The settings of `pip` in its files, in the order in which they are read.
+fn pip_settings(
+    env: &dyn Fn(&str) -> Option<String>,
+    read: &dyn Fn(&Path) -> Option<String>,
+) -> Vec<(String, String)> {
+    let mut files = vec![PathBuf::from("/etc/xdg/pip/pip.conf"), PathBuf::from("/etc/pip.conf")];
+    let home = env("HOME").map(PathBuf::from);
+    files.extend(home.iter().map(|home| home.join(".pip/pip.conf")));
+    let config = env("XDG_CONFIG_HOME").map(PathBuf::from).or(home.map(|home| home.join(".config")));
+    files.extend(config.map(|config| config.join("pip/pip.conf")));
+    files.extend(env("PIP_CONFIG_FILE").map(PathBuf::from));
+    let texts = files.iter().filter_map(|file| read(file));
+    texts.flat_map(|text| pip_file(&text)).collect()
+}
+
+fn pip_file(text: &str) -> Vec<(String, String)> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            name.trim().clone_into(&mut section);
+        } else if let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))
+            && matches!(section.as_str(), "global" | "install")
+        {
+            found.push((key.trim().replace('_', "-"), value.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// The index that the host's `pip` uses by itself, and the host of its files.
+async fn ask_pip() -> Option<(String, String)> {
+    let mut command = tokio::process::Command::new("python3");
+    command.args(["-c", PIP_DEFAULTS]).current_dir("/").kill_on_drop(true).stdin(std::process::Stdio::null());
+    let output = tokio::time::timeout(ASK_PIP, command.output()).await.ok()?.ok()?;
+    let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
+    let (url, files) = text.trim().split_once(' ')?;
+    tracing::debug!(index = quotable(url), "the package index of the host's pip");
+    Some((url.to_owned(), files.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(text: &str) -> Settings {
+        crate::config::load_text(Path::new("c.toml"), text).unwrap().settings.packages
+    }
+
+    fn configured(text: &str, env: &[(&str, &str)], pip: &str) -> Result<Option<Index>, Problem> {
+        let env = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Index::configured(&settings(text), &HostSettings { env: &env, pip: pip_file(pip) })
+    }
+
+    #[test]
+    fn the_settings_go_before_the_hosts_own_and_only_named_hosts_are_permitted() {
+        assert_eq!(configured("", &[], "").unwrap(), None);
+        let mine =
+            "[packages]\nindex = \"https://a.test/simple\"\nhosts = [\"files.test\", \"b.test:8443\"]\n";
+        let index = configured(mine, &[("PIP_INDEX_URL", "https://c.test/")], "").unwrap().unwrap();
+        assert!(
+            index.permits("a.test", 443) && index.permits("FILES.test", 443) && index.permits("b.test", 8443)
+        );
+        for (host, port) in
+            [("c.test", 443), ("a.test", 80), ("b.test", 443), ("x.a.test", 443), ("127.0.0.1", 443)]
+        {
+            assert!(!index.permits(host, port), "{host}:{port}");
+        }
+        let by_pip =
+            configured("", &[], "[global]\nindex-url = https://d.test:8/s\ncert=/ca\n[x]\nproxy=http://n")
+                .unwrap();
+        let by_pip = by_pip.unwrap();
+        assert!(by_pip.permits("d.test", 8) && by_pip.proxy_for("d.test").is_none());
+        assert_eq!(by_pip.authorities, Some("/ca".into()));
+    }
+
+    #[test]
+    fn a_proxy_is_used_but_for_hosts_that_go_without_one() {
+        let env = [
+            ("UV_INDEX_URL", "https://a.test/simple"),
+            ("HTTPS_PROXY", "http://user:p%40ss@proxy.test:3128"),
+            ("NO_PROXY", "inner.test, .local"),
+        ];
+        let index = configured("", &env, "").unwrap().unwrap();
+        let proxy = index.proxy_for("a.test").unwrap();
+        assert_eq!((proxy.host.as_str(), proxy.port), ("proxy.test", 3128));
+        assert_eq!(proxy.authorization.as_deref(), Some("Basic dXNlcjpwQHNz"));
+        for host in ["inner.test", "x.inner.test", "y.local"] {
+            assert_eq!(index.proxy_for(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn an_index_without_encryption_is_refused() {
+        for url in ["http://a.test/", "ftp://a.test/", "a.test", ""] {
+            let env = [("PIP_INDEX_URL", url)];
+            assert!(!matches!(configured("", &env, ""), Ok(Some(_))), "{url}");
+        }
+    }
+}

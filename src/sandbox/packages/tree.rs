@@ -1,0 +1,267 @@
+//! Copies a folder that a guest wrote into new files of the daemon: only regular files and folders, without links, set-id
+//! bits or other rights, within bounds.
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use crate::packages::resolved::of_metadata_folder;
+use crate::protocol::packages::{InstalledPackage, PackageVersion};
+use crate::security_controls;
+
+/// Deepest nesting of folders.
+const DEPTH: usize = 40;
+/// The file that lists a package's files with their hashes.
+const RECORD: &str = "RECORD";
+/// Files of the installer itself at the top, which no package needs.
+const NOT_COPIED: [&[u8]; 1] = [b".lock"];
+
+/// What a copy may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub bytes: u64,
+    pub files: u64,
+}
+
+/// What was copied.
+#[derive(Debug, Default)]
+pub struct Copied {
+    pub bytes: u64,
+    pub files: u64,
+    /// The packages whose metadata is there, sorted.
+    pub packages: Vec<InstalledPackage>,
+}
+
+/// Copies `source` into the new folder `target`.
+pub fn copy(source: &Path, target: &Path, bounds: Bounds) -> std::io::Result<Copied> {
+    let source = rustix::fs::open(source, folder_flags(), Mode::empty())?;
+    let mut copy = Copy { bounds, copied: Copied::default() };
+    copy.folder(source.as_fd(), target, 0, None)?;
+    copy.copied.packages.sort();
+    Ok(copy.copied)
+}
+
+fn folder_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+struct Copy {
+    bounds: Bounds,
+    copied: Copied,
+}
+
+impl Copy {
+    /// `package` is the one whose metadata the folder has.
+    fn folder(
+        &mut self,
+        source: BorrowedFd<'_>,
+        target: &Path,
+        depth: usize,
+        package: Option<&PackageVersion>,
+    ) -> std::io::Result<()> {
+        if depth > DEPTH {
+            return Err(std::io::Error::other("the folders of a package are nested too deeply"));
+        }
+        make_folder(target)?;
+        for entry in Dir::read_from(source)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..")
+                || (depth == 0 && NOT_COPIED.contains(&name.to_bytes()))
+            {
+                continue;
+            }
+            self.copied.files += 1;
+            if self.copied.files > self.bounds.files {
+                return Err(std::io::Error::other(format!(
+                    "there are more than {} files",
+                    self.bounds.files
+                )));
+            }
+            let plain = std::str::from_utf8(name.to_bytes())
+                .map_err(|_| std::io::Error::other("the name of a file is no text"))?;
+            let found = rustix::fs::statat(source, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let path = target.join(plain);
+            match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => {
+                    let below = rustix::fs::openat(source, name, folder_flags(), Mode::empty())?;
+                    let package = (depth == 0).then(|| of_metadata_folder(plain)).flatten();
+                    self.folder(below.as_fd(), &path, depth + 1, package.as_ref())?;
+                }
+                FileType::RegularFile => {
+                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                    let file = rustix::fs::openat(source, name, flags, Mode::empty())?;
+                    let hash = self.file(std::fs::File::from(file), &path, plain == RECORD)?;
+                    if let (Some(package), Some(sha256)) = (package, hash) {
+                        let PackageVersion { name, version } = package.clone();
+                        self.copied.packages.push(InstalledPackage { name, version, sha256 });
+                    }
+                }
+                _ => return Err(std::io::Error::other(format!("`{}` is no file", plain.escape_default()))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one file, and gives its hash if that is wanted.
+    fn file(
+        &mut self,
+        source: std::fs::File,
+        target: &Path,
+        hashed: bool,
+    ) -> std::io::Result<Option<String>> {
+        let mode = source.metadata()?.mode();
+        let room = self.bounds.bytes.saturating_sub(self.copied.bytes);
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
+        let hash = if hashed {
+            let mut content = Vec::new();
+            (&source).take(room.saturating_add(1)).read_to_end(&mut content)?;
+            file.write_all(&content)?;
+            self.copied.bytes += content.len() as u64;
+            Some(hex::encode(Sha256::digest(&content)))
+        } else {
+            self.copied.bytes += std::io::copy(&mut source.take(room.saturating_add(1)), &mut file)?;
+            None
+        };
+        if self.copied.bytes > self.bounds.bytes {
+            return Err(std::io::Error::other(format!(
+                "the files have more than {} bytes",
+                self.bounds.bytes
+            )));
+        }
+        let rights = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
+        let rights =
+            if security_controls::holds("packages_have_no_set_id_bits") { rights } else { mode & 0o7777 };
+        file.set_permissions(std::fs::Permissions::from_mode(rights))?;
+        Ok(hash)
+    }
+}
+
+fn make_folder(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o755).create(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+}
+
+/// Makes the new folder `target` with hard links to the files of `source`, which the daemon wrote.
+pub fn link(source: &Path, target: &Path) -> std::io::Result<()> {
+    make_folder(target)?;
+    for entry in std::fs::read_dir(source)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), target.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            link(&from, &to)?;
+        } else if std::fs::hard_link(&from, &to).is_err() {
+            // Another file system, or too many links.
+            std::fs::copy(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a small file that a guest wrote into a folder.
+pub fn read_text(folder: &Path, name: &str, most: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    open_file(folder, name)?.take(most).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Copies one file of a guest's folder into a new one, if it is there.
+pub fn copy_file(folder: &Path, name: &str, target: &Path, most: u64) -> std::io::Result<()> {
+    let source = match open_file(folder, name) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        source => source?,
+    };
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(target)?;
+    let copied = std::io::copy(&mut source.take(most.saturating_add(1)), &mut file)?;
+    if copied > most {
+        return Err(std::io::Error::other(format!("`{name}` has more than {most} bytes")));
+    }
+    Ok(())
+}
+
+fn open_file(folder: &Path, name: &str) -> std::io::Result<std::fs::File> {
+    let folder = rustix::fs::open(folder, folder_flags(), Mode::empty())?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::openat(&folder, name, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other(format!("`{name}` is no file")));
+    }
+    Ok(file)
+}
+
+/// Bytes and files below a folder that a guest may be writing to, as far as they can be read. Stops counting beyond the
+/// bounds.
+pub fn measure(folder: &Path, bounds: Bounds) -> Bounds {
+    let mut found = Bounds { bytes: 0, files: 0 };
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let Ok(facts) = entry.metadata() else { continue };
+            found.files += 1;
+            if facts.is_dir() {
+                open.push(entry.path());
+            } else if facts.nlink() > 1 {
+                // Counted once for all of its names, roughly.
+                found.bytes += facts.blocks() * 512 / facts.nlink();
+            } else {
+                found.bytes += facts.blocks() * 512;
+            }
+            if found.bytes > bounds.bytes || found.files > bounds.files {
+                return found;
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENOUGH: Bounds = Bounds { bytes: 1000, files: 100 };
+
+    #[test]
+    fn files_are_new_and_have_plain_rights() {
+        let home = tempfile::tempdir().unwrap();
+        let (source, target) = (home.path().join("a"), home.path().join("b"));
+        std::fs::create_dir_all(source.join("bin")).unwrap();
+        std::fs::create_dir_all(source.join("x_y-1.0.dist-info")).unwrap();
+        std::fs::write(source.join("x_y-1.0.dist-info/RECORD"), "files").unwrap();
+        std::fs::write(source.join("bin/run"), "#!").unwrap();
+        std::fs::write(source.join(".lock"), "").unwrap();
+        std::fs::set_permissions(source.join("bin/run"), std::fs::Permissions::from_mode(0o6777)).unwrap();
+        let copied = copy(&source, &target, ENOUGH).unwrap();
+        let facts = std::fs::metadata(target.join("bin/run")).unwrap();
+        assert_eq!((facts.mode() & 0o7777, facts.nlink()), (0o755, 1));
+        assert!(!target.join(".lock").exists());
+        let names: Vec<(&str, &str)> =
+            copied.packages.iter().map(|found| (found.name.as_str(), found.version.as_str())).collect();
+        assert_eq!(names, [("x-y", "1.0")]);
+        assert_eq!(copied.bytes, 7);
+    }
+
+    #[test]
+    fn links_devices_and_too_much_are_refused() {
+        type Attack = fn(&Path);
+        let attacks: [Attack; 5] = [
+            |folder| std::os::unix::fs::symlink("/etc/passwd", folder.join("x")).unwrap(),
+            |folder| std::os::unix::fs::symlink("/etc", folder.join("x")).unwrap(),
+            |folder| {
+                let fifo = folder.join("x");
+                rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o644.into(), 0).unwrap();
+            },
+            |folder| std::fs::File::create(folder.join("x")).unwrap().set_len(1001).unwrap(),
+            |folder| (0..=100).for_each(|n| std::fs::write(folder.join(n.to_string()), "").unwrap()),
+        ];
+        for (number, attack) in attacks.into_iter().enumerate() {
+            let home = tempfile::tempdir().unwrap();
+            let source = home.path().join("a");
+            std::fs::create_dir(&source).unwrap();
+            attack(&source);
+            assert!(copy(&source, &home.path().join("b"), ENOUGH).is_err(), "{number}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Packages that are installed into sessions, from an index that the test starts.
+
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use super::asking::{
+    answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
+    wait_for_state, write_script,
+};
+use super::helpers::{S, end, list, post, raised, restart_by, text, value};
+use crate::support::{Daemon, PackageIndex, engine, eventually};
+
+const HELLO: &str = "import bell_hello; bell_hello.VERSION";
+
+/// An index, and a daemon that uses it with a session; none if there shall be no engine.
+fn begin(more: &str) -> Option<(PackageIndex, Daemon)> {
+    if !engine() {
+        return None;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon(more);
+    daemon.session(S, json!({"image": "belljar/base"}));
+    Some((index, daemon))
+}
+
+#[track_caller]
+fn install(daemon: &Daemon, session: &str, packages: &[&str], status: u16) -> Value {
+    let request = json!({"packages": packages}).to_string();
+    let path = format!("/v1/sessions/{session}/install");
+    daemon.http("POST", &path, request.as_bytes()).expect_status(status)
+}
+
+fn names_in(answer: &Value) -> Vec<String> {
+    let packages = list(answer, "packages").iter();
+    packages.map(|package| format!("{} {}", text(package, "name"), text(package, "version"))).collect()
+}
+
+/// Files below the cache that are neither notes nor part of a complete set.
+fn drafts(daemon: &Daemon) -> usize {
+    let caches = std::fs::read_dir(daemon.home().join("packages")).into_iter().flatten().flatten();
+    let folders = caches.filter_map(|cache| std::fs::read_dir(cache.path().join("drafts")).ok());
+    folders.map(Iterator::count).sum()
+}
+
+#[test]
+pub fn installed_packages_are_there_at_once_and_stay() {
+    let Some((mut index, mut daemon)) = begin("") else { return };
+    daemon.run(S, "x = 41");
+    raised(&daemon, "import bell_hello", "ModuleNotFoundError");
+    let told = daemon.cli(["install", "-s", S, "bell-hello"]).ok();
+    assert_eq!(told.stdout, "bell-dep 1.0\nbell-hello 2.0\n");
+    assert_eq!(value(&daemon, &format!("{HELLO} + str(x + 1)")), "'2.042'");
+    let magic = daemon.run(S, "%pip install 'bell-set-id'\nimport bell_set_id");
+    assert!(text(&magic, "stdout").contains("bell-set-id"), "{magic:#}");
+    // Programs that code starts have them, too, and their scripts are on the path.
+    let program =
+        "import subprocess, sys; run = lambda *words: subprocess.run(words, capture_output=True, text=True)";
+    daemon.run(S, program);
+    assert_eq!(value(&daemon, "run('bell-hello').stdout"), "'hello 2.0\\n'");
+    assert_eq!(
+        value(&daemon, "run(sys.executable, '-c', 'import bell_dep.inner as i; print(i.DEEP)').stdout"),
+        "'7\\n'"
+    );
+    // Nobody in the sandbox can change them, and bytecode is there.
+    let write = "try:\n    open(bell_hello.__file__, 'a')\nexcept OSError as error:\n    print('refused')";
+    assert_eq!(text(&daemon.run(S, write), "stdout"), "refused\n");
+    let flags = "import os; bool(os.statvfs('/belljar/packages').f_flag & os.ST_RDONLY)";
+    assert_eq!(value(&daemon, flags), "True");
+    assert_eq!(
+        value(
+            &daemon,
+            "import bell_dep.inner as i; i.__cached__ is not None and __import__('os').path.exists(i.__cached__)"
+        ),
+        "True"
+    );
+    assert!(
+        value(&daemon, "i.f.__code__.co_filename if hasattr(i, 'f') else i.__file__")
+            .contains("/belljar/packages/site/")
+    );
+    // Another session has them without the index, quickly.
+    index.stop();
+    daemon.session("t", json!({"image": "belljar/base", "idle_s": 1}));
+    let begun = Instant::now();
+    let again = install(&daemon, "t", &["bell-hello"], 200);
+    let took = begun.elapsed();
+    assert_eq!(again["cached"], json!(true), "{again:#}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    println!("a second session had it after {took:?}");
+    let of_t = |daemon: &Daemon| text(&daemon.run("t", HELLO), "/result/repr").to_owned();
+    assert_eq!(of_t(&daemon), "'2.0'");
+    // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox.
+    post(&daemon, "undo", &json!({"cells": 1})).expect_status(200);
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    daemon.run(S, "import os; os._exit(1)");
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    post(&daemon, "reset", &json!({})).expect_status(200);
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    restart_by(&mut daemon, "KILL");
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    eventually("the sandbox of `t` goes", || {
+        let view = daemon.http("GET", "/v1/sessions/t", b"").expect_status(200);
+        (text(&view, "state") == "asleep").then_some(())
+    });
+    assert_eq!(of_t(&daemon), "'2.0'");
+    post(&daemon, "replay", &json!({})).expect_status(200);
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    end(&mut daemon, "TERM");
+}
+
+#[test]
+pub fn only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed() {
+    let Some((index, daemon)) = begin("deny = [\"bell-denied\"]\n") else { return };
+    for (wrong, status) in [
+        ("--index-url=https://localhost/", 400),
+        ("-r/etc/passwd", 400),
+        ("bell-hello @ https://localhost/x.whl", 400),
+        ("https://localhost/x.whl", 400),
+        ("./bell-hello", 400),
+        ("bell-hello; rm -rf /", 400),
+        ("$(id)", 400),
+        ("bell\nhello", 400),
+        ("Bell_Denied>=1", 403),
+    ] {
+        let refused = install(&daemon, S, &["bell-hello", wrong], status);
+        assert!(refused["hint"].is_string(), "{refused:#}");
+    }
+    assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
+    let source = install(&daemon, S, &["bell-source"], 424);
+    assert_eq!(text(&source, "code"), "install_failed", "{source:#}");
+    assert!(text(&source, "message").contains("bell-source"), "{source:#}");
+    let absent = install(&daemon, S, &["bell-nowhere"], 424);
+    assert!(text(&absent, "message").contains("bell-nowhere"), "{absent:#}");
+    // Not even because another package needs it.
+    let needed = install(&daemon, S, &["bell-needs-denied"], 403);
+    assert!(text(&needed, "message").contains("bell-denied"), "{needed:#}");
+    raised(&daemon, "import bell_needs", "ModuleNotFoundError");
+    assert_eq!(drafts(&daemon), 0);
+    // Files have no more rights than they need.
+    install(&daemon, S, &["bell-set-id"], 200);
+    let mode = "import os; oct(os.stat('/belljar/packages/site/bell_set_id/run.sh').st_mode & 0o7777)";
+    assert_eq!(value(&daemon, mode), "'0o755'");
+}
+
+#[test]
+pub fn an_installation_is_bounded() {
+    let Some((_index, daemon)) = begin("download = \"30MiB\"\n") else { return };
+    let large = install(&daemon, S, &["bell-large"], 413);
+    assert_eq!(text(&large, "code"), "too_large", "{large:#}");
+    assert_eq!(drafts(&daemon), 0);
+}
+
+#[test]
+pub fn a_version_that_does_not_fit_is_told_and_a_reset_replaces_it() {
+    let Some((_index, daemon)) = begin("") else { return };
+    daemon.run(S, "x = 1");
+    assert_eq!(names_in(&install(&daemon, S, &["bell-hello"], 200)), ["bell-dep 1.0", "bell-hello 2.0"]);
+    let conflict = install(&daemon, S, &["bell-old"], 409);
+    assert_eq!(text(&conflict, "code"), "package_conflict");
+    let message = text(&conflict, "message");
+    assert!(
+        message.contains("2.0") && message.contains("1.0") && message.contains("bell-hello"),
+        "{message}"
+    );
+    assert!(text(&conflict, "hint").contains("--reset"));
+    assert_eq!(value(&daemon, &format!("{HELLO} + str(x)")), "'2.01'", "nothing has changed");
+    let told = daemon.cli(["install", "-s", S, "--reset", "bell-old"]).ok();
+    assert!(told.stderr.contains("bell-hello 2.0 by 1.0"), "{told:?}");
+    assert_eq!(value(&daemon, HELLO), "'1.0'");
+    raised(&daemon, "x", "NameError");
+}
+
+#[test]
+pub fn an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::with_spy();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    let failed = install(&daemon, S, &["bell-hello"], 424);
+    let said = text(&failed, "message");
+    assert!(said.contains("example.org:443"), "the first refusal is told: {said}");
+    for seen in [
+        "/workspace=False; /belljar/bridge=False; /belljar/packages=False; /run/docker.sock=False",
+        "belljar=kernel,output,relay,task;",
+        "secrets=False;",
+        "interfaces=lo;",
+        "403 Forbidden; 403 Forbidden; 403 Forbidden; 403 Forbidden",
+    ] {
+        assert!(said.contains(seen), "{seen}: {said}");
+    }
+    assert!(!said.contains("wrote"), "{said}");
+    assert_eq!(drafts(&daemon), 0);
+}
+
+#[test]
+pub fn installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package() {
+    let Some((index, mut daemon)) = begin("") else { return };
+    daemon.session("t", json!({"image": "belljar/base"}));
+    std::thread::scope(|scope| {
+        let both = ["s", "t"].map(|session| {
+            let daemon = &daemon;
+            scope.spawn(move || install(daemon, session, &["bell-hello<2"], 200))
+        });
+        for answer in both {
+            assert_eq!(names_in(&answer.join().unwrap()), ["bell-dep 1.0", "bell-hello 1.0"]);
+        }
+    });
+    for session in ["s", "t"] {
+        assert_eq!(text(&daemon.run(session, HELLO), "/result/repr"), "'1.0'");
+    }
+    index.slow(true);
+    let request = json!({"packages": ["bell-set-id"]}).to_string();
+    let head = "POST /v1/sessions/s/install HTTP/1.1\r\nHost: belljar\r\nContent-Type: application/json\r\n";
+    let mut open = daemon.connect().expect("the daemon is there");
+    write!(open, "{head}Content-Length: {}\r\n\r\n{request}", request.len()).expect("it reads");
+    eventually("the installer fetches", || {
+        index.requests().iter().any(|path| path.starts_with("/files/bell_set")).then_some(())
+    });
+    assert!(drafts(&daemon) > 0);
+    daemon.kill();
+    daemon.restart();
+    index.slow(false);
+    eventually("the drafts are gone", || (drafts(&daemon) == 0).then_some(()));
+    raised(&daemon, "import bell_set_id", "ModuleNotFoundError");
+    assert_eq!(value(&daemon, HELLO), "'1.0'");
+    install(&daemon, S, &["bell-set-id"], 200);
+    assert_eq!(value(&daemon, "import bell_set_id, bell_hello; bell_hello.VERSION"), "'1.0'");
+    end(&mut daemon, "TERM");
+}
+
+#[test]
+pub fn a_session_begins_with_packages() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.cli(["new", "a", "--with", "bell-hello==1.0"]).ok();
+    assert_eq!(daemon.cli(["exec", "-s", "a", HELLO]).ok().stdout, "'1.0'\n");
+    daemon.cli(["new", "b", "--with", "bell-nowhere"]).exits(125);
+    assert!(!daemon.cli(["ps"]).ok().stdout.contains(" b "), "nothing is left of it");
+    let script = daemon.home().join("script.py");
+    std::fs::write(&script, "import bell_hello\nprint(bell_hello.VERSION)\n").unwrap();
+    let ran = daemon.cli(["run", "--with", "bell-hello", script.to_str().unwrap()]).ok();
+    assert_eq!(ran.stdout, "2.0\n");
+    let ran = daemon.cli(["job", "run", "--with", "bell-hello<2", script.to_str().unwrap()]).ok();
+    assert!(ran.stdout.contains("1.0"), "{ran:?}");
+}
+
+/// A daemon with a session whose model plays a cell that installs and imports a package.
+fn with_model(index: &PackageIndex, policy: &str) -> Daemon {
+    let model = "[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n";
+    let daemon = index.daemon(&format!("by_models = \"{policy}\"\n{model}"));
+    daemon.session(S, json!({"image": "belljar/base"}));
+    let cell = runs("!pip install bell-hello\nimport bell_hello\nprint(bell_hello.VERSION)");
+    write_script(&daemon, &conversation("go", &[cell, says("done")]));
+    daemon
+}
+
+#[test]
+fn a_model_installs_as_the_policy_says() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let asked = json!({"text": "go", "fresh": true});
+
+    let daemon = with_model(&index, "auto");
+    assert_eq!(answer(&daemon, asked.clone()), "done");
+    let said = &told(&daemon)[0];
+    assert!(said.contains("bell-hello 2.0") && said.contains("\n2.0"), "{said}");
+
+    let daemon = with_model(&index, "never");
+    assert_eq!(answer(&daemon, asked.clone()), "done");
+    let said = &told(&daemon)[0];
+    assert!(said.contains("`install_packages` may not be used here"), "{said}");
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+
+    let daemon = with_model(&index, "ask");
+    // Before any code of a model, a cell of the owner just installs.
+    assert_eq!(value(&daemon, "install_packages(['bell-dep'])"), "['bell-dep 1.0']");
+    let number = begin_ask(&daemon, asked.clone());
+    wait_for_state(&daemon, number, "waiting");
+    assert_eq!(
+        events_of(&daemon, "packages_installed").len(),
+        1,
+        "nothing is installed before a person decides"
+    );
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+    assert!(told(&daemon)[0].contains("bell-hello 2.0"), "{:?}", told(&daemon));
+
+    let daemon = with_model(&index, "ask");
+    let number = begin_ask(&daemon, asked);
+    decide_next(&daemon, json!({"reject": {"reason": "not now"}}));
+    end_of(&daemon, number);
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+    // The command line is the owner's own word.
+    daemon.cli(["install", "-s", S, "bell-dep"]).ok();
+}
