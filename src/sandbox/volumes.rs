@@ -24,6 +24,8 @@ use crate::security_controls;
 const REMOVED: &str = ".removed-";
 /// How often all volumes are measured; less often where that takes long.
 const LOOK: Duration = Duration::from_secs(10);
+/// The pause before a folder that could not be removed is tried again.
+const REMOVE_AGAIN: Duration = Duration::from_secs(60);
 
 type Key = (Principal, VolumeName);
 
@@ -83,7 +85,7 @@ impl Volumes {
         let (known, folder, service) = (Arc::downgrade(&self.known), self.folder.clone(), self.service);
         tokio::spawn(async move {
             for (owner, path) in removed {
-                remove(owner, path).await;
+                is_removed(owner, path).await;
             }
             while let Some(known) = known.upgrade() {
                 let begun = Instant::now();
@@ -183,13 +185,35 @@ impl Volumes {
         if let Some(missing) = names.iter().find(|name| !is_there(name)) {
             return Err(no_such(missing));
         }
+        Ok(self.begin_use(&mut known, owner, session, session_name, names))
+    }
+
+    /// The same for a session of an earlier daemon, whose sandbox may still have them. One that is gone is missed when the
+    /// session needs its next sandbox.
+    pub fn use_again(
+        &self,
+        owner: Principal,
+        session: SessionId,
+        session_name: &SessionName,
+        names: Vec<VolumeName>,
+    ) -> VolumeUse {
+        self.begin_use(&mut self.known.lock(), owner, session, session_name, names)
+    }
+
+    fn begin_use(
+        &self,
+        known: &mut BTreeMap<Key, Volume>,
+        owner: Principal,
+        session: SessionId,
+        session_name: &SessionName,
+        names: Vec<VolumeName>,
+    ) -> VolumeUse {
         for name in &names {
             if let Some(volume) = known.get_mut(&(owner, name.clone())) {
                 volume.sessions.insert(session, session_name.clone());
             }
         }
-        drop(known);
-        Ok(VolumeUse { volumes: self.clone(), owner, names, session })
+        VolumeUse { volumes: self.clone(), owner, names, session }
     }
 
     /// Removes a volume that no session names. Answered when the name is free; the files are removed after that.
@@ -227,8 +251,10 @@ impl Volumes {
                 let volume = known.remove(&key);
                 drop(known);
                 tokio::spawn(async move {
-                    remove(owner, aside).await;
-                    // The bytes count until they are gone.
+                    // The bytes count until they are gone, however long that takes.
+                    while !is_removed(owner, aside.clone()).await {
+                        tokio::time::sleep(REMOVE_AGAIN).await;
+                    }
                     drop(volume);
                 });
                 Ok(())
@@ -254,14 +280,16 @@ impl Drop for VolumeUse {
     }
 }
 
-async fn remove(owner: Principal, path: PathBuf) {
+/// Removes a folder. False if that failed.
+async fn is_removed(owner: Principal, path: PathBuf) -> bool {
     let shown = path.display().to_string();
     let removed = folders::run(owner, WorkKind::Removal, None, move || remove_tree(&path)).await;
     let removed =
         removed.map_err(|problem| problem.message).and_then(|done| done.map_err(|error| error.to_string()));
-    if let Err(error) = removed {
-        tracing::warn!(error, path = shown, "a volume is left to the next start");
+    if let Err(error) = &removed {
+        tracing::warn!(error, path = shown, "a volume is not removed yet");
     }
+    removed.is_ok()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -312,6 +340,11 @@ mod tests {
         assert_eq!(refused.code, Code::NoSuchVolume);
         let refused = volumes.remove(owner, &name).await.unwrap_err();
         assert!(refused.code == Code::Busy && refused.message.contains("the session `s`"), "{refused:?}");
+        drop(used);
+        // One that is gone leaves the others in use.
+        let names = vec![VolumeName::parse("gone").unwrap(), name.clone()];
+        let used = volumes.use_again(owner, SessionId::fresh(), &session, names);
+        assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::Busy);
         drop(used);
         volumes.remove(owner, &name).await.unwrap();
         assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::NoSuchVolume);

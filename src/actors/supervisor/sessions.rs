@@ -17,7 +17,7 @@ use crate::actors::session::state::{PriorSession, SessionArgs};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
-use crate::protocol::ids::{SessionId, SessionName};
+use crate::protocol::ids::{SessionId, SessionName, VolumeName};
 use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -149,8 +149,9 @@ impl SupervisorState {
             } else {
                 // Its sandbox may run, so it is paid for before others can take its room.
                 let permit = self.sandbox_permit(id, owner, &name, &wanted);
-                // A volume that is gone is missed when the session needs its next sandbox.
-                (None, permit, None, false, self.use_volumes(owner, id, &name, &request).ok())
+                let names = names_of_volumes(&request);
+                let volumes = self.args.launcher.volumes.use_again(owner, id, &name, names);
+                (None, permit, None, false, Some(volumes))
             };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
@@ -227,8 +228,7 @@ impl SupervisorState {
         name: &SessionName,
         request: &NewSession,
     ) -> Result<VolumeUse, Problem> {
-        let names = request.volumes.iter().map(|volume| volume.name.clone()).collect();
-        self.args.launcher.volumes.use_by(owner, id, name, names)
+        self.args.launcher.volumes.use_by(owner, id, name, names_of_volumes(request))
     }
 
     /// The amounts of the sandbox that a session of an earlier daemon has, if it has one.
@@ -243,4 +243,8 @@ impl SupervisorState {
         let amounts = amounts::of_sandbox(wanted, &self.args.launcher.settings.sandbox);
         (!sandboxes.is_empty()).then(|| self.args.ledger.keep(owner, name.as_str(), amounts))
     }
+}
+
+fn names_of_volumes(request: &NewSession) -> Vec<VolumeName> {
+    request.volumes.iter().map(|volume| volume.name.clone()).collect()
 }
