@@ -11,6 +11,7 @@ impl Reader<'_> {
             hosts: self.required("packages.hosts"),
             names: self.package_names(),
             by_models: self.required("packages.by_models"),
+            for_users: self.required("packages.for_users"),
             shared: self.required("packages.shared"),
             download_bytes: self.positive_bytes("packages.download"),
             unpacked_bytes: self.positive_bytes("packages.unpacked"),

@@ -154,6 +154,8 @@ pub struct Packages {
     pub names: NameRules,
     /// Whether models, and code since one of theirs ran, may install packages.
     pub by_models: InstallPolicy,
+    /// Whether packages are installed for other users than the one that the daemon runs as.
+    pub for_users: bool,
     /// Whether what one user's installers made is given to other users.
     pub shared: bool,
     /// What one installation may take.

@@ -28,6 +28,7 @@ use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR, Limits, SandboxRequest, SandboxSpec, hardware};
 use crate::sandbox::workspace::{disk, guest};
+use crate::security_controls;
 
 const TASK_DIR: &str = "/belljar/task";
 const OUTPUT_DIR: &str = "/belljar/output";
@@ -120,6 +121,18 @@ impl Launcher {
                 "packages cannot be installed for the backend `process`",
             )
             .hint("install them on the host, or use `docker` or `bubblewrap`"));
+        }
+        // Not all that an installation takes is charged to its user, and a jail's installer has no control group.
+        let is_own = wanted.owner == self.service.principal();
+        if !is_own
+            && !self.settings.packages.for_users
+            && security_controls::holds("packages_are_for_the_daemons_user")
+        {
+            return Err(Problem::new(
+                Code::Forbidden,
+                "this daemon installs packages only for the user that it runs as",
+            )
+            .hint("use an image that has them, or ask its administrator, who can set `packages.for_users`"));
         }
         let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
         let cache = self.packages.of(wanted.owner).map_err(failed)?;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use crate::packages::resolved::of_metadata_folder;
+use crate::packages::resolved::{PACKAGES, of_metadata_folder};
 use crate::protocol::packages::{InstalledPackage, PackageVersion};
 use crate::security_controls;
 
@@ -16,6 +16,8 @@ use crate::security_controls;
 const DEPTH: usize = 40;
 /// The file that lists a package's files with their hashes.
 const RECORD: &str = "RECORD";
+/// The most bytes of such a list, which is read as a whole.
+const RECORD_BYTES: u64 = 16 * 1024 * 1024;
 /// Files of the installer itself at the top, which no package needs.
 const NOT_COPIED: [&[u8]; 1] = [b".lock"];
 
@@ -94,8 +96,14 @@ impl Copy {
                 FileType::RegularFile => {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                     let file = rustix::fs::openat(source, name, flags, Mode::empty())?;
-                    let hash = self.file(std::fs::File::from(file), &path, plain == RECORD)?;
+                    let hash =
+                        self.file(std::fs::File::from(file), &path, package.is_some() && plain == RECORD)?;
                     if let (Some(package), Some(sha256)) = (package, hash) {
+                        if self.copied.packages.len() >= PACKAGES {
+                            return Err(std::io::Error::other(format!(
+                                "there are more than {PACKAGES} packages"
+                            )));
+                        }
                         let PackageVersion { name, version } = package.clone();
                         self.copied.packages.push(InstalledPackage { name, version, sha256 });
                     }
@@ -118,7 +126,12 @@ impl Copy {
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
         let hash = if hashed {
             let mut content = Vec::new();
-            (&source).take(room.saturating_add(1)).read_to_end(&mut content)?;
+            (&source).take(room.min(RECORD_BYTES).saturating_add(1)).read_to_end(&mut content)?;
+            if content.len() as u64 > RECORD_BYTES {
+                return Err(std::io::Error::other(format!(
+                    "a list of files of a package has more than {RECORD_BYTES} bytes"
+                )));
+            }
             file.write_all(&content)?;
             self.copied.bytes += content.len() as u64;
             Some(hex::encode(Sha256::digest(&content)))

@@ -149,6 +149,20 @@ fn shared() -> Daemon {
 }
 
 #[test]
+fn packages_are_installed_for_other_users_only_where_that_is_allowed() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared();
+    let ask = |path: &str, body: &Value| {
+        http_as(ALICE, &daemon.socket(), "POST", path, &[], body.to_string().as_bytes())
+    };
+    ask("/v1/sessions", &json!({"name": "hers", "image": "belljar/base"})).expect_status(201);
+    let refused = ask("/v1/sessions/hers/install", &json!({"packages": ["six"]})).expect_status(403);
+    assert!(refused["hint"].as_str().unwrap_or_default().contains("packages.for_users"), "{refused}");
+}
+
+#[test]
 fn another_users_session_does_not_exist() {
     if !engine() {
         return;
