@@ -24,7 +24,8 @@ fn setup() -> Setup {
     let setup = json!({
         "tools": tools, "malformed": 2, "legacy_function_call": true, "told_chars": 2000, "python": true,
         "degrade_after": 0, "context_tokens": 100_000, "model_tools": true, "cell_timeout_s": 30.0,
-        "max_cell_timeout_s": 60.0, "workspace": "/workspace", "dependencies": [], "prompt": null,
+        "max_cell_timeout_s": 60.0, "workspace": "/workspace", "dependencies": {"installed": [], "main": []},
+        "prompt": null,
     });
     serde_json::from_value(setup).expect("a setup")
 }
