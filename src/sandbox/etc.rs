@@ -12,7 +12,7 @@ use crate::sandbox::spec::{HOME, HOSTNAME};
 /// The name of every guest.
 const GUEST: &str = "guest";
 const NOBODY: u32 = 65_534;
-/// The kernel has this file unless IPv6 is switched off; then `::1` would be an address that nobody can bind.
+/// The kernel has this file unless IPv6 is switched off; then `::1` would be an address that no program can bind.
 const IPV6: &str = "/proc/net/if_inet6";
 
 /// The names of the files that every sandbox has, in the order of their names.

@@ -139,7 +139,7 @@ class Compute(KernelTest):
 
 
 class Evaluator(KernelTest):
-    """Expressions that leave no trace share a process; nobody can tell, whatever becomes of it."""
+    """Expressions that leave no trace share a process; no outcome depends on that, also if the process is killed."""
 
     def test_the_outcomes_are_those_of_a_process_of_ones_own(self):
         for expression, outcome in (

@@ -117,7 +117,7 @@ impl Processes {
         (self.can_tag && most != MAIN_LINE).then_some(most)
     }
 
-    /// Whether code has lowered the tag that it had, so that nobody can say whose it is.
+    /// Whether a process has lowered its own tag: the tag is no copy's and no command's, so its owner cannot be known.
     fn is_lowered(tag: u64) -> bool {
         tag < MAIN_LINE && !(TAGS..TAGS_END).contains(&tag)
     }

@@ -22,7 +22,7 @@ impl SessionActorState {
         CommandList { commands }
     }
 
-    /// Passes on what a person does at the terminal of a command: somebody is there.
+    /// Passes on what a person does at the terminal of a command, which counts as activity of the session.
     pub(super) fn pass_to_terminal(&mut self, cell: CellNumber, what: ToTerminal) -> Result<(), Problem> {
         let open = self.machine.queue().commands();
         let has_terminal = |(start, _): &(&CellStart, bool)| {

@@ -1,5 +1,5 @@
 //! Installs packages: in the cache if they are there, else by a throw-away sandbox that sees no workspace, no bridge and
-//! nobody else's files, and reaches nothing but the package index.
+//! no files of other users, and reaches nothing but the package index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -245,7 +245,7 @@ impl Launcher {
         Ok(taken)
     }
 
-    /// The sandbox of an installer: that of a session, with a user id that nobody else has.
+    /// The sandbox of an installer: that of a session, with a user id that no other sandbox and no account has.
     async fn installer_spec(
         self: &Arc<Self>,
         sandbox: &SandboxId,

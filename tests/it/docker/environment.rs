@@ -27,7 +27,7 @@ pub fn variables_of_the_environment_are_there_in_every_sandbox_of_the_session() 
     assert_eq!(printed(&daemon, SEEN), expected);
     post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(printed(&daemon, SEEN), expected);
-    // The values are told to nobody: neither in the view of the session nor to other users of the host.
+    // The values are not shown: neither in the view of the session nor in command lines, which all users of the host see.
     let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
     assert_eq!(view["env"], json!(["GREETING", "LANG"]));
     assert!(!view.to_string().contains("hello, w"), "{view:#}");
