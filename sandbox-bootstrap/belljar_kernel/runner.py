@@ -279,7 +279,7 @@ class Runner:
         if self.serves_once:
             return {"threads": 0, "tasks": 0, "children": 0}
         return {
-            "threads": max(len(_threads) - 1 - self._tools.has_thread, 0),
+            "threads": max(len(_threads) - 1 - self._tools.answers.has_thread, 0),
             "tasks": self._loop.pending(),
             "children": process.count_children(),
         }
@@ -297,7 +297,7 @@ class Runner:
         # Python does not count threads of libraries, nor a thread of the session that has not begun to run yet.
         unknown = process.count_threads() - 1 - known
         is_new, self._unknown_threads = unknown > self._unknown_threads, unknown
-        return known - self._tools.has_thread <= 0 and not is_new
+        return known - self._tools.answers.has_thread <= 0 and not is_new
 
     def _injected(self):
         return {**self._displays.injected, **self._tools.injected, **self._preloaded}

@@ -10,8 +10,9 @@ import threading
 from collections import deque
 
 from . import descriptor_io, wire
+from .answers import Answers, Waiter
 from .late_imports import from_stdlib
-from .limits import CONTROL_READ_BYTES, SAID_BYTES
+from .limits import SAID_BYTES
 from .rich import check_json
 from .schemas import Parameters
 
@@ -51,6 +52,8 @@ class _Call:
         self._on_answer()
 
     def value(self):
+        if self.answer is None:
+            raise ToolError("unavailable", "no answer can be read, because the connection to the host has ended or a signal handler makes this call")
         if self.answer["type"] == "tool_result":
             return self.answer["value"]
         error = self.answer["error"]
@@ -64,19 +67,17 @@ class ToolBox:
         self._runner = runner
         self.injected = {}
         self.local = {}  # functions of the arguments, for tools that need no call
-        self._lock = None
-        self._socket = self._speaks_on = None
+        self._lock = self._speaks_on = self.answers = None
 
     def attach(self, speaks_on, socket):
         """Send on this descriptor and receive on this socket; in a copy no call of the original is in flight."""
         self._speaks_on = speaks_on
-        self._socket = socket
+        self.answers = Answers(socket, self._runner.interrupts, self._resolve)
         self._next_number = 0
         self.newest_cell = 0
         self._lock = threading.RLock()
         self._in_flight = {}
         self._waiting = deque()
-        self.has_thread = False  # the one that reads answers
 
     def offer(self, specs, seed):
         """Put the tools into the namespace, in place of those offered before."""
@@ -115,9 +116,6 @@ class ToolBox:
                 self._waiting.append(call)
             else:
                 self._send(call)
-            if not self.has_thread:
-                self.has_thread = True
-                threading.Thread(target=self._read, name="belljar-tools", daemon=True).start()
         return call
 
     def give_up(self, call):
@@ -137,29 +135,20 @@ class ToolBox:
         descriptor_io.send_all(self._speaks_on, call.message)
         call.message = None
 
-    def _read(self):
-        """On a thread of its own: hand the answers to their callers."""
-        reader, socket = wire.MessageReader(), self._socket
-        while True:
-            message = reader.next()
-            if message is None:
-                data = descriptor_io.receive(socket, lambda: socket.recv(CONTROL_READ_BYTES))
-                if not data:
-                    return
-                reader.feed(data)
-                continue
-            cell, number = wire.ANSWERED.unpack_from(message[1])
-            answer = wire.decode_json(message[1][wire.ANSWERED.size :].decode())
-            with self._lock:
-                call = self._in_flight.get(number)
-                if call is not None and call.cell <= cell:
-                    del self._in_flight[number]
-                else:
-                    call = None  # user code sent that call itself
-                while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
-                    self._send(self._waiting.popleft())
-            if call is not None:
-                call.resolve(answer)
+    def _resolve(self, message):
+        """Hand an answer to its caller."""
+        cell, number = wire.ANSWERED.unpack_from(message[1])
+        answer = wire.decode_json(message[1][wire.ANSWERED.size :].decode())
+        with self._lock:
+            call = self._in_flight.get(number)
+            if call is not None and call.cell <= cell:
+                del self._in_flight[number]
+            else:
+                call = None  # user code sent that call itself
+            while self._waiting and len(self._in_flight) < self._runner.limits.tool_calls:
+                self._send(self._waiting.popleft())
+        if call is not None:
+            call.resolve(answer)
 
 
 class Tool:
@@ -189,10 +178,10 @@ class Tool:
         arguments = self._bind(positional, named)
         if self._local is not None:
             return self._local(arguments)
-        answered = threading.Event()
-        call = self._box.start(self.__name__, arguments, answered.set)
+        waiter = Waiter()
+        call = self._box.start(self.__name__, arguments, waiter.finish)
         try:
-            answered.wait()
+            self._box.answers.wait(waiter)
         except BaseException:
             self._box.give_up(call)
             raise
@@ -216,6 +205,7 @@ class Tool:
                 pass  # the loop was closed, so that no caller waits
 
         call = self._box.start(self.__name__, arguments, on_answer)
+        self._box.answers.start_thread()
         try:
             await answered
         except BaseException:

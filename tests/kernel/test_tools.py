@@ -161,6 +161,38 @@ class Tools(KernelTest):
         self.kernel.send(type="tool_result", call=self.kernel.seen_calls[0]["call"], value=1)
         self.assertEqual(self.value("add(1, 1)"), "2")
 
+    def test_a_plain_call_starts_no_thread(self):
+        self.assertEqual(self.value("add(1, 1)\nimport threading\nthreading.active_count()"), "1")
+        self.run_ok("await tools.aio.add(1, 1)")
+        self.assertEqual(self.value("add(1, 1), await tools.aio.add(2, 2), threading.active_count()"), "(2, 4, 2)")
+
+    def test_a_caller_that_still_waits_hands_out_the_answers_of_others(self):
+        del self.kernel.tools["any_tool"]
+        run = self.kernel.submit(
+            "import threading, time\n"
+            "threading.Thread(target=lambda: (time.sleep(0.1), print(add(1, 1)))).start()\nany_tool()"
+        )
+        self.kernel.wait_for_output(run, "2\n")
+        waits = next(frame["call"] for frame in self.kernel.seen_calls if frame["name"] == "any_tool")
+        self.kernel.send(type="tool_result", call=waits, value="late")
+        self.assertEqual(self.kernel.finish(run).value, "'late'")
+
+    def test_an_interrupted_caller_leaves_the_reading_to_the_next(self):
+        del self.kernel.tools["any_tool"], self.kernel.tools["add"]
+        self.run_ok(
+            "import threading, time\nsums = []\n"
+            "def later():\n    time.sleep(0.1)\n    print('asks', flush=True)\n    sums.append(add(1, 1))\n"
+            "thread = threading.Thread(target=later)"
+        )
+        run = self.kernel.submit("thread.start()\nany_tool()")
+        self.kernel.wait_for_output(run, "asks\n")
+        time.sleep(0.05)
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.assertEqual(self.kernel.finish(run).end["status"], "interrupted")
+        call = next(frame["call"] for frame in self.kernel.seen_calls if frame["name"] == "add")
+        self.kernel.send(type="tool_result", call=call, value=7)
+        self.assertEqual(self.value("thread.join(5)\nsums"), "[7]")
+
     def test_a_call_without_a_cell_says_so(self):
         self.run_ok("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), add(1, 1))).start()")
         frame = self.kernel.receive()

@@ -1,0 +1,127 @@
+"""Who reads the answers of the host to calls of tools: one of the threads that wait, for all of them.
+
+A lone caller is woken by its answer and by nothing else, and no thread lives that only reads. Coroutines do not
+wait on a thread, so their first call starts one that reads from then on.
+"""
+
+import _thread
+import threading
+from select import POLLIN
+from select import poll as _poll  # user code may replace the one of the module
+from socket import MSG_DONTWAIT
+
+from . import wire
+from .limits import CONTROL_READ_BYTES
+
+_get_ident = _thread.get_ident
+# An interrupt may come while a reader hands its turn on. Whoever waits this long reads too, which does no harm.
+_TURN_S = 1.0
+
+
+class Waiter:
+    """What a thread waits with: for its answer, or for its turn to read."""
+
+    __slots__ = ("is_done", "_turn")
+
+    def __init__(self):
+        self.is_done = False
+        self._turn = threading.Event()
+
+    def finish(self):
+        self.is_done = True
+        self._turn.set()
+
+    def wake(self):
+        self._turn.set()
+
+    def sleep(self):
+        """Return whether it was woken within the time of a turn."""
+        is_woken = self._turn.wait(_TURN_S)
+        self._turn.clear()
+        return is_woken
+
+
+class Answers:
+    def __init__(self, socket, interrupts, on_message):
+        self._socket = socket
+        self._interrupts = interrupts
+        self._on_message = on_message  # called with interrupts held back
+        self._messages = wire.MessageReader()
+        self._lock = threading.RLock()
+        self._reader = None  # the id of the thread that reads
+        self._waiting = {}  # by the id of their threads
+        self._is_receiving = False
+        self.has_thread = False
+        self.has_ended = False
+
+    def wait(self, waiter):
+        """Return when the waiter is done, or when this thread cannot get an answer."""
+        is_overdue = False
+        try:
+            while not waiter.is_done and not self.has_ended:
+                with self._interrupts:
+                    is_reader = self._take_turn(waiter, is_overdue)
+                if not is_reader:
+                    is_overdue = not waiter.sleep()
+                    continue
+                self._wait_for_bytes()
+                with self._interrupts:
+                    if not self._receive():
+                        return
+                    if waiter.is_done:
+                        self._leave(waiter)
+        finally:
+            with self._interrupts:
+                self._leave(waiter)
+
+    def start_thread(self):
+        """Let a thread read for coroutines, which cannot wait here."""
+        if not self.has_thread:
+            self.has_thread = True
+            threading.Thread(target=self.wait, args=(Waiter(),), name="belljar-tools", daemon=True).start()
+
+    def _take_turn(self, waiter, is_overdue):
+        with self._lock:
+            own = _get_ident()
+            if self._reader in (None, own) or is_overdue:
+                self._reader = own
+                self._waiting.pop(own, None)
+                return True
+            self._waiting[own] = waiter
+            return False
+
+    def _leave(self, waiter):
+        """Hand the turn on, if this thread has it or nobody does."""
+        with self._lock:
+            own = _get_ident()
+            if self._waiting.get(own) is waiter:
+                del self._waiting[own]
+            if self._reader in (None, own):
+                self._reader = None
+                for other in self._waiting.values():
+                    other.wake()
+                    break
+
+    def _wait_for_bytes(self):
+        """Nothing is taken from the socket here, so that an interrupt loses nothing."""
+        waits = _poll()
+        waits.register(self._socket, POLLIN)
+        waits.poll()
+
+    def _receive(self):
+        """Read what there is, which may be nothing: another thread may have read it. Return whether that was possible."""
+        with self._lock:
+            if self._is_receiving:
+                return False  # a signal handler of the session calls a tool between two instructions of this function
+            self._is_receiving = True
+            try:
+                data = self._socket.recv(CONTROL_READ_BYTES, MSG_DONTWAIT)
+                self.has_ended = not data
+                self._messages.feed(data)
+                while (message := self._messages.next()) is not None:
+                    self._on_message(message)
+            except BlockingIOError:
+                pass
+            finally:
+                self._is_receiving = False
+            return True
