@@ -2,7 +2,7 @@
 //!
 //! - `doctor`: what `belljar doctor` says of real machines
 //! - `install`: `make install`, completions, and the socket of systemd
-//! - `layers`: the direction of `use crate::` lines
+//! - `layers`: the structure of the sources: who uses whom, how long files are, which crates are named in vain
 //! - `llm`: the client of models against `model_server`, a real server on loopback
 //! - `message_spec`: every frame of the bridge against its JSON Schema
 //! - `parsers`: whatever outsiders send, from the inputs in `tests/fuzz`

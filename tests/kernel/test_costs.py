@@ -2,8 +2,8 @@
 
 import unittest
 
+from checkpoint_harness import CheckpointTest
 from harness import Kernel, KernelTest
-from test_checkpoints import CheckpointTest
 from test_processes import UNSHARE, _can_unshare
 
 # The number of the last process or thread that was made in this pid namespace. Reading it is a cell that may do anything.

@@ -5,8 +5,8 @@ import os
 import signal
 import time
 
+from checkpoint_harness import CheckpointTest
 from harness import is_alive
-from test_checkpoints import CheckpointTest
 
 DIE = "import os; os._exit(1)"
 DONE = b'{"status":"success","reason":"ok","exit_code":0,"result":null,"exception":null,"duration_ms":1.0,'

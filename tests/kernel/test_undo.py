@@ -2,8 +2,8 @@
 
 import unittest
 
+from checkpoint_harness import CheckpointTest
 from harness import KernelTest, is_alive
-from test_checkpoints import CheckpointTest
 
 
 class Undo(CheckpointTest):

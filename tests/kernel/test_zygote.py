@@ -8,8 +8,8 @@ import threading
 import time
 import unittest
 
+from checkpoint_harness import parent_of
 from harness import KERNEL, Kernel, KernelTest, is_alive
-from test_checkpoints import parent_of
 from test_processes import UNSHARE, _can_unshare
 
 # In a cell: the pid of the zygote.

@@ -8,7 +8,18 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Response, User, http};
+use super::{Response, http};
+
+#[derive(Clone, Copy)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    /// A supplementary group, e.g. the one that may use the engine.
+    pub group: Option<u32>,
+}
+
+/// Whom requests of the tests themselves are from.
+pub const ROOT: User = User { uid: 0, gid: 0, group: None };
 
 /// The group that may use the engine.
 pub fn docker_group() -> u32 {
