@@ -2,7 +2,6 @@
 
 use crate::actors::journal_charges::record_bytes;
 use crate::config;
-use crate::protocol::environment::Environment;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;
 use crate::protocol::quota::Kind;
@@ -31,17 +30,7 @@ pub fn of_sandbox(wanted: &SandboxRequest, settings: &config::Sandbox) -> Amount
 
 /// The sandbox of an installer.
 pub fn of_installer(settings: &config::Sandbox) -> Amounts {
-    let wanted = SandboxRequest {
-        image: None,
-        first_image: None,
-        memory_bytes: settings.memory_bytes,
-        cpus: settings.cpus,
-        pids: settings.pids,
-        checkpoints: 0,
-        checkpoints_at_rest: false,
-        env: Environment::new(),
-    };
-    of_sandbox(&wanted, settings)
+    of_sandbox(&SandboxRequest::without_session(settings), settings)
 }
 
 /// A cell that runs.

@@ -148,6 +148,20 @@ pub struct SandboxRequest {
 }
 
 impl SandboxRequest {
+    /// What the settings give a sandbox that serves no session: the default image, and nothing to go back to.
+    pub fn without_session(settings: &Settings) -> Self {
+        Self {
+            image: None,
+            first_image: None,
+            memory_bytes: settings.memory_bytes,
+            cpus: settings.cpus,
+            pids: settings.pids,
+            checkpoints: 0,
+            checkpoints_at_rest: false,
+            env: Environment::new(),
+        }
+    }
+
     /// The image that a later sandbox of the session has to have, whatever its name stands for by now.
     pub fn pinned_image(&self) -> Option<&ImageFact> {
         self.first_image.as_ref().filter(|_| security_controls::holds("image_is_pinned"))

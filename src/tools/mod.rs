@@ -22,5 +22,5 @@ pub use client::{ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, OnWaiting, Tool, ToolFuture, ToolOutput};
 pub use markers::{Responses, before_begun_marker, expand_markers, replace_markers};
 pub use plan::{PlanHistory, PlanTree};
-pub use port::{FileRead, NestedAsk, Owner, PortFuture, SessionPort};
+pub use port::{FileRead, NestedAsk, Owner, SessionPort};
 pub use registry::{Allowed, Registry, RegistryError};

@@ -1,8 +1,7 @@
 //! The operations that a tool may perform on its session. The actors implement them.
 
+use async_trait::async_trait;
 use serde_json::{Map, Value};
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use super::contract::OnWaiting;
@@ -16,34 +15,33 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
 
-pub type PortFuture<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
-
+#[async_trait]
 pub trait SessionPort: Send + Sync {
     /// Evaluates an expression that sees only the given values.
-    fn compute(
+    async fn compute(
         &self,
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
-    ) -> PortFuture<Computed>;
+    ) -> Result<Computed, Problem>;
 
-    fn variables(&self) -> PortFuture<VariableList>;
+    async fn variables(&self) -> Result<VariableList, Problem>;
 
     /// Installs packages into the session.
-    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages>;
+    async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem>;
 
     /// Evaluates an expression in a copy of the session; its changes are discarded.
-    fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult>;
+    async fn evaluate(&self, expression: String) -> Result<ExecutionResult, Problem>;
 
     /// Runs a command in the sandbox; none if it runs in the background. `Code::Forbidden` where only restricted code may
     /// run.
-    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>>;
+    async fn run_command(&self, command: NewCommand) -> Result<Option<ExecutionResult>, Problem>;
 
     /// Reads a file of the workspace without following links. `Code::NoSuchFile` if it does not exist.
-    fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead>;
+    async fn read_file(&self, path: String, max_bytes: u64) -> Result<FileRead, Problem>;
 
     /// The values that were given to the session, by name.
-    fn given(&self) -> PortFuture<Map<String, Value>>;
+    async fn given(&self) -> Result<Map<String, Value>, Problem>;
 
     /// The last result of `compute_with_python`.
     fn last_result(&self) -> Option<String>;
@@ -52,15 +50,15 @@ pub trait SessionPort: Send + Sync {
 
     /// Checks, numbers and journals the plan (`PlanHistory::submit`). `Code::BadRequest` lists everything that is wrong
     /// with it.
-    fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion>;
+    async fn submit_plan(&self, plan: PlanTree) -> Result<PlanVersion, Problem>;
 
     /// Starts a nested ask, which sees only what it is given. `on_waiting` is called when it begins and when it stops
     /// waiting for a person.
-    fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value>;
+    async fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem>;
 
     /// The user as whom programs of the host run for the session. `Code::Forbidden` if the owner's user id is another
     /// account by now.
-    fn owner(&self) -> PortFuture<Owner>;
+    async fn owner(&self) -> Result<Owner, Problem>;
 
     fn language(&self) -> Language;
 }

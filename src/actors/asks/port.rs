@@ -1,5 +1,6 @@
 //! The operations that tools may perform on the session in which they are called.
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::io::Read as _;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::security_controls;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::EventLog;
-use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, SessionPort};
 
 /// The time limit of an expression that reads a variable.
 const EVALUATE: Duration = Duration::from_secs(10);
@@ -112,94 +113,62 @@ impl Port {
     }
 }
 
+#[async_trait]
 impl SessionPort for Port {
-    fn compute(
+    async fn compute(
         &self,
         expression: String,
         values: Map<String, Value>,
         timeout: Duration,
-    ) -> PortFuture<Computed> {
-        let session = self.session.clone();
-        Box::pin(async move {
-            session
-                .try_call(|reply_to| SessionMsg::Compute {
-                    expression,
-                    values,
-                    timeout,
-                    memory: None,
-                    reply_to,
-                })
-                .await
-        })
+    ) -> Result<Computed, Problem> {
+        let memory = None;
+        let message = |reply_to| SessionMsg::Compute { expression, values, timeout, memory, reply_to };
+        self.session.try_call(message).await
     }
 
-    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages> {
-        let (session, settings) = (self.session.clone(), Arc::clone(&self.settings));
-        Box::pin(async move {
-            let requirements = parse_all(&packages, &settings.packages.names)?;
-            let message =
-                |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: false, reply_to });
-            session.try_call(message).await
-        })
+    async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem> {
+        let requirements = parse_all(&packages, &self.settings.packages.names)?;
+        let message =
+            |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: false, reply_to });
+        self.session.try_call(message).await
     }
 
-    fn variables(&self) -> PortFuture<VariableList> {
-        let session = self.session.clone();
-        Box::pin(async move {
-            session
-                .try_call(|reply_to| SessionMsg::Variables {
-                    which: VariablesFilter::default(),
-                    patient: false,
-                    reply_to,
-                })
-                .await
-        })
+    async fn variables(&self) -> Result<VariableList, Problem> {
+        let which = VariablesFilter::default();
+        self.session.try_call(|reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await
     }
 
-    fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
-        let session = self.session.clone();
+    async fn evaluate(&self, expression: String) -> Result<ExecutionResult, Problem> {
         // The code that this runs, such as the `repr` of a variable, obeys the rules of the caller.
         let (bound_by, rules) = self.binding();
-        Box::pin(async move {
-            let usual = CellRequest::new(expression, Mode::Fork, EVALUATE);
-            let request = CellRequest { expression: true, bound_by, rules, ..usual };
-            Ok((*session.run(request).await?).clone())
-        })
+        let usual = CellRequest::new(expression, Mode::Fork, EVALUATE);
+        let request = CellRequest { expression: true, bound_by, rules, ..usual };
+        Ok((*self.session.run(request).await?).clone())
     }
 
-    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>> {
-        let (session, settings, (bound_by, rules)) =
-            (self.session.clone(), Arc::clone(&self.settings), self.binding());
-        Box::pin(async move {
-            if rules.as_ref().is_some_and(|rules| rules.restricted) {
-                return Err(Problem::new(
-                    Code::Forbidden,
-                    "only restricted Python may run here, and no commands",
-                ));
-            }
-            let timeout = settings.cells.timeouts().nearest(command.timeout_s);
-            let in_background = command.background;
-            let request =
-                CellRequest { bound_by, rules, ..CellRequest::command(command.checked()?, timeout) };
-            if in_background {
-                session.try_call(|reply_to| SessionMsg::Run { request, reply_to }).await?;
-                return Ok(None);
-            }
-            Ok(Some((*session.run(request).await?).clone()))
-        })
+    async fn run_command(&self, command: NewCommand) -> Result<Option<ExecutionResult>, Problem> {
+        let (bound_by, rules) = self.binding();
+        if rules.as_ref().is_some_and(|rules| rules.restricted) {
+            let message = "only restricted Python may run here, and no commands";
+            return Err(Problem::new(Code::Forbidden, message));
+        }
+        let timeout = self.settings.cells.timeouts().nearest(command.timeout_s);
+        let in_background = command.background;
+        let request = CellRequest { bound_by, rules, ..CellRequest::command(command.checked()?, timeout) };
+        if in_background {
+            self.session.try_call(|reply_to| SessionMsg::Run { request, reply_to }).await?;
+            return Ok(None);
+        }
+        Ok(Some((*self.session.run(request).await?).clone()))
     }
 
-    fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
-        let session = self.session.clone();
-        Box::pin(async move {
-            let handles = session.try_call(|reply_to| SessionMsg::Handles { reply_to }).await?;
-            handles.workspace.access(WorkKind::Look, move |root| read_file(root, &path, max_bytes)).await?
-        })
+    async fn read_file(&self, path: String, max_bytes: u64) -> Result<FileRead, Problem> {
+        let handles = self.session.try_call(|reply_to| SessionMsg::Handles { reply_to }).await?;
+        handles.workspace.access(WorkKind::Look, move |root| read_file(root, &path, max_bytes)).await?
     }
 
-    fn given(&self) -> PortFuture<Map<String, Value>> {
-        let session = self.session.clone();
-        Box::pin(async move { session.call(|reply_to| SessionMsg::Given { reply_to }).await })
+    async fn given(&self) -> Result<Map<String, Value>, Problem> {
+        self.session.call(|reply_to| SessionMsg::Given { reply_to }).await
     }
 
     fn last_result(&self) -> Option<String> {
@@ -210,25 +179,21 @@ impl SessionPort for Port {
         *self.last_result.lock() = Some(result);
     }
 
-    fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
-        let asks = self.asks.clone();
-        Box::pin(async move {
-            try_call(&asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
-        })
+    async fn submit_plan(&self, plan: PlanTree) -> Result<PlanVersion, Problem> {
+        try_call(&self.asks, |reply_to| AsksMsg::SubmitPlan { plan: Box::new(plan), reply_to }).await
     }
 
-    fn ask(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> PortFuture<Value> {
-        let port = self.clone();
-        Box::pin(async move { port.nested(nested, on_waiting).await })
+    async fn ask(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
+        self.nested(nested, on_waiting).await
     }
 
-    fn owner(&self) -> PortFuture<Owner> {
+    async fn owner(&self) -> Result<Owner, Problem> {
         let (principal, accounts) = (self.owner, self.accounts.clone());
         let check_account = move || {
             accounts.check(principal)?;
             Ok(Owner { principal, gid: primary_group(principal.uid()) })
         };
-        Box::pin(async move { folders::run(principal, WorkKind::Look, None, check_account).await? })
+        folders::run(principal, WorkKind::Look, None, check_account).await?
     }
 
     fn language(&self) -> Language {
@@ -254,7 +219,7 @@ impl Port {
     }
 
     /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
-    async fn nested(self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
+    async fn nested(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         let caller = self.caller.clone();
         let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;

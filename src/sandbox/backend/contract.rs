@@ -1,6 +1,6 @@
 //! The traits of a backend and of a sandbox that it holds.
 
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,6 +14,9 @@ use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 
 /// Receives a line for each step of a long operation.
 pub type Progress<'a> = &'a (dyn Fn(String) + Sync);
+
+/// Whether a sandbox of this name belongs to a session or a launch.
+pub type IsLive<'a> = &'a (dyn Fn(&str) -> bool + Sync);
 
 /// Bytes in both directions between the daemon and the kernel of a sandbox.
 pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -47,64 +50,57 @@ impl From<ConnectError> for Problem {
 }
 
 /// One way to hold sandboxes. The daemon has one value of each backend.
+#[async_trait]
 pub trait SandboxBackend: Send + Sync {
     /// How user ids of guests are mapped to those of the host.
-    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>>;
+    async fn user_mapping(&self) -> Result<UserMapping, Problem>;
 
     /// The image of a sandbox that is started before its session is known. `None` if the image is not there, or if a
     /// guest would notice that its workspace gets the path of the session later.
-    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>>;
+    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact>;
 
     /// Whether a sandbox could be started now, with this image if one is named. Nothing is downloaded for the check.
-    fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>>;
+    async fn check(&self, image: Option<&str>) -> Result<(), Problem>;
 
     /// The image of a new sandbox, which is downloaded where the settings allow that.
-    fn resolve_image<'a>(
-        &'a self,
-        wanted: &'a SandboxRequest,
-        progress: Progress<'a>,
-    ) -> BoxFuture<'a, Result<ImageFact, Problem>>;
+    async fn resolve_image(
+        &self,
+        wanted: &SandboxRequest,
+        progress: Progress<'_>,
+    ) -> Result<ImageFact, Problem>;
 
     /// The images that sessions may name, each with its id if it is present.
-    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>>;
+    async fn images(&self) -> Result<Vec<ImageView>, Problem>;
 
     /// Runs a program to its end in a sandbox of its own; an exit code other than 0 is a problem. `folder` is the
     /// daemon's own folder for this sandbox.
-    fn run_errand<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        folder: &'a Path,
-        errand: &'a Errand,
-    ) -> BoxFuture<'a, Result<(), Problem>>;
+    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> Result<(), Problem>;
 
     /// Starts a sandbox, to whose kernel `RunningSandbox::connect` leads. If it fails to start, its remains are removed
     /// here or by the reaper.
-    fn start<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>>;
+    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem>;
 
     /// Takes over a sandbox that an earlier daemon left running; `None` if it is gone. A frozen sandbox is thawed,
     /// because its kernel has to answer.
-    fn adopt<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>>;
+    async fn adopt(
+        &self,
+        receipt: &Receipt,
+        folder: &Path,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, Problem>;
 
     /// Removes every sandbox of this daemon's home that is not live, and returns how many.
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize>;
+    async fn reap(&self, is_live: IsLive<'_>) -> usize;
 }
 
 /// A sandbox that a backend holds. Dropping it leaves the sandbox running.
+#[async_trait]
 pub trait RunningSandbox: Send + Sync {
     /// The guardian's pid on this host; `None` if it has ended, or is a process of another host.
     fn pid(&self) -> Option<i32>;
 
     /// Opens the byte stream to the kernel, which has `limit` to answer. No process but the guardian gets it. Each call
     /// opens another stream, because the kernel connects again where the last one ended.
-    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>>;
+    async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError>;
 
     /// Reads the sandbox's properties back from the host: the names of all differences from the spec, and the receipt.
     /// `None` if they cannot be read.
@@ -113,10 +109,10 @@ pub trait RunningSandbox: Send + Sync {
     /// The hint for a person whose sandbox has these differences.
     fn remedy(&self, differences: &[String]) -> &'static str;
 
-    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>>;
+    async fn freeze(&self) -> Result<(), Problem>;
 
     /// Succeeds also if the sandbox is not frozen.
-    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>>;
+    async fn thaw(&self) -> Result<(), Problem>;
 
     /// Whether the sandbox's processes are stopped, by the daemon or by another process; false if that cannot be read.
     fn is_frozen(&self) -> bool;
@@ -133,16 +129,16 @@ pub trait RunningSandbox: Send + Sync {
     fn cgroup(&self) -> Option<&Cgroup>;
 
     /// The state of the sandbox after its end; `None` if it cannot be learnt.
-    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>>;
+    async fn end(&self) -> Option<SandboxEnd>;
 
     /// Waits for the sandbox's end, or for ever if the backend cannot see it.
-    fn gone(&self) -> BoxFuture<'_, ()>;
+    async fn gone(&self);
 
     /// What the sandbox itself wrote about its end, if anything.
     fn last_words(&self) -> String;
 
     /// Kills the sandbox with all its processes, removes it, and returns when it is gone.
-    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>>;
+    async fn remove(&self) -> Result<(), Problem>;
 }
 
 /// How a sandbox ended.

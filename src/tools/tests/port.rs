@@ -1,5 +1,6 @@
 //! A session in memory: expressions that are looked up, files in a map.
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use crate::protocol::packages::{InstalledPackage, InstalledPackages};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExceptionView, ExecutionResult, Reason, Status, ValueView};
-use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, PortFuture, SessionPort};
+use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, SessionPort};
 
 pub struct MemoryPort {
     pub language: Language,
@@ -42,10 +43,6 @@ impl Default for MemoryPort {
     }
 }
 
-fn ready<T: Send + 'static>(value: Result<T, Problem>) -> PortFuture<T> {
-    Box::pin(std::future::ready(value))
-}
-
 pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
     let (status, reason) = match value {
         Ok(_) => (Status::Success, Reason::Ok),
@@ -67,14 +64,15 @@ pub fn result(code: &str, value: Result<&str, &str>) -> ExecutionResult {
     }
 }
 
+#[async_trait]
 impl SessionPort for MemoryPort {
     /// Knows `last_result`, `list(given)` and `1/0`, which fails; every other expression is its own value.
-    fn compute(
+    async fn compute(
         &self,
         expression: String,
         values: Map<String, Value>,
         _timeout: Duration,
-    ) -> PortFuture<Computed> {
+    ) -> Result<Computed, Problem> {
         let computed = match expression.as_str() {
             "last_result" => values.get("last_result").and_then(Value::as_str).map(str::to_owned),
             "1/0" => None,
@@ -82,54 +80,54 @@ impl SessionPort for MemoryPort {
             other => Some(other.to_owned()),
         };
         let error = computed.is_none().then(|| "PythonError: ZeroDivisionError: division by zero".to_owned());
-        ready(Ok(Computed { result: computed, error }))
+        Ok(Computed { result: computed, error })
     }
 
-    fn given(&self) -> PortFuture<Map<String, Value>> {
-        ready(Ok(["given", "other"].map(|name| (name.to_owned(), json!([1]))).into_iter().collect()))
+    async fn given(&self) -> Result<Map<String, Value>, Problem> {
+        Ok(["given", "other"].map(|name| (name.to_owned(), json!([1]))).into_iter().collect())
     }
 
-    fn install(&self, packages: Vec<String>) -> PortFuture<InstalledPackages> {
+    async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem> {
         let installed = packages.iter().map(|name| InstalledPackage {
             name: name.clone(),
             version: "1.0".into(),
             sha256: String::new(),
         });
         let (packages, in_image, replaced) = (installed.collect(), Vec::new(), Vec::new());
-        ready(Ok(InstalledPackages { packages, in_image, cached: false, replaced }))
+        Ok(InstalledPackages { packages, in_image, cached: false, replaced })
     }
 
-    fn variables(&self) -> PortFuture<VariableList> {
+    async fn variables(&self) -> Result<VariableList, Problem> {
         let variable = |(name, repr): (&String, &String)| json!({"name": name, "type": "str", "preview": repr, "bytes": null, "shape": "[3]"});
         let listed: Vec<Value> = self.variables.iter().map(variable).collect();
         let total = listed.len() + usize::from(!listed.is_empty());
-        ready(Ok(serde_json::from_value(json!({"variables": listed, "total": total})).unwrap()))
+        Ok(serde_json::from_value(json!({"variables": listed, "total": total})).unwrap())
     }
 
-    fn evaluate(&self, expression: String) -> PortFuture<ExecutionResult> {
+    async fn evaluate(&self, expression: String) -> Result<ExecutionResult, Problem> {
         let value = self.variables.get(&expression).map(String::as_str);
         let missing = format!("name '{expression}' is not defined");
-        ready(Ok(result(&expression, value.ok_or(&missing))))
+        Ok(result(&expression, value.ok_or(&missing)))
     }
 
     /// A command prints itself.
-    fn run_command(&self, command: NewCommand) -> PortFuture<Option<ExecutionResult>> {
+    async fn run_command(&self, command: NewCommand) -> Result<Option<ExecutionResult>, Problem> {
         let ran = ExecutionResult { stdout: command.line.unwrap_or_default(), ..result("", Ok("")) };
-        ready(Ok((!command.background).then_some(ran)))
+        Ok((!command.background).then_some(ran))
     }
 
-    fn read_file(&self, path: String, max_bytes: u64) -> PortFuture<FileRead> {
+    async fn read_file(&self, path: String, max_bytes: u64) -> Result<FileRead, Problem> {
         if path.split('/').any(|part| part == "..") {
-            return ready(Err(Problem::new(Code::BadRequest, "the path leaves the workspace")));
+            return Err(Problem::new(Code::BadRequest, "the path leaves the workspace"));
         }
         let Some(content) = self.files.get(&path) else {
-            return ready(Err(Problem::new(Code::NoSuchFile, "no such file")));
+            return Err(Problem::new(Code::NoSuchFile, "no such file"));
         };
         if content.len() as u64 > max_bytes {
             let lines = content.split_inclusive(|byte| *byte == b'\n').count() as u64;
-            return ready(Ok(FileRead::TooLarge { bytes: content.len() as u64, lines }));
+            return Ok(FileRead::TooLarge { bytes: content.len() as u64, lines });
         }
-        ready(Ok(FileRead::Whole(content.clone())))
+        Ok(FileRead::Whole(content.clone()))
     }
 
     fn last_result(&self) -> Option<String> {
@@ -140,18 +138,18 @@ impl SessionPort for MemoryPort {
         *self.last_result.lock() = Some(result);
     }
 
-    fn submit_plan(&self, plan: PlanTree) -> PortFuture<PlanVersion> {
+    async fn submit_plan(&self, plan: PlanTree) -> Result<PlanVersion, Problem> {
         let submitted = self.plan.lock().submit(plan, self.language);
-        ready(submitted.map_err(|problems| Problem::new(Code::BadRequest, problems.join("; "))))
+        submitted.map_err(|problems| Problem::new(Code::BadRequest, problems.join("; ")))
     }
 
-    fn ask(&self, ask: NestedAsk, _on_waiting: Option<OnWaiting>) -> PortFuture<Value> {
+    async fn ask(&self, ask: NestedAsk, _on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         self.asks.lock().push(ask);
-        ready(Ok(json!({"answer": 42})))
+        Ok(json!({"answer": 42}))
     }
 
-    fn owner(&self) -> PortFuture<Owner> {
-        ready(self.owner.clone())
+    async fn owner(&self) -> Result<Owner, Problem> {
+        self.owner.clone()
     }
 
     fn language(&self) -> Language {

@@ -1,7 +1,6 @@
 //! The backend that makes containers.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::etc;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
@@ -50,12 +49,6 @@ impl Docker {
         images::pull_allowed(&self.engine, reference, &self.settings.sandbox.images, progress).await
     }
 
-    async fn mapping(&self) -> Result<UserMapping, Problem> {
-        let ask = || async { Ok(user_mapping(&self.engine.info().await?)) };
-        let mapping = self.mapping.get_or_try_init(ask).await.copied();
-        mapping.map_err(|error: EngineError| error.problem())
-    }
-
     async fn resolve(
         &self,
         image: Option<&str>,
@@ -67,7 +60,56 @@ impl Docker {
         images::resolve(&self.engine, requested, &settings.images, pull, progress).await
     }
 
-    async fn run(&self, spec: &SandboxSpec, errand: &Errand) -> Result<(), Problem> {
+    /// Removes a container whose start failed. If that fails, the reaper removes it later.
+    async fn remove_or_leave(&self, name: &str) {
+        if let Err(error) = self.engine.remove(name).await {
+            tracing::warn!(%error, container = name, "a container is left to the reaper");
+        }
+    }
+}
+
+/// Every user of the engine can write a container's labels, so a label must not become a path.
+fn is_name(sandbox: &str) -> bool {
+    !sandbox.is_empty() && sandbox.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+}
+
+#[async_trait]
+impl SandboxBackend for Docker {
+    async fn user_mapping(&self) -> Result<UserMapping, Problem> {
+        let ask = || async { Ok(user_mapping(&self.engine.info().await?)) };
+        let mapping = self.mapping.get_or_try_init(ask).await.copied();
+        mapping.map_err(|error: EngineError| error.problem())
+    }
+
+    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact> {
+        self.resolve(image, Pull::Never, &|_| {}).await.ok()
+    }
+
+    async fn check(&self, image: Option<&str>) -> Result<(), Problem> {
+        self.user_mapping().await?;
+        match self.settings.sandbox.pull {
+            Pull::Missing => Ok(()),
+            Pull::Never => self.resolve(image, Pull::Never, &|_| {}).await.map(drop),
+        }
+    }
+
+    async fn resolve_image(
+        &self,
+        wanted: &SandboxRequest,
+        progress: Progress<'_>,
+    ) -> Result<ImageFact, Problem> {
+        match wanted.pinned_image() {
+            Some(first) => images::again(&self.engine, first).await,
+            None => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
+        }
+    }
+
+    async fn images(&self) -> Result<Vec<ImageView>, Problem> {
+        let list = images::list(&self.engine, &self.settings.sandbox.images).await;
+        list.map_err(|error| error.problem())
+    }
+
+    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
         let name = format!("{}-errand", config::container_name(&spec.sandbox));
         let run = async {
             let container = self.engine.create(&name, config::errand_container(spec, errand)).await?;
@@ -94,7 +136,7 @@ impl Docker {
         .hint("the image needs `python3` 3.9 or later on its PATH"))
     }
 
-    async fn start_container(&self, spec: &SandboxSpec) -> Result<Box<dyn RunningSandbox>, Problem> {
+    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
         let socket = BridgeSocket::bind(&spec.bridge_dir)?;
         etc::write(&spec.etc_dir, spec.user.uid, spec.user.gid)?;
         match Container::start(&self.engine, spec, socket).await {
@@ -107,14 +149,16 @@ impl Docker {
         }
     }
 
-    /// Removes a container whose start failed. If that fails, the reaper removes it later.
-    async fn remove_or_leave(&self, name: &str) {
-        if let Err(error) = self.engine.remove(name).await {
-            tracing::warn!(%error, container = name, "a container is left to the reaper");
-        }
+    async fn adopt(
+        &self,
+        receipt: &Receipt,
+        folder: &Path,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, Problem> {
+        let container = Container::adopt(&self.engine, receipt, folder).await?;
+        Ok(container.map(|container| Box::new(container) as Box<dyn RunningSandbox>))
     }
 
-    async fn reap_containers(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+    async fn reap(&self, is_live: IsLive<'_>) -> usize {
         let found = match self.engine.ours(&self.instance).await {
             Ok(found) => found,
             // Without an engine there are no containers of this daemon.
@@ -144,86 +188,5 @@ impl Docker {
             }
         }
         reaped
-    }
-}
-
-/// Every user of the engine can write a container's labels, so a label must not become a path.
-fn is_name(sandbox: &str) -> bool {
-    !sandbox.is_empty() && sandbox.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-}
-
-impl SandboxBackend for Docker {
-    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
-        self.mapping().boxed()
-    }
-
-    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
-        async move { self.resolve(image, Pull::Never, &|_| {}).await.ok() }.boxed()
-    }
-
-    fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
-        async move {
-            self.mapping().await?;
-            match self.settings.sandbox.pull {
-                Pull::Missing => Ok(()),
-                Pull::Never => self.resolve(image, Pull::Never, &|_| {}).await.map(drop),
-            }
-        }
-        .boxed()
-    }
-
-    fn resolve_image<'a>(
-        &'a self,
-        wanted: &'a SandboxRequest,
-        progress: Progress<'a>,
-    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
-        async move {
-            match wanted.pinned_image() {
-                Some(first) => images::again(&self.engine, first).await,
-                None => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
-            }
-        }
-        .boxed()
-    }
-
-    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
-        async move {
-            let list = images::list(&self.engine, &self.settings.sandbox.images).await;
-            list.map_err(|error| error.problem())
-        }
-        .boxed()
-    }
-
-    fn run_errand<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        _folder: &'a Path,
-        errand: &'a Errand,
-    ) -> BoxFuture<'a, Result<(), Problem>> {
-        self.run(spec, errand).boxed()
-    }
-
-    fn start<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        _folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
-        self.start_container(spec).boxed()
-    }
-
-    fn adopt<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
-        async move {
-            let container = Container::adopt(&self.engine, receipt, folder).await?;
-            Ok(container.map(|container| Box::new(container) as Box<dyn RunningSandbox>))
-        }
-        .boxed()
-    }
-
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
-        self.reap_containers(is_live).boxed()
     }
 }

@@ -1,8 +1,7 @@
 //! A sandbox that is a container of an engine.
 
+use async_trait::async_trait;
 use bollard::models::ContainerInspectResponse;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,9 +108,50 @@ impl Container {
         }
         Ok(())
     }
+}
 
-    /// Asks the engine for the state of the container after its end.
-    async fn ended(&self) -> Option<SandboxEnd> {
+#[async_trait]
+impl RunningSandbox for Container {
+    fn pid(&self) -> Option<i32> {
+        attest::container_pid(&self.inspected)
+    }
+
+    async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError> {
+        let stream = self.socket.accept(self.pid().ok_or(ConnectError::Ended)?, limit).await?;
+        Ok(Box::new(stream) as Box<dyn ByteStream>)
+    }
+
+    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
+        let evidence = attest::gather(spec, &self.inspected)?;
+        let differences = attest::differences(spec, &self.inspected, &evidence, &probe);
+        Some((differences, attest::receipt(spec, &self.inspected, evidence, python, probe)))
+    }
+
+    fn remedy(&self, differences: &[String]) -> &'static str {
+        attest::remedy(differences)
+    }
+
+    async fn freeze(&self) -> Result<(), Problem> {
+        self.pause(true).await
+    }
+
+    async fn thaw(&self) -> Result<(), Problem> {
+        self.pause(false).await
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
+    }
+
+    fn cpu_time(&self) -> Option<Duration> {
+        self.cgroup.as_ref().and_then(Cgroup::cpu_time)
+    }
+
+    fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref()
+    }
+
+    async fn end(&self) -> Option<SandboxEnd> {
         match self.engine.inspect(&self.name).await {
             Ok(found) => {
                 let state = found.state.unwrap_or_default();
@@ -127,64 +167,16 @@ impl Container {
             }
         }
     }
-}
 
-impl RunningSandbox for Container {
-    fn pid(&self) -> Option<i32> {
-        attest::container_pid(&self.inspected)
-    }
-
-    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
-        async move {
-            let stream = self.socket.accept(self.pid().ok_or(ConnectError::Ended)?, limit).await?;
-            Ok(Box::new(stream) as Box<dyn ByteStream>)
-        }
-        .boxed()
-    }
-
-    fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
-        let evidence = attest::gather(spec, &self.inspected)?;
-        let differences = attest::differences(spec, &self.inspected, &evidence, &probe);
-        Some((differences, attest::receipt(spec, &self.inspected, evidence, python, probe)))
-    }
-
-    fn remedy(&self, differences: &[String]) -> &'static str {
-        attest::remedy(differences)
-    }
-
-    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.pause(true).boxed()
-    }
-
-    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.pause(false).boxed()
-    }
-
-    fn is_frozen(&self) -> bool {
-        self.cgroup.as_ref().and_then(Cgroup::is_frozen).unwrap_or(false)
-    }
-
-    fn cpu_time(&self) -> Option<Duration> {
-        self.cgroup.as_ref().and_then(Cgroup::cpu_time)
-    }
-
-    fn cgroup(&self) -> Option<&Cgroup> {
-        self.cgroup.as_ref()
-    }
-
-    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
-        self.ended().boxed()
-    }
-
-    fn gone(&self) -> BoxFuture<'_, ()> {
-        std::future::pending().boxed()
+    async fn gone(&self) {
+        std::future::pending().await
     }
 
     fn last_words(&self) -> String {
         String::new()
     }
 
-    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        async { self.engine.remove(&self.name).await.map_err(|error| error.problem()) }.boxed()
+    async fn remove(&self) -> Result<(), Problem> {
+        self.engine.remove(&self.name).await.map_err(|error| error.problem())
     }
 }

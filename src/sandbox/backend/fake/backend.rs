@@ -1,7 +1,6 @@
 //! The backend whose sandboxes are kernels of the test.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -22,7 +21,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{
-    ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
+    ByteStream, ConnectError, IsLive, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
 };
 use crate::sandbox::kernel::files::pretend_to_compile;
 use crate::sandbox::spec::{
@@ -129,81 +128,60 @@ struct FakeSandbox {
 }
 
 impl FakeSandbox {
-    async fn stop(&self) -> Result<(), Problem> {
-        let fails = self.backend.0.failing_freezes.lock().pop_front();
-        if let Some(fails) = fails {
-            let _ = fails.await;
-            return Err(Problem::new(Code::SandboxFailed, "as the test wants it"));
-        }
-        self.change(true);
-        Ok(())
-    }
-
     fn change(&self, frozen: bool) {
         self.backend.0.freezes.lock().push(frozen);
         self.kernel.freeze(frozen);
     }
 }
 
+#[async_trait]
 impl SandboxBackend for FakeBackend {
-    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
-        std::future::ready(Ok(UserMapping::Same)).boxed()
+    async fn user_mapping(&self) -> Result<UserMapping, Problem> {
+        Ok(UserMapping::Same)
     }
 
-    fn image_ahead<'a>(&'a self, _image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
-        std::future::ready(Some(ImageFact { reference: "fake".into(), id: "fake".into() })).boxed()
+    async fn image_ahead(&self, _image: Option<&str>) -> Option<ImageFact> {
+        Some(ImageFact { reference: "fake".into(), id: "fake".into() })
     }
 
-    fn check<'a>(&'a self, _image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
-        std::future::ready(Ok(())).boxed()
+    async fn check(&self, _image: Option<&str>) -> Result<(), Problem> {
+        Ok(())
     }
 
-    fn resolve_image<'a>(
-        &'a self,
-        wanted: &'a SandboxRequest,
-        _progress: Progress<'a>,
-    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
+    async fn resolve_image(
+        &self,
+        wanted: &SandboxRequest,
+        _progress: Progress<'_>,
+    ) -> Result<ImageFact, Problem> {
         // The name stands for another image at each start.
         let newest = || ImageFact { reference: "fake".into(), id: format!("fake-{}", self.started()) };
-        std::future::ready(Ok(wanted.first_image.clone().unwrap_or_else(newest))).boxed()
+        Ok(wanted.first_image.clone().unwrap_or_else(newest))
     }
 
-    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
-        std::future::ready(Ok(Vec::new())).boxed()
+    async fn images(&self) -> Result<Vec<ImageView>, Problem> {
+        Ok(Vec::new())
     }
 
-    fn run_errand<'a>(
-        &'a self,
-        _spec: &'a SandboxSpec,
-        _folder: &'a Path,
-        errand: &'a Errand,
-    ) -> BoxFuture<'a, Result<(), Problem>> {
+    async fn run_errand(&self, _spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
         if let Some(output) = errand.mounts.iter().find(|mount| mount.writable) {
             pretend_to_compile(&output.source);
         }
-        std::future::ready(Ok(())).boxed()
+        Ok(())
     }
 
-    fn start<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        _folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
-        async move {
-            let socket = BridgeSocket::bind(&spec.bridge_dir)?;
-            let path = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
-            let kernel = FakeKernel::start(path, Arc::clone(&self.0.script), self.0.runtime.clone());
-            self.0.sandboxes.lock().push((spec.sandbox.clone(), kernel.clone()));
-            Ok(Box::new(FakeSandbox { backend: self.clone(), kernel, socket }) as Box<dyn RunningSandbox>)
-        }
-        .boxed()
+    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
+        let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+        let path = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
+        let kernel = FakeKernel::start(path, Arc::clone(&self.0.script), self.0.runtime.clone());
+        self.0.sandboxes.lock().push((spec.sandbox.clone(), kernel.clone()));
+        Ok(Box::new(FakeSandbox { backend: self.clone(), kernel, socket }) as Box<dyn RunningSandbox>)
     }
 
-    fn adopt<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
+    async fn adopt(
+        &self,
+        receipt: &Receipt,
+        folder: &Path,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, Problem> {
         let sandboxes = self.0.sandboxes.lock();
         let found = sandboxes.iter().find(|(id, kernel)| *id == receipt.sandbox && kernel.lives());
         let adopted = found.map(|(_, kernel)| {
@@ -212,29 +190,27 @@ impl SandboxBackend for FakeBackend {
             let (backend, kernel) = (self.clone(), kernel.clone());
             Box::new(FakeSandbox { backend, kernel, socket }) as Box<dyn RunningSandbox>
         });
-        std::future::ready(Ok(adopted)).boxed()
+        Ok(adopted)
     }
 
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+    async fn reap(&self, is_live: IsLive<'_>) -> usize {
         let sandboxes = self.0.sandboxes.lock();
         let left = sandboxes.iter().filter(|(id, kernel)| kernel.lives() && !is_live(&id.0));
-        std::future::ready(left.map(|(_, kernel)| kernel.end()).count()).boxed()
+        left.map(|(_, kernel)| kernel.end()).count()
     }
 }
 
+#[async_trait]
 impl RunningSandbox for FakeSandbox {
     fn pid(&self) -> Option<i32> {
         None
     }
 
-    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
-        async move {
-            // The kernel is a task of this process.
-            let pid = i32::try_from(std::process::id()).expect("a pid");
-            let stream = self.socket.accept(pid, limit).await?;
-            Ok(Box::new(stream) as Box<dyn ByteStream>)
-        }
-        .boxed()
+    async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError> {
+        // The kernel is a task of this process.
+        let pid = i32::try_from(std::process::id()).expect("a pid");
+        let stream = self.socket.accept(pid, limit).await?;
+        Ok(Box::new(stream) as Box<dyn ByteStream>)
     }
 
     fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
@@ -249,20 +225,23 @@ impl RunningSandbox for FakeSandbox {
         "a test has to say what"
     }
 
-    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        self.stop().boxed()
+    async fn freeze(&self) -> Result<(), Problem> {
+        let fails = self.backend.0.failing_freezes.lock().pop_front();
+        if let Some(fails) = fails {
+            let _ = fails.await;
+            return Err(Problem::new(Code::SandboxFailed, "as the test wants it"));
+        }
+        self.change(true);
+        Ok(())
     }
 
-    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        async {
-            self.change(false);
-            let late = self.backend.0.late_thaws.lock().pop_front();
-            if let Some(late) = late {
-                let _ = late.await;
-            }
-            Ok(())
+    async fn thaw(&self) -> Result<(), Problem> {
+        self.change(false);
+        let late = self.backend.0.late_thaws.lock().pop_front();
+        if let Some(late) = late {
+            let _ = late.await;
         }
-        .boxed()
+        Ok(())
     }
 
     fn is_frozen(&self) -> bool {
@@ -281,30 +260,27 @@ impl RunningSandbox for FakeSandbox {
         None
     }
 
-    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
+    async fn end(&self) -> Option<SandboxEnd> {
         let running = self.kernel.lives();
         let exit_code = (!running).then_some(1);
-        std::future::ready(Some(SandboxEnd { running, exit_code, out_of_memory: false })).boxed()
+        Some(SandboxEnd { running, exit_code, out_of_memory: false })
     }
 
-    fn gone(&self) -> BoxFuture<'_, ()> {
-        self.kernel.ended().boxed()
+    async fn gone(&self) {
+        self.kernel.ended().await
     }
 
     fn last_words(&self) -> String {
         String::new()
     }
 
-    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        async {
-            let slow = self.backend.0.slow_removals.lock().pop_front();
-            if let Some(slow) = slow {
-                let _ = slow.await;
-            }
-            self.kernel.end();
-            Ok(())
+    async fn remove(&self) -> Result<(), Problem> {
+        let slow = self.backend.0.slow_removals.lock().pop_front();
+        if let Some(slow) = slow {
+            let _ = slow.await;
         }
-        .boxed()
+        self.kernel.end();
+        Ok(())
     }
 }
 

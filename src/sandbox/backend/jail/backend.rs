@@ -1,7 +1,6 @@
 //! The backend that builds jails, and the one that starts plain processes.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -79,16 +78,6 @@ impl Jails {
         let settings = &self.settings.sandbox;
         let uid = if self.service.system { settings.uid_first } else { self.service.uid };
         let gid = if self.service.system { settings.uid_first } else { self.service.gid };
-        let wanted = SandboxRequest {
-            image: None,
-            first_image: None,
-            memory_bytes: settings.memory_bytes,
-            cpus: settings.cpus,
-            pids: settings.pids,
-            checkpoints: settings.checkpoints,
-            checkpoints_at_rest: false,
-            env: Environment::new(),
-        };
         let spec = SandboxSpec {
             sandbox,
             backend: Backend::Bubblewrap,
@@ -96,7 +85,7 @@ impl Jails {
             image: self.image(None)?,
             runtime: None,
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
-            limits: Limits::new(settings, &wanted),
+            limits: Limits::new(settings, &SandboxRequest::without_session(settings)),
             workspace: PathBuf::new(),
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
@@ -109,19 +98,78 @@ impl Jails {
         };
         start::try_out(tools, &spec, &folder.path).await
     }
+}
 
-    async fn take_over(&self, receipt: &Receipt, folder: &Path) -> Result<Option<Jail>, Problem> {
+#[async_trait]
+impl SandboxBackend for Jails {
+    /// Jails use the ids of the host; only an engine may map them.
+    async fn user_mapping(&self) -> Result<UserMapping, Problem> {
+        Ok(UserMapping::Same)
+    }
+
+    /// A plain process has no mount of its own, so it knows its workspace by the path.
+    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact> {
+        let has_mounts = self.walls == Isolation::Bubblewrap;
+        has_mounts.then(|| self.image(image).ok()).flatten()
+    }
+
+    async fn check(&self, image: Option<&str>) -> Result<(), Problem> {
+        self.image(image)?;
+        self.tools().await.map(drop)
+    }
+
+    async fn resolve_image(
+        &self,
+        wanted: &SandboxRequest,
+        _progress: Progress<'_>,
+    ) -> Result<ImageFact, Problem> {
+        match wanted.pinned_image() {
+            Some(first) => root::again(&self.paths.roots_dir(), first),
+            None => self.image(wanted.image.as_deref()),
+        }
+    }
+
+    async fn images(&self) -> Result<Vec<ImageView>, Problem> {
+        let roots = match self.walls {
+            Isolation::Bubblewrap => root::list(&self.paths.roots_dir(), &self.settings.sandbox.images),
+            Isolation::None => Vec::new(),
+        };
+        let views = roots.into_iter().map(|found| ImageView {
+            reference: found.reference,
+            backend: Backend::Bubblewrap,
+            id: Some(found.id),
+            bytes: None,
+            default: false,
+            packages: None,
+        });
+        Ok(views.collect())
+    }
+
+    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
+        start::run(self.tools().await?, spec, errand).await
+    }
+
+    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
+        let jail = start::start(self.tools().await?, spec, folder).await?;
+        Ok(Box::new(jail) as Box<dyn RunningSandbox>)
+    }
+
+    async fn adopt(
+        &self,
+        receipt: &Receipt,
+        folder: &Path,
+    ) -> Result<Option<Box<dyn RunningSandbox>>, Problem> {
         let jail = Jail::adopt(receipt, folder, self.service.system);
         match &jail {
             Some(jail) => jail.resume()?,
             // The control group of a jail that is gone still has to be removed.
             None => drop(process::reap(self.walls, &receipt.sandbox, folder).await?),
         }
-        Ok(jail)
+        Ok(jail.map(|jail| Box::new(jail) as Box<dyn RunningSandbox>))
     }
 
     /// Ends the jails whose folders belong to no live sandbox, and removes those folders.
-    async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+    async fn reap(&self, is_live: IsLive<'_>) -> usize {
         let mut reaped = 0;
         for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -141,92 +189,6 @@ impl Jails {
             }
         }
         reaped
-    }
-}
-
-impl SandboxBackend for Jails {
-    /// Jails use the ids of the host; only an engine may map them.
-    fn user_mapping(&self) -> BoxFuture<'_, Result<UserMapping, Problem>> {
-        std::future::ready(Ok(UserMapping::Same)).boxed()
-    }
-
-    /// A plain process has no mount of its own, so it knows its workspace by the path.
-    fn image_ahead<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Option<ImageFact>> {
-        let has_mounts = self.walls == Isolation::Bubblewrap;
-        std::future::ready(has_mounts.then(|| self.image(image).ok()).flatten()).boxed()
-    }
-
-    fn check<'a>(&'a self, image: Option<&'a str>) -> BoxFuture<'a, Result<(), Problem>> {
-        async move {
-            self.image(image)?;
-            self.tools().await.map(drop)
-        }
-        .boxed()
-    }
-
-    fn resolve_image<'a>(
-        &'a self,
-        wanted: &'a SandboxRequest,
-        _progress: Progress<'a>,
-    ) -> BoxFuture<'a, Result<ImageFact, Problem>> {
-        let image = match wanted.pinned_image() {
-            Some(first) => root::again(&self.paths.roots_dir(), first),
-            None => self.image(wanted.image.as_deref()),
-        };
-        std::future::ready(image).boxed()
-    }
-
-    fn images(&self) -> BoxFuture<'_, Result<Vec<ImageView>, Problem>> {
-        let roots = match self.walls {
-            Isolation::Bubblewrap => root::list(&self.paths.roots_dir(), &self.settings.sandbox.images),
-            Isolation::None => Vec::new(),
-        };
-        let views = roots.into_iter().map(|found| ImageView {
-            reference: found.reference,
-            backend: Backend::Bubblewrap,
-            id: Some(found.id),
-            bytes: None,
-            default: false,
-            packages: None,
-        });
-        std::future::ready(Ok(views.collect())).boxed()
-    }
-
-    fn run_errand<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        _folder: &'a Path,
-        errand: &'a Errand,
-    ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::run(self.tools().await?, spec, errand).await }.boxed()
-    }
-
-    fn start<'a>(
-        &'a self,
-        spec: &'a SandboxSpec,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Box<dyn RunningSandbox>, Problem>> {
-        async move {
-            let jail = start::start(self.tools().await?, spec, folder).await?;
-            Ok(Box::new(jail) as Box<dyn RunningSandbox>)
-        }
-        .boxed()
-    }
-
-    fn adopt<'a>(
-        &'a self,
-        receipt: &'a Receipt,
-        folder: &'a Path,
-    ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>> {
-        async move {
-            let jail = self.take_over(receipt, folder).await?;
-            Ok(jail.map(|jail| Box::new(jail) as Box<dyn RunningSandbox>))
-        }
-        .boxed()
-    }
-
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
-        self.reap_jails(is_live).boxed()
     }
 }
 
@@ -257,17 +219,7 @@ mod tests {
             "test".into(),
             Arc::default(),
         );
-        let sandbox = &settings.sandbox;
-        let mut wanted = SandboxRequest {
-            image: None,
-            first_image: None,
-            memory_bytes: sandbox.memory_bytes,
-            cpus: sandbox.cpus,
-            pids: sandbox.pids,
-            checkpoints: sandbox.checkpoints,
-            checkpoints_at_rest: false,
-            env: Environment::new(),
-        };
+        let mut wanted = SandboxRequest::without_session(&settings.sandbox);
         python("base", "old");
         let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();
         assert_eq!(first.reference, "belljar/base");

@@ -1,7 +1,6 @@
 //! A sandbox that is a process of the host.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -75,34 +74,6 @@ impl Jail {
         })
     }
 
-    /// The bubblewrap process outside of the jail writes the exit code a moment after the jail has ended.
-    async fn ended(&self) -> SandboxEnd {
-        let running = self.identity.lives();
-        let mut exit_code = status::read(&self.folder).exit_code;
-        if self.walls == Isolation::Bubblewrap && !running {
-            for _ in 0..EXIT_LOOKS {
-                if exit_code.is_some() {
-                    break;
-                }
-                tokio::time::sleep(EXIT_PAUSE).await;
-                exit_code = status::read(&self.folder).exit_code;
-            }
-        }
-        let counters = self.cgroup().map(|cgroup| CounterFiles::open(cgroup).read()).unwrap_or_default();
-        SandboxEnd {
-            running,
-            exit_code,
-            out_of_memory: exit_code == Some(EXIT_KILLED) && counters.oom_kills > 0,
-        }
-    }
-
-    fn stop(&self) -> Result<(), Problem> {
-        match &self.group {
-            Some(group) => group.freeze(true).map_err(|error| failed("frozen", &error)),
-            None => self.identity.stop_tree().map(drop).map_err(|error| failed("frozen", &error.into())),
-        }
-    }
-
     /// Succeeds also if the jail is not stopped.
     pub fn resume(&self) -> Result<(), Problem> {
         if let Some(group) = &self.group {
@@ -116,17 +87,15 @@ impl Jail {
     }
 }
 
+#[async_trait]
 impl RunningSandbox for Jail {
     fn pid(&self) -> Option<i32> {
         Some(self.identity.pid)
     }
 
-    fn connect(&self, limit: Duration) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectError>> {
-        async move {
-            let stream = self.socket.accept(self.identity.pid, limit).await?;
-            Ok(Box::new(stream) as Box<dyn ByteStream>)
-        }
-        .boxed()
+    async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError> {
+        let stream = self.socket.accept(self.identity.pid, limit).await?;
+        Ok(Box::new(stream) as Box<dyn ByteStream>)
     }
 
     fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {
@@ -140,12 +109,15 @@ impl RunningSandbox for Jail {
         "no code ran in it; look at the version of bubblewrap and at the kernel's settings"
     }
 
-    fn freeze(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        std::future::ready(self.stop()).boxed()
+    async fn freeze(&self) -> Result<(), Problem> {
+        match &self.group {
+            Some(group) => group.freeze(true).map_err(|error| failed("frozen", &error)),
+            None => self.identity.stop_tree().map(drop).map_err(|error| failed("frozen", &error.into())),
+        }
     }
 
-    fn thaw(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        std::future::ready(self.resume()).boxed()
+    async fn thaw(&self) -> Result<(), Problem> {
+        self.resume()
     }
 
     fn is_frozen(&self) -> bool {
@@ -164,12 +136,26 @@ impl RunningSandbox for Jail {
         self.group.as_ref().map(|group| &group.cgroup)
     }
 
-    fn end(&self) -> BoxFuture<'_, Option<SandboxEnd>> {
-        async { Some(self.ended().await) }.boxed()
+    /// The bubblewrap process outside of the jail writes the exit code a moment after the jail has ended.
+    async fn end(&self) -> Option<SandboxEnd> {
+        let running = self.identity.lives();
+        let mut exit_code = status::read(&self.folder).exit_code;
+        if self.walls == Isolation::Bubblewrap && !running {
+            for _ in 0..EXIT_LOOKS {
+                if exit_code.is_some() {
+                    break;
+                }
+                tokio::time::sleep(EXIT_PAUSE).await;
+                exit_code = status::read(&self.folder).exit_code;
+            }
+        }
+        let counters = self.cgroup().map(|cgroup| CounterFiles::open(cgroup).read()).unwrap_or_default();
+        let out_of_memory = exit_code == Some(EXIT_KILLED) && counters.oom_kills > 0;
+        Some(SandboxEnd { running, exit_code, out_of_memory })
     }
 
-    fn gone(&self) -> BoxFuture<'_, ()> {
-        async { while !self.identity.is_gone_within(LOOK).await {} }.boxed()
+    async fn gone(&self) {
+        while !self.identity.is_gone_within(LOOK).await {}
     }
 
     /// The jail's messages on its stderr before it was ready.
@@ -177,8 +163,8 @@ impl RunningSandbox for Jail {
         self.stderr_head.lock().clone()
     }
 
-    fn remove(&self) -> BoxFuture<'_, Result<(), Problem>> {
-        end(self.walls, &self.identity, self.group.as_ref()).boxed()
+    async fn remove(&self) -> Result<(), Problem> {
+        end(self.walls, &self.identity, self.group.as_ref()).await
     }
 }
 
