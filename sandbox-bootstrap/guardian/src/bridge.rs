@@ -14,7 +14,7 @@ use crate::poller::{Poller, Timer, Token, Watch};
 use crate::websocket::{self, Message, MessageReader, Violation};
 
 /// First byte of a runner's message on the bridge: one that is no stream of output.
-const SAID_KIND: u8 = 3;
+const RUNNER_KIND: u8 = 3;
 
 /// A frame that is partly sent.
 struct Sending {
@@ -114,9 +114,9 @@ impl Bridge {
     }
 
     /// Queues a message of a runner behind the guardian's part: two JSON objects, the second is passed on unread.
-    pub fn send_said(&mut self, own: &str, said: &[u8], poller: &mut Poller) {
+    pub fn send_of_runner(&mut self, own: &str, said: &[u8], poller: &mut Poller) {
         let size = u32::try_from(own.len()).unwrap_or(u32::MAX).to_be_bytes();
-        let frame = websocket::encode(websocket::BINARY, &[&[SAID_KIND], &size, own.as_bytes(), said]);
+        let frame = websocket::encode(websocket::BINARY, &[&[RUNNER_KIND], &size, own.as_bytes(), said]);
         self.push(frame, poller);
     }
 

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::computations::KilledFor;
 use crate::controls;
 use crate::frames::{After, HostFrame, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
-use crate::jobs::KilledFor;
 use crate::limits::{
     CROWD, HALT, ORPHANED, REAP_BUSY, REAP_IDLE, REAP_WITHOUT_PIDFD, REAPED_REMEMBERED, RESET, RESET_POLL,
     SETTLE,
@@ -91,7 +91,7 @@ impl Guardian {
     pub fn end_all(&mut self) -> Option<i32> {
         let worker_pid = self.line.worker.and_then(|index| self.handles.get(&index)?.pid);
         let (mut of_worker, deadline) = (KILLED, Instant::now() + RESET);
-        self.jobs.stop();
+        self.computations.stop();
         self.give_up_expression(KilledFor::Reset);
         self.commands.end_all();
         self.strays.forget_condemned();
@@ -135,7 +135,7 @@ impl Guardian {
         if self.by_pid.get(&pid) == Some(&index) && !process_table::is_alive(pid) {
             // It becomes a child of the guardian when the process ends that forked it. Or never, if code of the session
             // posed as a copy: then its exit code stays unknown.
-            handle.look_no_more(&self.poller);
+            handle.unwatch_end(&self.poller);
             self.poller.after(Timer::EndedUnseen(index), ORPHANED);
             self.poller.within(Timer::Reap, REAP_WITHOUT_PIDFD);
         }
@@ -237,7 +237,7 @@ impl Guardian {
             self.runner_ended(*index, exit_code);
             return;
         }
-        let is_own = self.job_ended(pid, exit_code)
+        let is_own = self.computation_ended(pid, exit_code)
             || self.evaluator_ended(pid)
             || self.command_ended(pid, exit_code)
             || self.inbox.ended(pid)
@@ -256,12 +256,12 @@ impl Guardian {
 
     pub fn reap_regularly(&mut self) {
         self.reap();
-        self.press_jobs();
+        self.press_computations();
         self.reap_soon();
     }
 
     pub fn reap_soon(&mut self) {
-        let is_busy = self.jobs.is_busy()
+        let is_busy = self.computations.is_busy()
             || self.evaluator.is_busy()
             || self.commands.are_running()
             || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());

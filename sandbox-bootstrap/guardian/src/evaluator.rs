@@ -12,8 +12,8 @@ use rustix::io;
 use rustix::process::{self as os_process, Pid, Signal, WaitOptions};
 
 use crate::channel::{Channel, Read};
+use crate::computations::{Ending, KilledFor};
 use crate::guardian::Guardian;
-use crate::jobs::{Ending, KilledFor};
 use crate::limits::EVALUATOR_REQUEST_BYTES;
 use crate::poller::{Poller, Timer, Token};
 use crate::process::send_signal;
@@ -156,7 +156,7 @@ impl Guardian {
     /// Evaluates it in a process of its own, in what is left of its time.
     fn evaluate_alone(&mut self, expression: Expression) {
         let Expression { request, payload, begun, timeout } = expression;
-        if let Err(refusal) = self.start_job(request, Wanted::Compute, begun, timeout, &payload) {
+        if let Err(refusal) = self.start_computation(request, Wanted::Compute, begun, timeout, &payload) {
             self.refuse(&refusal, Some(request), None);
         }
     }

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::bridge::Bridge;
 use crate::commands::Commands;
+use crate::computations::{Computations, KilledFor};
 use crate::evaluator::Evaluator;
 use crate::frames::{self, HostFrame, Refusal};
 use crate::handle::{Handle, Side};
 use crate::helpers::Inbox;
-use crate::jobs::{Jobs, KilledFor};
 use crate::limits::{
     FIRST_HELLO, Limits, PROTOCOL_VERSION, READ_BYTES, ZYGOTE_ANSWER, ZYGOTE_RESTART, ZYGOTE_START,
     ZYGOTE_TRIES,
@@ -40,7 +40,7 @@ pub struct Guardian {
     pub limits: Limits,
     pub line: MainLine,
     pub strays: Strays,
-    pub jobs: Jobs,
+    pub computations: Computations,
     pub evaluator: Evaluator,
     pub commands: Commands,
     pub inbox: Inbox,
@@ -73,7 +73,7 @@ impl Guardian {
             limits: Limits::default(),
             line: MainLine::default(),
             strays: Strays::default(),
-            jobs: Jobs::default(),
+            computations: Computations::default(),
             evaluator: Evaluator::default(),
             commands: Commands::default(),
             inbox: Inbox::default(),
@@ -130,7 +130,7 @@ impl Guardian {
             Token::ToolsOut(index) => self.flush_channel(index, Side::Tools),
             Token::Output(index, stream) => self.output_ready(index, stream),
             Token::Pidfd(index) => self.has_ended(index),
-            Token::Job(index) => self.job_ready(index),
+            Token::Computation(index) => self.computation_ready(index),
             Token::Evaluator => self.evaluator_ready(),
             Token::EvaluatorOut => self.evaluator.flush(&self.poller),
             Token::CommandOutput(index, stream) => self.command_wrote(index, stream),
@@ -166,7 +166,7 @@ impl Guardian {
             Timer::EndedUnseen(index) => self.ended_unseen(index),
             Timer::GatherStdout(index) => self.watch_output_again(index, Stream::Stdout),
             Timer::GatherStderr(index) => self.watch_output_again(index, Stream::Stderr),
-            Timer::Job(index) => self.job_timed_out(index),
+            Timer::Computation(index) => self.computation_timed_out(index),
             Timer::StartEvaluator => self.ensure_evaluator(),
             Timer::Evaluator => self.evaluator_timed_out(),
             Timer::GatherCommand(index) => self.read_command(index, true),
@@ -203,8 +203,8 @@ impl Guardian {
     }
 
     /// Passes on what a runner said, below what the guardian says of it.
-    pub fn send_said(&mut self, own: &Value, said: &[u8]) {
-        self.bridge.send_said(&own.to_string(), said, &mut self.poller);
+    pub fn send_of_runner(&mut self, own: &Value, said: &[u8]) {
+        self.bridge.send_of_runner(&own.to_string(), said, &mut self.poller);
         self.after_bridge();
     }
 
@@ -233,7 +233,7 @@ impl Guardian {
         for index in self.indexes() {
             self.kill(index);
         }
-        self.jobs.stop();
+        self.computations.stop();
         self.give_up_expression(KilledFor::Reset);
         self.processes.kill_all();
     }

@@ -184,7 +184,7 @@ impl Handle {
     }
 
     /// Stops watching the pidfd: the runner has ended, and the pidfd would report that for ever.
-    pub fn look_no_more(&mut self, poller: &Poller) {
+    pub fn unwatch_end(&mut self, poller: &Poller) {
         if let Some((pidfd, mut watch)) = self.pidfd.take() {
             watch.set(poller, &pidfd, EventFlags::empty());
         }
@@ -195,7 +195,7 @@ impl Handle {
         self.read(false, poller);
         self.control.end(poller);
         self.tools.end(poller);
-        self.look_no_more(poller);
+        self.unwatch_end(poller);
     }
 
     /// Whether the end of the runner is noticed at once.

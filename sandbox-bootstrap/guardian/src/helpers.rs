@@ -281,7 +281,7 @@ pub struct MemoryReserve {
 
 impl MemoryReserve {
     /// Bytes that are in use only for the reserve.
-    pub fn held(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         if self.pid.is_some() { RESERVE_BYTES } else { 0 }
     }
 

@@ -8,12 +8,13 @@
 //! Layout: `websocket`, `wire`, `outbox`, `output`, `calls`, `frames` and `process_table` only turn values into values;
 //! `poller`, `bridge`, `channel`, `handle`, `zygote`, `helpers`, `process`, `memory` do the I/O; `guardian` is the loop
 //! and owns all of it, with `runners`, `messages`, `endings`, `mainline`, `recovery`, `strays`, `memory_limit`,
-//! `jobs`, `evaluator` and `commands` as its parts.
+//! `computations`, `evaluator` and `commands` as its parts.
 
 mod bridge;
 mod calls;
 mod channel;
 mod commands;
+mod computations;
 mod controls;
 mod digest;
 mod endings;
@@ -22,7 +23,6 @@ mod frames;
 mod guardian;
 mod handle;
 mod helpers;
-mod jobs;
 mod limits;
 mod mainline;
 mod memory;

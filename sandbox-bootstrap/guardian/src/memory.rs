@@ -102,7 +102,7 @@ impl Memory {
     }
 
     /// Whether the system itself ends processes when the sandbox takes more memory than it has.
-    pub fn is_held(&mut self, limits: &Limits) -> bool {
+    pub fn is_limited_by_system(&mut self, limits: &Limits) -> bool {
         self.counters(limits).is_some()
     }
 
@@ -159,7 +159,7 @@ impl Memory {
         // Code of the session chooses some of the numbers, so no sum may overflow.
         let (mut own, mut shared) = (0_u64, 0_u64);
         for pid in pids {
-            still.look();
+            still.before_next();
             let share = self.share(*pid);
             own = own.saturating_add(share.0.saturating_sub(share.1));
             shared = shared.saturating_add(share.1);
@@ -194,7 +194,7 @@ impl Memory {
         let mut still = Stillness::new(processes);
         let mut held = BTreeMap::new();
         for pid in pids {
-            still.look();
+            still.before_next();
             let [alone] = self.mapped(*pid, ["Private_"]);
             let alone = if alone > 0 || self.is_awaited(*pid) { alone } else { status(*pid)[0] };
             held.insert(*pid, alone);
@@ -213,7 +213,7 @@ impl Memory {
     fn nameless(&mut self, pids: &[i32], still: &mut Stillness<'_>) -> u64 {
         let mut pieces = Nameless::default();
         for pid in pids {
-            still.look();
+            still.before_next();
             // A process that has ended, or hides, shows nothing: then its own pages are all that can be seen.
             let Ok(maps) = File::open(format!("{}/maps", folder_of(*pid))) else { continue };
             if !pieces.take(maps) {
@@ -307,8 +307,8 @@ impl<'a> Stillness<'a> {
         Self { processes, was_halted, until: Instant::now() + LOOK }
     }
 
-    /// Before each process is looked at.
-    fn look(&mut self) {
+    /// Called before each process is measured: if measuring takes long, the processes stand still for the rest of it.
+    fn before_next(&mut self) {
         if Instant::now() > self.until && !self.processes.is_halted() {
             self.processes.halt();
         }

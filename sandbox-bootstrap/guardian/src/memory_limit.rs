@@ -33,21 +33,21 @@ impl Guardian {
 
     pub fn watch_memory(&mut self) {
         let begun = Instant::now();
-        self.look_at_memory();
+        self.measure_memory();
         let pause = MEMORY_CHECK.max(begun.elapsed() * MEMORY_PARTS);
         if self.commands.are_running() || self.handles.values().any(|handle| handle.cell != 0) {
             self.poller.after(Timer::WatchMemory, pause);
-        } else if !self.memory.is_held(&self.limits) {
+        } else if !self.memory.is_limited_by_system(&self.limits) {
             // Threads and processes of earlier cells may still run.
             self.poller.after(Timer::WatchMemory, MEMORY_SUM.max(pause));
         }
     }
 
-    fn look_at_memory(&mut self) {
+    fn measure_memory(&mut self) {
         if self.processes.is_halted() {
             return; // stopped for the end of a cell, which comes first
         }
-        if self.memory.is_held(&self.limits) {
+        if self.memory.is_limited_by_system(&self.limits) {
             if self.memory.take_turn(MEMORY_SUM) {
                 self.check_memory();
             }
@@ -81,7 +81,7 @@ impl Guardian {
         if let Some(handle) = self.by_pid.get(&pid).and_then(|index| self.handles.get_mut(index)) {
             handle.out_of_memory = true;
         }
-        self.jobs.out_of_memory(pid);
+        self.computations.out_of_memory(pid);
         self.commands.out_of_memory(pid);
         self.memory_limit.ending.insert(pid);
         send_signal(pid, Signal::KILL);
@@ -182,7 +182,7 @@ impl Guardian {
             .filter_map(|index| self.handles.get(&index)?.pid)
             .collect();
         let in_use = self.memory.in_use(&self.limits, &pids, &mut self.processes);
-        let in_use = in_use.saturating_sub(self.memory_limit.reserve.held());
+        let in_use = in_use.saturating_sub(self.memory_limit.reserve.bytes());
         if in_use <= self.limits.memory_bytes {
             return false;
         }

@@ -76,7 +76,7 @@ impl Guardian {
                 let cell = Some(handle.cell).filter(|cell| is_of_cell && *cell != 0);
                 self.drain(index);
                 let own = json!({"type": "tool_call", "call": call, "cell": cell});
-                self.send_said(&own, &payload[wire::CALL_BYTES..]);
+                self.send_of_runner(&own, &payload[wire::CALL_BYTES..]);
             }
         }
     }
@@ -99,7 +99,7 @@ impl Guardian {
         handle.displays += 1;
         let (cell, is_shown) = (handle.cell, handle.displays <= most);
         if cell != 0 && is_shown {
-            self.send_said(&json!({"type": "display", "cell": cell}), payload);
+            self.send_of_runner(&json!({"type": "display", "cell": cell}), payload);
         }
         true
     }
@@ -138,7 +138,7 @@ impl Guardian {
         let own = json!({
             "type": "cell_done", "cell": done.cell, "protected": protected, "as_before": as_before, "harmless": harmless,
         });
-        self.send_said(&own, done.outcome);
+        self.send_of_runner(&own, done.outcome);
         if is_main {
             self.main_cell_done(done.cell, done.redo);
         } else {
@@ -172,7 +172,10 @@ impl Guardian {
         let Some(handle) = self.handles.get_mut(&index) else { return true };
         let as_before = handle.as_before;
         let Some(request) = handle.variables_request.take() else { return false };
-        self.send_said(&json!({"type": "variables", "request": request, "as_before": as_before}), payload);
+        self.send_of_runner(
+            &json!({"type": "variables", "request": request, "as_before": as_before}),
+            payload,
+        );
         self.end_soon(index);
         true
     }
@@ -180,7 +183,7 @@ impl Guardian {
     fn preloaded(&mut self, index: u32, payload: &[u8]) -> bool {
         let Some(handle) = self.handles.get_mut(&index) else { return true };
         let Some(request) = handle.preload_request.take() else { return false };
-        self.send_said(&json!({"type": "preloaded", "request": request}), payload);
+        self.send_of_runner(&json!({"type": "preloaded", "request": request}), payload);
         true
     }
 

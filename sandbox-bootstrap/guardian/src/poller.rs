@@ -11,7 +11,7 @@ use rustix::io;
 use crate::limits::TURN;
 use crate::output::Stream;
 
-/// What a watched descriptor is. Numbers are indexes of runners, of jobs or of commands.
+/// What a watched descriptor is. Numbers are indexes of runners, of computations or of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Bridge,
@@ -22,7 +22,7 @@ pub enum Token {
     ToolsOut(u32),
     Output(u32, Stream),
     Pidfd(u32),
-    Job(u32),
+    Computation(u32),
     Evaluator,
     EvaluatorOut,
     CommandOutput(u32, Stream),
@@ -43,7 +43,7 @@ impl Token {
             Self::Output(index, Stream::Stdout) => (6, index),
             Self::Output(index, Stream::Stderr) => (7, index),
             Self::Pidfd(index) => (8, index),
-            Self::Job(index) => (9, index),
+            Self::Computation(index) => (9, index),
             Self::Evaluator => (10, 0),
             Self::EvaluatorOut => (11, 0),
             Self::CommandOutput(index, Stream::Stdout) => (12, index),
@@ -67,7 +67,7 @@ impl Token {
             6 => Self::Output(index, Stream::Stdout),
             7 => Self::Output(index, Stream::Stderr),
             8 => Self::Pidfd(index),
-            9 => Self::Job(index),
+            9 => Self::Computation(index),
             10 => Self::Evaluator,
             11 => Self::EvaluatorOut,
             12 => Self::CommandOutput(index, Stream::Stdout),
@@ -78,7 +78,7 @@ impl Token {
     }
 }
 
-/// What happens after a while. Numbers are indexes of runners, of jobs or of commands.
+/// What happens after a while. Numbers are indexes of runners, of computations or of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     Connect,
@@ -99,7 +99,7 @@ pub enum Timer {
     EndedUnseen(u32),
     GatherStdout(u32),
     GatherStderr(u32),
-    Job(u32),
+    Computation(u32),
     StartEvaluator,
     /// The time of the expression that the evaluator works at is over.
     Evaluator,
@@ -223,7 +223,7 @@ mod tests {
             Token::Output(5, Stream::Stdout),
             Token::Output(u32::MAX, Stream::Stderr),
             Token::Pidfd(6),
-            Token::Job(7),
+            Token::Computation(7),
             Token::Evaluator,
             Token::EvaluatorOut,
             Token::CommandOutput(8, Stream::Stdout),

@@ -8,7 +8,7 @@ use rustix::process::{self, Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOp
 
 use crate::controls;
 use crate::limits::{CROWD, KILL_ROUNDS, REAPED_AT_ONCE, RUNNER_INDEXES, STAND_POLL};
-use crate::process_table::{self, COMMAND_TAGS, Kept, Rows, Which};
+use crate::process_table::{self, COMMAND_TAGS, Rows, Spared, Which};
 
 /// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
 const TAGS: u64 = 1 << 40;
@@ -171,10 +171,11 @@ impl Processes {
     /// Kills strays and returns their pids, which may not be gone yet.
     ///
     /// Only descendants are looked at, so that this is safe outside of a pid namespace too.
-    pub fn kill_strays(&mut self, which: Which, kept: &Kept) -> Vec<i32> {
+    pub fn kill_strays(&mut self, which: Which, spared: &Spared) -> Vec<i32> {
         let (own, at_once) = (self.own, !matches!(which, Which::LeftBehind(None)));
-        let select =
-            |rows: &Rows, this: &Self| process_table::strays(rows, own, kept, which, |pid| this.tag_of(pid));
+        let select = |rows: &Rows, this: &Self| {
+            process_table::strays(rows, own, spared, which, |pid| this.tag_of(pid))
+        };
         self.kill_rounds(select, at_once)
     }
 

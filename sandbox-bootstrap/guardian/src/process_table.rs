@@ -121,15 +121,15 @@ pub fn descendants(rows: &Rows, root: i32, spared: &BTreeSet<i32>) -> Vec<i32> {
     found
 }
 
-/// The processes to keep when strays are killed.
+/// The processes that are spared when strays are killed.
 #[derive(Debug, Default, Clone)]
-pub struct Kept {
+pub struct Spared {
     pub living: BTreeSet<i32>,
-    /// Runners whose descendants are kept, too.
+    /// Runners whose descendants are spared, too.
     pub copies: BTreeSet<i32>,
     /// Tags of copies that have not reported yet.
     pub coming: BTreeSet<u64>,
-    /// Whether commands, and what commands that have ended left running, are to be kept: cells have nothing to do with
+    /// Whether commands, and what commands that have ended left running, are to be spared: cells have nothing to do with
     /// them. They are known by their tags.
     pub commands: bool,
 }
@@ -151,25 +151,25 @@ pub enum Which {
     LeftBehind(Option<i32>),
 }
 
-/// Descendants of `root` that are to be killed. Processes that a checkpoint has started are not kept.
+/// Descendants of `root` that are to be killed. Processes that a checkpoint has started are not spared.
 ///
 /// Descendants of a copy are below it, because it adopts its orphans, or in its session, which no other process can
 /// enter. The tag of an existing copy proves nothing: code can read it, and set it on itself.
 pub fn strays(
     rows: &Rows,
     root: i32,
-    kept: &Kept,
+    spared: &Spared,
     which: Which,
     tag_of: impl Fn(i32) -> Option<u64>,
 ) -> Vec<i32> {
-    let mut found = descendants(rows, root, &kept.copies);
+    let mut found = descendants(rows, root, &spared.copies);
     found.retain(|pid| {
-        !kept.living.contains(pid) && !rows.get(pid).is_some_and(|row| kept.copies.contains(&row.session))
+        !spared.living.contains(pid) && !rows.get(pid).is_some_and(|row| spared.copies.contains(&row.session))
     });
-    if !kept.coming.is_empty() {
-        found.retain(|pid| tag_of(*pid).is_none_or(|tag| !kept.coming.contains(&tag)));
+    if !spared.coming.is_empty() {
+        found.retain(|pid| tag_of(*pid).is_none_or(|tag| !spared.coming.contains(&tag)));
     }
-    if kept.commands {
+    if spared.commands {
         found.retain(|pid| !tag_of(*pid).is_some_and(is_of_command));
     }
     match which {
@@ -235,27 +235,27 @@ mod tests {
             (22, 1, 20, 8), // an orphan in the copy's session
             (30, 1, 30, 9), // an orphan
         ]);
-        let kept = Kept { living: [10, 20].into(), copies: [20].into(), ..Kept::default() };
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, |_| None), [30, 11]);
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(20), |_| None), [30]);
+        let spared = Spared { living: [10, 20].into(), copies: [20].into(), ..Spared::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::All, |_| None), [30, 11]);
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::Younger(20), |_| None), [30]);
     }
 
     #[test]
     fn of_processes_with_the_same_start_the_higher_pid_is_younger() {
         let rows = rows(&[(10, 1, 10, 5), (11, 1, 11, 5), (9, 1, 9, 5)]);
-        let kept = Kept { living: [10].into(), ..Kept::default() };
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(10), |_| None), [11]);
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::Younger(77), |_| None), [0; 0]);
+        let spared = Spared { living: [10].into(), ..Spared::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::Younger(10), |_| None), [11]);
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::Younger(77), |_| None), [0; 0]);
     }
 
     #[test]
     fn a_copy_that_is_coming_is_known_by_its_tag() {
         let rows = rows(&[(10, 1, 10, 5), (11, 1, 11, 5), (12, 1, 12, 5)]);
         let tags = |pid: i32| (pid < 12).then_some(u64::try_from(pid).unwrap());
-        let kept = Kept { coming: [10].into(), ..Kept::default() };
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags), [11, 12]);
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(None), tags), [11]);
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(Some(12)), tags), [11, 12]);
+        let spared = Spared { coming: [10].into(), ..Spared::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::All, tags), [11, 12]);
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::LeftBehind(None), tags), [11]);
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::LeftBehind(Some(12)), tags), [11, 12]);
     }
 
     #[test]
@@ -268,11 +268,11 @@ mod tests {
             (30, 1, 30, 9), // what a cell started
         ]);
         let tags = |pid: i32| (20..30).contains(&pid).then_some(COMMAND_TAGS);
-        let kept = Kept { living: [10].into(), commands: true, ..Kept::default() };
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags), [30]);
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::LeftBehind(None), tags), [0; 0]);
-        let kept = Kept { commands: false, ..kept };
-        assert_eq!(strays(&rows, GUARDIAN, &kept, Which::All, tags).len(), 4);
+        let spared = Spared { living: [10].into(), commands: true, ..Spared::default() };
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::All, tags), [30]);
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::LeftBehind(None), tags), [0; 0]);
+        let spared = Spared { commands: false, ..spared };
+        assert_eq!(strays(&rows, GUARDIAN, &spared, Which::All, tags).len(), 4);
         assert_eq!(of_command(&rows, GUARDIAN, 20, |pid| tags(pid).is_some()), [20, 22, 21]);
         assert_eq!(of_command(&rows, GUARDIAN, 20, |_| false), [20, 21]);
     }

@@ -184,8 +184,8 @@ impl Guardian {
         }
         self.drop_checkpoints();
         self.kill_condemned();
-        let kept = self.kept(None);
-        let killed = self.processes.kill_strays(Which::All, &kept);
+        let spared = self.spared(None);
+        let killed = self.processes.kill_strays(Which::All, &spared);
         self.strays.killed(killed);
         let has_spoken = ended.has_spoken;
         self.line.at_worker_start.push(PendingReport::End { worker: Box::new(ended), cell, exit_code });
@@ -286,8 +286,8 @@ impl Guardian {
     /// Starts a fresh worker that has only the seed, the tools and the preloaded modules.
     pub fn start_worker(&mut self) {
         let Some((index, pid)) = self.make_worker() else {
-            let kept = self.kept_without_commands();
-            self.processes.kill_strays(Which::All, &kept);
+            let spared = self.spared_without_commands();
+            self.processes.kill_strays(Which::All, &spared);
             self.reap();
             self.start_worker_later();
             return;

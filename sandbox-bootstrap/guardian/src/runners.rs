@@ -16,7 +16,7 @@ use crate::limits::{OUTPUT_FRAME_BYTES, OUTPUT_GATHER, RUNNER_INDEXES, SWEEP};
 use crate::output::{STREAMS, Stream};
 use crate::poller::Timer;
 use crate::process::send_signal;
-use crate::process_table::Kept;
+use crate::process_table::Spared;
 use crate::wire;
 use crate::zygote::is_ready;
 
@@ -52,14 +52,14 @@ impl Guardian {
             .pid()
             .into_iter()
             .chain(self.zygote.pid())
-            .chain(self.jobs.pids())
+            .chain(self.computations.pids())
             .chain(self.evaluator.pid())
             .chain(self.commands.pids());
         runners.filter_map(|handle| handle.pid).chain(own).collect()
     }
 
-    /// The processes to keep when strays are killed, without those of the copy `but`.
-    pub fn kept(&mut self, but: Option<u32>) -> Kept {
+    /// The processes to spare when strays are killed, without those of the copy `but`.
+    pub fn spared(&mut self, but: Option<u32>) -> Spared {
         let is_copy =
             |handle: &&Handle| matches!(handle.role, Role::Fork | Role::View) && Some(handle.index) != but;
         let copies: Vec<&Handle> = self.handles.values().filter(is_copy).collect();
@@ -67,20 +67,20 @@ impl Guardian {
         let coming = copies.iter().filter(|handle| handle.pid.is_none());
         let coming: BTreeSet<u64> = coming.filter_map(|handle| self.processes.tag(handle.index)).collect();
         if !coming.is_empty() {
-            // A process that is kept as a coming copy, by its tag, may be something else.
+            // A process that is spared as a coming copy, by its tag, may be something else.
             self.poller.within(Timer::Sweep, SWEEP);
         }
-        Kept { living: self.living(), copies: there, coming, commands: self.commands.were_there() }
+        Spared { living: self.living(), copies: there, coming, commands: self.commands.were_there() }
     }
 
-    /// The same, but commands and what they have left running are not kept: a worker needs their places.
-    pub fn kept_without_commands(&mut self) -> Kept {
-        let (mut kept, commands) = (self.kept(None), self.commands.pids().collect::<Vec<_>>());
+    /// The same, but commands and what they have left running are not spared: a worker needs their places.
+    pub fn spared_without_commands(&mut self) -> Spared {
+        let (mut spared, commands) = (self.spared(None), self.commands.pids().collect::<Vec<_>>());
         for pid in commands {
-            kept.living.remove(&pid);
-            kept.copies.remove(&pid);
+            spared.living.remove(&pid);
+            spared.copies.remove(&pid);
         }
-        Kept { commands: false, ..kept }
+        Spared { commands: false, ..spared }
     }
 
     // Handles.

@@ -103,8 +103,8 @@ impl Guardian {
     }
 
     fn kill_strays_now(&mut self, which: Which, copy: Option<u32>) {
-        let kept = self.kept(copy);
-        let killed = self.processes.kill_strays(which, &kept);
+        let spared = self.spared(copy);
+        let killed = self.processes.kill_strays(which, &spared);
         self.strays.killed(killed);
     }
 
@@ -117,8 +117,8 @@ impl Guardian {
 
     /// Searches for remains of copies while another copy is being made.
     pub fn sweep(&mut self) {
-        let kept = self.kept(None);
-        let killed = self.processes.kill_strays(Which::LeftBehind(None), &kept);
+        let spared = self.spared(None);
+        let killed = self.processes.kill_strays(Which::LeftBehind(None), &spared);
         self.strays.note(killed);
     }
 

@@ -25,7 +25,7 @@ const HELD_UP: &str =
     "something else stopped the process again and again; a reset ends what other cells left running";
 const BUSY: Refusal = Refusal::Busy("too many expressions are being evaluated");
 
-/// Why the process of a job was killed.
+/// Why the process of a computation was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KilledFor {
     Time,
@@ -35,7 +35,7 @@ pub enum KilledFor {
     Memory,
 }
 
-/// How the process of a job ended.
+/// How the process of a computation ended.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Ending {
     /// The first reason counts. `None` if the guardian knows of none.
@@ -43,7 +43,7 @@ pub struct Ending {
     pub exit_code: i32,
 }
 
-struct Job {
+struct Computation {
     request: u64,
     wanted: Wanted,
     pid: i32,
@@ -60,14 +60,14 @@ struct Job {
 }
 
 #[derive(Default)]
-pub struct Jobs {
-    open: BTreeMap<u32, Job>,
+pub struct Computations {
+    open: BTreeMap<u32, Computation>,
     next: u32,
 }
 
-impl Jobs {
+impl Computations {
     pub fn pids(&self) -> impl Iterator<Item = i32> {
-        self.open.values().map(|job| job.pid)
+        self.open.values().map(|computation| computation.pid)
     }
 
     pub fn is_busy(&self) -> bool {
@@ -76,16 +76,16 @@ impl Jobs {
 
     /// The process is killed for its memory, if it is one of these.
     pub fn out_of_memory(&mut self, pid: i32) {
-        for job in self.open.values_mut().filter(|job| job.pid == pid) {
-            job.ending.killed_for.get_or_insert(KilledFor::Memory);
+        for computation in self.open.values_mut().filter(|computation| computation.pid == pid) {
+            computation.ending.killed_for.get_or_insert(KilledFor::Memory);
         }
     }
 
     /// Kills the processes; their answers are told when they have ended.
     pub fn stop(&mut self) {
-        for job in self.open.values_mut() {
-            job.ending.killed_for.get_or_insert(KilledFor::Reset);
-            send_signal(job.pid, Signal::KILL);
+        for computation in self.open.values_mut() {
+            computation.ending.killed_for.get_or_insert(KilledFor::Reset);
+            send_signal(computation.pid, Signal::KILL);
         }
     }
 }
@@ -105,7 +105,7 @@ impl Guardian {
         if self.is_handed_over(request, &payload, timeout) {
             return Ok(());
         }
-        self.start_job(request, Wanted::Compute, Instant::now(), timeout, &payload)
+        self.start_computation(request, Wanted::Compute, Instant::now(), timeout, &payload)
     }
 
     /// Lists the names that code assigns.
@@ -118,10 +118,10 @@ impl Guardian {
         let bound =
             json!({"most": self.limits.names, "timeout_ms": timeout_ms, "memory_bytes": NAMES_MEMORY_BYTES});
         let payload = format!("{bound}\n{}", frame.text);
-        self.start_job(request, Wanted::Names, Instant::now(), NAMES, payload.as_bytes())
+        self.start_computation(request, Wanted::Names, Instant::now(), NAMES, payload.as_bytes())
     }
 
-    pub fn start_job(
+    pub fn start_computation(
         &mut self,
         request: u64,
         wanted: Wanted,
@@ -129,7 +129,7 @@ impl Guardian {
         timeout: Duration,
         payload: &[u8],
     ) -> Result<(), Refusal> {
-        if self.jobs.open.len() >= COMPUTES {
+        if self.computations.open.len() >= COMPUTES {
             return Err(BUSY);
         }
         let (descriptor, write_end) = pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|_| BUSY)?;
@@ -137,12 +137,12 @@ impl Guardian {
         let oom_kills = self.memory.oom_kills(&self.limits);
         let pid = self.make_process(wanted, &[payload], &[write_end.as_fd()]);
         let pid = pid.ok_or_else(Refusal::no_process)?;
-        let index = self.jobs.next;
-        self.jobs.next = index.wrapping_add(1);
-        let mut watch = Watch::new(Token::Job(index));
+        let index = self.computations.next;
+        self.computations.next = index.wrapping_add(1);
+        let mut watch = Watch::new(Token::Computation(index));
         watch.set(&self.poller, &descriptor, EventFlags::IN);
         let (answer, ending) = (Vec::new(), Ending::default());
-        let job = Job {
+        let computation = Computation {
             request,
             wanted,
             pid,
@@ -155,86 +155,93 @@ impl Guardian {
             stops: 0,
             oom_kills,
         };
-        self.jobs.open.insert(index, job);
-        self.poller.after(Timer::Job(index), timeout.saturating_sub(begun.elapsed()));
+        self.computations.open.insert(index, computation);
+        self.poller.after(Timer::Computation(index), timeout.saturating_sub(begun.elapsed()));
         self.reap_soon();
         Ok(())
     }
 
     /// Lets processes go on that code of the session has stopped; one that it stops again and again is given up.
-    pub fn press_jobs(&mut self) {
+    pub fn press_computations(&mut self) {
         if self.processes.is_halted() {
             return; // by the guardian itself
         }
         self.press_evaluator();
-        for job in self.jobs.open.values_mut() {
-            if !process_table::row(job.pid).is_some_and(|row| row.stands) {
+        for computation in self.computations.open.values_mut() {
+            if !process_table::row(computation.pid).is_some_and(|row| row.stands) {
                 continue;
             }
-            job.stops += 1;
-            if job.stops < COMPUTE_STOPS {
-                send_signal(job.pid, Signal::CONT);
+            computation.stops += 1;
+            if computation.stops < COMPUTE_STOPS {
+                send_signal(computation.pid, Signal::CONT);
             } else {
-                job.ending.killed_for.get_or_insert(KilledFor::Stops);
-                send_signal(job.pid, Signal::KILL);
+                computation.ending.killed_for.get_or_insert(KilledFor::Stops);
+                send_signal(computation.pid, Signal::KILL);
             }
         }
     }
 
     /// The process has written something, or has ended.
-    pub fn job_ready(&mut self, index: u32) {
-        let Some(job) = self.jobs.open.get_mut(&index) else { return };
-        if job.receive(&mut self.scratch) {
+    pub fn computation_ready(&mut self, index: u32) {
+        let Some(computation) = self.computations.open.get_mut(&index) else { return };
+        if computation.receive(&mut self.scratch) {
             return;
         }
         // The process has answered or died; either way it is not needed any more.
-        send_signal(job.pid, Signal::KILL);
-        let status = os_process::waitpid(Pid::from_raw(job.pid), WaitOptions::empty());
+        send_signal(computation.pid, Signal::KILL);
+        let status = os_process::waitpid(Pid::from_raw(computation.pid), WaitOptions::empty());
         if let Ok(Some((_, status))) = status {
             let code = status.exit_status().or_else(|| status.terminating_signal().map(|number| -number));
-            job.ending.exit_code = code.unwrap_or(0);
+            computation.ending.exit_code = code.unwrap_or(0);
         }
-        self.finish_job(index);
+        self.finish_computation(index);
     }
 
-    pub fn job_timed_out(&mut self, index: u32) {
-        if let Some(job) = self.jobs.open.get_mut(&index) {
-            job.ending.killed_for.get_or_insert(KilledFor::Time);
-            send_signal(job.pid, Signal::KILL);
+    pub fn computation_timed_out(&mut self, index: u32) {
+        if let Some(computation) = self.computations.open.get_mut(&index) {
+            computation.ending.killed_for.get_or_insert(KilledFor::Time);
+            send_signal(computation.pid, Signal::KILL);
         }
     }
 
     /// A child of the guardian has ended. False if it was none of these processes.
-    pub fn job_ended(&mut self, pid: i32, exit_code: i32) -> bool {
-        let Some((index, job)) = self.jobs.open.iter_mut().find(|(_, job)| job.pid == pid) else {
+    pub fn computation_ended(&mut self, pid: i32, exit_code: i32) -> bool {
+        let Some((index, computation)) =
+            self.computations.open.iter_mut().find(|(_, computation)| computation.pid == pid)
+        else {
             return false;
         };
-        job.ending.exit_code = exit_code;
+        computation.ending.exit_code = exit_code;
         let index = *index;
-        self.finish_job(index);
+        self.finish_computation(index);
         true
     }
 
-    fn finish_job(&mut self, index: u32) {
-        let Some(mut job) = self.jobs.open.remove(&index) else { return };
-        if job.begun.elapsed() >= job.timeout {
-            job.ending.killed_for.get_or_insert(KilledFor::Time);
+    fn finish_computation(&mut self, index: u32) {
+        let Some(mut computation) = self.computations.open.remove(&index) else { return };
+        if computation.begun.elapsed() >= computation.timeout {
+            computation.ending.killed_for.get_or_insert(KilledFor::Time);
         }
-        if self.memory.oom_kills(&self.limits) > job.oom_kills {
-            job.ending.killed_for.get_or_insert(KilledFor::Memory);
+        if self.memory.oom_kills(&self.limits) > computation.oom_kills {
+            computation.ending.killed_for.get_or_insert(KilledFor::Memory);
         }
-        self.poller.cancel(Timer::Job(index));
-        job.watch.set(&self.poller, &job.descriptor, EventFlags::empty());
+        self.poller.cancel(Timer::Computation(index));
+        computation.watch.set(&self.poller, &computation.descriptor, EventFlags::empty());
         let mut left = ANSWER_BYTES / self.scratch.len();
-        while job.receive(&mut self.scratch) && job.has_more() && left > 0 {
+        while computation.receive(&mut self.scratch) && computation.has_more() && left > 0 {
             left -= 1;
         }
-        if job.wanted == Wanted::Names {
+        if computation.wanted == Wanted::Names {
             // Nothing is there if the code was too much to parse.
-            let names: Vec<String> = serde_json::from_slice(&job.answer).unwrap_or_default();
-            self.send(&json!({"type": "names", "request": job.request, "names": names}));
+            let names: Vec<String> = serde_json::from_slice(&computation.answer).unwrap_or_default();
+            self.send(&json!({"type": "names", "request": computation.request, "names": names}));
         } else {
-            self.tell_outcome(job.request, &job.answer, job.ending, job.timeout);
+            self.tell_outcome(
+                computation.request,
+                &computation.answer,
+                computation.ending,
+                computation.timeout,
+            );
             // There may be more of them. Not now: all processes may be about to end.
             self.poller.after(Timer::StartEvaluator, Duration::ZERO);
         }
@@ -246,7 +253,7 @@ impl Guardian {
     }
 }
 
-impl Job {
+impl Computation {
     /// Reads what is there. False at the end.
     fn receive(&mut self, scratch: &mut [u8]) -> bool {
         match io::read(&self.descriptor, &mut *scratch) {
