@@ -69,26 +69,39 @@ impl Actor for Llm {
                 let message = format!("{REQUESTS} requests to this model are under way already");
                 let _ = reply_to.send(Err(failure(ModelFailureKind::RateLimited, message)));
             }
-            LlmMsg::Chat { request, progress, mut reply_to } => {
+            LlmMsg::Chat { request, progress, reply_to } => {
                 state.under_way += 1;
-                let client = Arc::clone(&state.client);
-                tokio::spawn(async move {
-                    let over = DoneGuard(myself);
-                    let mut passed_on = PassedOn { progress, unsent: VecDeque::new() };
-                    let outcome = tokio::select! {
-                        () = reply_to.closed() => None,
-                        outcome = client.chat(&request, |delta| passed_on.take(delta)) => Some(outcome),
-                    };
-                    passed_on.flush().await;
-                    drop(over);
-                    if let Some(outcome) = outcome {
-                        let _ = reply_to.send(outcome);
-                    }
-                });
+                let passed_on = PassedOn { progress, unsent: VecDeque::new() };
+                tokio::spawn(chat(
+                    Arc::clone(&state.client),
+                    request,
+                    passed_on,
+                    reply_to,
+                    DoneGuard(myself),
+                ));
             }
             LlmMsg::RequestDone => state.under_way = state.under_way.saturating_sub(1),
         }
         Ok(())
+    }
+}
+
+/// One request, until its reply is there or its caller has gone.
+async fn chat(
+    client: Arc<Client>,
+    request: Box<ChatRequest>,
+    mut passed_on: PassedOn,
+    mut reply_to: oneshot::Sender<Result<ChatReply, ModelFailure>>,
+    done: DoneGuard,
+) {
+    let outcome = tokio::select! {
+        () = reply_to.closed() => None,
+        outcome = client.chat(&request, |delta| passed_on.take(delta)) => Some(outcome),
+    };
+    passed_on.flush().await;
+    drop(done);
+    if let Some(outcome) = outcome {
+        let _ = reply_to.send(outcome);
     }
 }
 

@@ -121,6 +121,31 @@ fn no_more_than_a_few_files_use_each_other_in_a_circle() {
     }
 }
 
+/// The only actor whose handler waits: for the start and the end of a generation, which only its own messages await.
+const MAY_WAIT: &str = "session/actor.rs";
+
+/// What takes long is a task, whose outcome comes back as a message: else one slow engine, disk or model would hold up all
+/// that an actor is told.
+#[test]
+fn no_handler_of_an_actor_waits() {
+    let actors = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/actors");
+    let (mut handlers, mut wrong) = (0, Vec::new());
+    for path in sources(&actors) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let name = path.strip_prefix(&actors).unwrap();
+        for handler in text.split("async fn handle(\n").skip(1) {
+            handlers += 1;
+            let body = handler.split("\n    }\n").next().unwrap();
+            let waits = |line: &&str| line.contains(".await") && !line.contains("tokio::spawn(");
+            if name != Path::new(MAY_WAIT) && body.lines().any(|line| waits(&line)) {
+                wrong.push(name.display().to_string());
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(handlers >= 8, "only {handlers} handlers were found");
+}
+
 /// A file is read in one go, and a `mod.rs` says what there is and nothing else.
 const LONGEST_FILE: usize = 500;
 /// Folders with code of this project.

@@ -1,3 +1,5 @@
+//! The built-in system prompt in Chinese, in parts that `prompts` puts together.
+
 use super::Texts;
 
 pub(super) static TEXTS: Texts = Texts {
