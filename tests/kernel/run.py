@@ -6,6 +6,7 @@ Beside them those of `properties`, with the Python that has `hypothesis`, if it 
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -13,15 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROPERTIES = HERE.parents[1] / "target" / "properties"
+# As `unittest -v` tells of it; a test with a docstring has that on a line between its name and the reason.
+SKIPPED = re.compile(r"^(\w+) \(([\w.]+)\)(?:\n.*)? \.\.\. skipped (.+)$", re.MULTILINE)
 
 
 def main():
     # The largest files first, so that none of them is left over at the end.
     files = sorted(HERE.glob("test_*.py"), key=lambda path: -path.stat().st_size)
-    suites = [(path.name, [sys.executable, "-m", "unittest", "discover", "-s", HERE, "-p", path.name]) for path in files]
+    discover = ["-m", "unittest", "discover", "-v", "-s"]
+    suites = [(path.name, [sys.executable, *discover, HERE, "-p", path.name]) for path in files]
     if (PROPERTIES / "requirements.txt").exists():
         python, folder = PROPERTIES / "bin" / "python", HERE / "properties"
-        suites.insert(0, ("properties", [python, "-m", "unittest", "discover", "-s", folder]))
+        suites.insert(0, ("properties", [python, *discover, folder]))
     else:
         print("warning: NO PROPERTY TESTS of the kernel: `hypothesis` could not be installed")
     begun = time.monotonic()
@@ -40,10 +44,12 @@ def run(suite):
     name, command = suite
     begun = time.monotonic()
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    passed = ended.returncode == 0
+    passed, told = ended.returncode == 0, ended.stdout.decode(errors="replace")
     if not passed:
-        print(ended.stdout.decode(errors="replace"))
-    print(f"{'ok    ' if passed else 'FAILED'} {time.monotonic() - begun:4.0f} s  {name}", flush=True)
+        print(told)
+    # One call, so that the lines of files that run at once stay together.
+    skipped = [f"\n              skipped, not passed: {test}: {reason}" for test, _, reason in SKIPPED.findall(told)]
+    print(f"{'ok    ' if passed else 'FAILED'} {time.monotonic() - begun:4.0f} s  {name}{''.join(skipped)}", flush=True)
     return passed
 
 
