@@ -36,13 +36,13 @@ async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayR
     };
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
-    let past = fold.end(&BTreeMap::new(), now);
-    let mut replay = Replay::of(&past);
+    let restored = fold.end(&BTreeMap::new(), now);
+    let mut replay = Replay::of(&restored);
     let cells = Some(replay.to_run().to_vec());
     try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
     while let Some(cell) = replay.next_cell() {
         // Records are loaded one by one, so that each is in memory only while its cell runs.
-        let Some(span) = past.spans.get(&cell).copied() else { continue };
+        let Some(span) = restored.spans.get(&cell).copied() else { continue };
         let (Some(was), _charge) = restore::recorded(log, (cell, span), Overdraft::Refused).await? else {
             continue;
         };
@@ -50,7 +50,7 @@ async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayR
             replay: Some(ReplayOf { cell, calls: was.calls }),
             // The code is the same, so the rules of its ask apply again.
             bound_by: was.ask,
-            rules: was.ask.map(|ask| past.rules_of(ask)),
+            rules: was.ask.map(|ask| restored.rules_of(ask)),
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
         let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;

@@ -369,9 +369,7 @@ impl<S: Sink> Driver<S> {
         let charge = self.meter.take();
         let (bytes, parsed) = match message {
             Message::Text(text) => (text.len(), parsed_bytes(text)),
-            Message::Binary(frame) => {
-                (frame.len(), KernelFrame::said_by_runner(frame).map_or(0, parsed_bytes))
-            }
+            Message::Binary(frame) => (frame.len(), KernelFrame::runner_part(frame).map_or(0, parsed_bytes)),
             _ => (0, 0),
         };
         if parsed <= SMALL_BYTES || !security_controls::holds("frame_memory_charge") {

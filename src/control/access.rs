@@ -22,7 +22,10 @@ impl App {
         };
         let found = self.directory.find(owner, name, of_all).ok_or_else(none)?;
         let roots = found.owner.is_root() && !caller.principal.is_root();
-        if roots && !caller.looks_or_stops && security_controls::holds("only_root_acts_in_sessions_of_root") {
+        if roots
+            && !caller.only_reads_or_stops
+            && security_controls::holds("only_root_acts_in_sessions_of_root")
+        {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
                 .hint("look at it, interrupt it or remove it; or make a session of your own")
                 .into());

@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use super::answer_charges::AnswerCharges;
 use super::caller::Caller;
 use super::problems::ApiResult;
+use super::request_slots::RequestSlots;
 use super::requests_in_progress::RequestsInProgress;
 use super::sse::{self, Until};
 use super::user_lookup::UserLookup;
-use super::user_slots::UserSlots;
 use crate::actors::directory::Directory;
 use crate::actors::jobs::{Inputs, JobsMsg};
 use crate::actors::llm::Models;
@@ -42,7 +42,7 @@ pub struct App {
     pub journal: Journal,
     pub in_work: RequestsInProgress,
     pub answer_charges: AnswerCharges,
-    pub uploads: UserSlots,
+    pub uploads: RequestSlots,
     pub models: Models,
     /// The tools of every session.
     pub tools: Arc<Registry>,

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 use super::app::App;
 use super::caller::Caller;
 use super::problems::{ApiResult, RefusedRequest};
-use super::user_slots::{Connection, UserSlot};
+use super::request_slots::{Connection, RequestSlot};
 use crate::memory::{Charge, MemoryPurpose, Pool, SMALL_BYTES, offload_if_large};
 use crate::protocol::limits::REQUEST_BODY;
 use crate::protocol::principal::Principal;
@@ -167,7 +167,7 @@ fn each_within(
 }
 
 /// Takes one of the user's slots for uploads.
-pub fn upload_slot(app: &App, user: Principal) -> Result<UserSlot, Problem> {
+pub fn upload_slot(app: &App, user: Principal) -> Result<RequestSlot, Problem> {
     app.uploads.take(user).ok_or_else(|| {
         Problem::new(Code::TooMany, "too many files are being sent at once").hint("send some of them later")
     })

@@ -21,13 +21,13 @@ pub struct Caller {
     /// The request, as it is recorded in the events of another user's session.
     pub act: String,
     /// Whether the request neither runs nor changes anything that may run.
-    pub looks_or_stops: bool,
+    pub only_reads_or_stops: bool,
 }
 
 impl Caller {
     /// A caller who has not asked for anything yet.
     pub fn new(principal: Principal, admin: bool) -> Self {
-        Self { principal, admin, act: String::new(), looks_or_stops: false }
+        Self { principal, admin, act: String::new(), only_reads_or_stops: false }
     }
 
     /// Whether the caller may see what `owner` has, and act on it.
@@ -47,7 +47,7 @@ impl Caller {
 /// Whether a request neither runs nor changes anything that may run, judged by its route. The programs of tools run as
 /// the owner of the session, so a caller who runs code in a session of root acts as root, and an administrator need not
 /// be root.
-fn looks_or_stops(method: &Method, route: &str) -> bool {
+fn only_reads_or_stops(method: &Method, route: &str) -> bool {
     let below = route.strip_prefix("/v1/sessions/{session}");
     match (method, below) {
         (&Method::GET, _) => true,
@@ -87,8 +87,8 @@ impl FromRequestParts<App> for Caller {
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Problem::new(Code::Internal, "a connection without a caller"))?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        let looks_or_stops = looks_or_stops(&parts.method, route);
-        Ok(Self { act: act(&parts.method, parts.uri.path()), looks_or_stops, ..caller })
+        let only_reads_or_stops = only_reads_or_stops(&parts.method, route);
+        Ok(Self { act: act(&parts.method, parts.uri.path()), only_reads_or_stops, ..caller })
     }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn only_what_runs_nothing_is_looking_or_stopping() {
         let below = |method: Method, below: &str| {
-            looks_or_stops(&method, &format!("/v1/sessions/{{session}}{below}"))
+            only_reads_or_stops(&method, &format!("/v1/sessions/{{session}}{below}"))
         };
         for stops in ["/interrupt", "/reset", "/undo", "/freeze", "/thaw", "/asks/{ask}/cancel"] {
             assert!(below(Method::POST, stops), "{stops}");
@@ -114,8 +114,8 @@ mod tests {
         for method in [Method::PUT, Method::DELETE] {
             assert!(!below(method, "/files/{*path}"));
         }
-        assert!(!looks_or_stops(&Method::POST, "/v1/approvals/{id}"));
-        assert!(!looks_or_stops(&Method::DELETE, ""), "what no route serves");
+        assert!(!only_reads_or_stops(&Method::POST, "/v1/approvals/{id}"));
+        assert!(!only_reads_or_stops(&Method::DELETE, ""), "what no route serves");
     }
 
     #[test]

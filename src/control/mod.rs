@@ -10,19 +10,19 @@ mod connected_user;
 mod idempotency;
 mod problems;
 mod refused_connections;
+mod request_slots;
 mod requests_in_progress;
 mod routes;
 mod server;
 mod sse;
 mod unread_bodies;
 pub mod user_lookup;
-mod user_slots;
 
 pub use answer_charges::AnswerCharges;
 pub use app::App;
+pub use request_slots::RequestSlots;
 pub use requests_in_progress::RequestsInProgress;
 pub use server::serve;
-pub use user_slots::UserSlots;
 
 #[cfg(test)]
 pub mod openapi;

@@ -17,7 +17,7 @@ use super::app::App;
 use super::connected_user::ConnectedUser;
 use super::problems::RefusedRequest;
 use super::refused_connections::RefusedConnections;
-use super::user_slots::{Connection, UserSlot, UserSlots};
+use super::request_slots::{Connection, RequestSlot, RequestSlots};
 use crate::protocol::limits::{CONNECTION_BUFFER_BYTES, DRAIN, REQUEST_HEAD};
 use crate::protocol::principal::Principal;
 use crate::security_controls;
@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves until `shutdown`, then waits up to [`DRAIN`] for requests in flight.
 pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken) {
     let router = app.clone().router();
-    let connections = UserSlots::of_connections();
+    let connections = RequestSlots::of_connections();
     // A daemon of one user serves only that user and root, even if the socket is accessible to others.
     let only = (!app.launcher.paths.system()).then(|| app.launcher.service.principal());
     let tasks = TaskTracker::new();
@@ -78,8 +78,8 @@ pub async fn serve(listener: UnixListener, app: App, shutdown: CancellationToken
 fn let_in(
     stream: &UnixStream,
     only: Option<Principal>,
-    slots: &UserSlots,
-) -> Result<(Principal, UserSlot), String> {
+    slots: &RequestSlots,
+) -> Result<(Principal, RequestSlot), String> {
     let credentials = stream.peer_cred().map_err(|error| format!("it has no credentials: {error}"))?;
     let user = Principal::new(credentials.uid());
     if security_controls::holds("one_user_is_served")

@@ -205,7 +205,7 @@ async fn serve(
         answer_charges: control::AnswerCharges::open(journal.clone(), ledger.clone()).map_err(unreadable)?,
         journal,
         in_work: control::RequestsInProgress::default(),
-        uploads: control::UserSlots::of_uploads(),
+        uploads: control::RequestSlots::of_uploads(),
         models,
         tools,
         ledger,

@@ -148,7 +148,7 @@ impl CommandSpec {
     }
 
     /// The command as a person would type it.
-    pub fn shown(&self) -> String {
+    pub fn command_line(&self) -> String {
         match &self.line {
             Some(line) => line.clone(),
             None if self.argv.is_empty() => "(a shell)".to_owned(),
@@ -241,14 +241,17 @@ mod tests {
 
     #[test]
     fn a_command_is_one_program_within_the_bounds() {
-        assert_eq!(line("ls | wc").checked().unwrap().shown(), "ls | wc");
+        assert_eq!(line("ls | wc").checked().unwrap().command_line(), "ls | wc");
         let argv =
             NewCommand { argv: vec!["a b".into(), "it's".into(), String::new()], ..NewCommand::default() };
-        assert_eq!(argv.clone().checked().unwrap().shown(), r"'a b' 'it'\''s' ''");
+        assert_eq!(argv.clone().checked().unwrap().command_line(), r"'a b' 'it'\''s' ''");
         let env = |name: &str| NewCommand { env: [(name.to_owned(), String::new())].into(), ..line("x") };
         let stdin = |size| NewCommand { stdin: Some("x".repeat(size)), ..line("x") };
         let tty = Some(TerminalSize::default());
-        assert_eq!(NewCommand { tty, ..NewCommand::default() }.checked().unwrap().shown(), "(a shell)");
+        assert_eq!(
+            NewCommand { tty, ..NewCommand::default() }.checked().unwrap().command_line(),
+            "(a shell)"
+        );
         assert!(NewCommand { tty, ..stdin(1) }.checked().is_err());
         assert!(env("A").checked().is_ok() && stdin(COMMAND_STDIN_BYTES).checked().is_ok());
         let wrong = [

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{ENV_BYTES, ENV_NAME_CHARS, ENV_VARIABLES};
+use super::text::quotable;
 use super::values::is_ascii_identifier;
 
 pub type Environment = BTreeMap<String, String>;
@@ -36,11 +37,11 @@ pub fn check(variables: &Environment) -> Result<(), String> {
 }
 
 fn check_one(name: &str, value: &str) -> Result<(), String> {
-    let shown: String = name.escape_default().take(ENV_NAME_CHARS).collect();
     if !is_ascii_identifier(name) || name.len() > ENV_NAME_CHARS {
         return Err(format!(
-            "`{shown}` is no name of a variable: it has to consist of at most {ENV_NAME_CHARS} letters, digits and `_`, \
-             and not to begin with a digit"
+            "`{}` is no name of a variable: it has to consist of at most {ENV_NAME_CHARS} letters, digits and `_`, \
+             and not to begin with a digit",
+            quotable(name)
         ));
     }
     let steered = STEERING_PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));

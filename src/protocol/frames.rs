@@ -321,7 +321,7 @@ impl KernelFrame {
     }
 
     /// The runner's part of a binary frame that is not output, as text.
-    pub fn said_by_runner(frame: &[u8]) -> Option<&str> {
+    pub fn runner_part(frame: &[u8]) -> Option<&str> {
         std::str::from_utf8(unwrapped(frame)?.1).ok()
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{LABEL_CHARS, LABELS};
+use super::text::quotable;
 
 pub type Labels = BTreeMap<String, String>;
 
@@ -21,11 +22,11 @@ pub fn check(labels: &Labels) -> Result<(), String> {
 }
 
 fn check_one(key: &str, value: &str) -> Result<(), String> {
-    let shown: String = key.escape_default().take(LABEL_CHARS).collect();
     let is_sound = |c: char| c.is_ascii_alphanumeric() || KEY_SIGNS.contains(c);
     if key.is_empty() || key.len() > LABEL_CHARS || !key.chars().all(is_sound) {
         return Err(format!(
-            "`{shown}` is no key of a label: it has to consist of 1 to {LABEL_CHARS} letters, digits and `{KEY_SIGNS}`"
+            "`{}` is no key of a label: it has to consist of 1 to {LABEL_CHARS} letters, digits and `{KEY_SIGNS}`",
+            quotable(key)
         ));
     }
     if value.chars().count() > LABEL_CHARS || value.chars().any(char::is_control) {

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::ids::VolumeName;
 use super::limits::{MOUNT_TARGET_CHARS, MOUNTS};
+use super::text::quotable;
 
 /// The first parts of paths in a sandbox that are the system's, an image's or Belljar's own.
 const TAKEN: [&str; 18] = [
@@ -76,14 +77,14 @@ pub fn check(volumes: &[VolumeMount], folders: &[FolderMount]) -> Result<(), Str
 }
 
 fn check_target(target: &str) -> Result<(), String> {
-    let shown: String = target.escape_default().take(MOUNT_TARGET_CHARS).collect();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_part = |part: &str| !part.is_empty() && part != "." && part != ".." && part.chars().all(is_plain);
     let parts: Vec<&str> = target.strip_prefix('/').unwrap_or_default().split('/').collect();
     if target.len() > MOUNT_TARGET_CHARS || !parts.iter().all(|part| is_part(part)) {
         return Err(format!(
-            "`{shown}` is no place in a sandbox: use an absolute path of at most {MOUNT_TARGET_CHARS} letters, digits, \
-             `-`, `_` and `.`, without `.` and `..` as a part, such as `/data`"
+            "`{}` is no place in a sandbox: use an absolute path of at most {MOUNT_TARGET_CHARS} letters, digits, \
+             `-`, `_` and `.`, without `.` and `..` as a part, such as `/data`",
+            quotable(target)
         ));
     }
     if parts.first().is_some_and(|first| TAKEN.contains(first)) {

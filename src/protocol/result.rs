@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ids::CellNumber;
+use super::text::truncate;
 use super::words::words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -217,18 +218,9 @@ pub struct ExecutionResult {
 /// Characters that `make_lean` keeps of each text.
 const LEAN_CHARS: usize = 1_000;
 
-/// Shortens a text to `LEAN_CHARS` and returns how many bytes were dropped.
-fn cut(text: &mut String) -> u64 {
-    let before = text.len();
-    if let Some((end, _)) = text.char_indices().nth(LEAN_CHARS) {
-        text.truncate(end);
-    }
-    (before - text.len()) as u64
-}
-
 impl ExecutionResult {
     /// Drops what is only for people to look at, and duplicates. The report of it to a model stays the same.
-    pub fn leave_out_shown(&mut self) {
+    pub fn leave_out_displays(&mut self) {
         for display in &mut self.displays {
             display.mime.values_mut().for_each(|content| *content = Value::Null);
         }
@@ -243,18 +235,20 @@ impl ExecutionResult {
 
     /// Drops what is large and counts it. How the cell ended and what is left of the variables stays.
     pub fn make_lean(&mut self) {
-        cut(&mut self.code);
+        truncate(&mut self.code, LEAN_CHARS);
         let truncated = &mut self.truncated;
-        truncated.stdout_bytes = truncated.stdout_bytes.saturating_add(cut(&mut self.stdout));
-        truncated.stderr_bytes = truncated.stderr_bytes.saturating_add(cut(&mut self.stderr));
+        truncated.stdout_bytes =
+            truncated.stdout_bytes.saturating_add(truncate(&mut self.stdout, LEAN_CHARS));
+        truncated.stderr_bytes =
+            truncated.stderr_bytes.saturating_add(truncate(&mut self.stderr, LEAN_CHARS));
         truncated.displays = truncated.displays.saturating_add(self.displays.len() as u64);
         truncated.artifacts |= !self.artifacts.is_empty();
         self.output.clear();
         self.displays.clear();
         self.artifacts.clear();
         if let Some(value) = &mut self.result {
-            cut(&mut value.repr);
-            cut(&mut value.type_name);
+            truncate(&mut value.repr, LEAN_CHARS);
+            truncate(&mut value.type_name, LEAN_CHARS);
         }
         if let Some(exception) = &mut self.exception {
             for text in [
@@ -263,11 +257,11 @@ impl ExecutionResult {
                 &mut exception.repr,
                 &mut exception.traceback,
             ] {
-                cut(text);
+                truncate(text, LEAN_CHARS);
             }
         }
         if let Some(note) = &mut self.state.note {
-            cut(note);
+            truncate(note, LEAN_CHARS);
         }
         self.state.maybe_assigned.clear();
         self.state.completed_tool_calls.clear();

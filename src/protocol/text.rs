@@ -110,6 +110,15 @@ pub fn quotable(text: &str) -> String {
     text.chars().take(QUOTED_CHARS).collect::<String>().escape_default().to_string()
 }
 
+/// Cuts the text to `chars` characters and returns how many bytes were dropped.
+pub fn truncate(text: &mut String, chars: usize) -> u64 {
+    let before = text.len();
+    if let Some((end, _)) = text.char_indices().nth(chars) {
+        text.truncate(end);
+    }
+    (before - text.len()) as u64
+}
+
 /// At most `chars` characters, with a mark where something is missing.
 pub fn clipped(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
@@ -153,6 +162,14 @@ fn spelt_out(text: &str, stays: impl Fn(char) -> bool) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_is_cut_is_counted_in_bytes_and_ends_between_characters() {
+        for (text, left, dropped) in [("aä", "aä", 0), ("aäöx", "aä", 3), ("", "", 0)] {
+            let mut cut = text.to_owned();
+            assert_eq!((truncate(&mut cut, 2), cut.as_str()), (dropped, left), "{text}");
+        }
+    }
 
     #[test]
     fn sequences_go_and_text_stays() {

@@ -16,6 +16,7 @@ use crate::protocol::result::{
     Artifact, ExceptionView, ExecutionResult, Mode, Reason, StateKind, StateReport, Status, Truncated,
     ValueView,
 };
+use crate::protocol::text::truncate;
 use crate::sandbox::launch::SandboxEnd;
 use crate::store::CellRecord;
 
@@ -319,9 +320,7 @@ fn bounded_exception(mut exception: ExceptionView) -> ExceptionView {
 
 /// Cuts with some slack, so that the kernel's own «cut» notice survives.
 fn cut(text: &mut String, chars: usize) {
-    if let Some((end, _)) = text.char_indices().nth(chars + 200) {
-        text.truncate(end);
-    }
+    truncate(text, chars + 200);
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::protocol::frames::{HostFrame, ToolFailure};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
 use crate::protocol::result::{Display, ValueView};
-use crate::protocol::text::brief;
+use crate::protocol::text::{brief, truncate};
 use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
@@ -176,9 +176,7 @@ impl ExecutorState {
             Ok(work) => StartedCall::Works { work, permit, is_program, is_read_only },
             Err(mut failure) => {
                 // The message may quote names that the guest chose.
-                if let Some((end, _)) = failure.message.char_indices().nth(EXCEPTION_CHARS) {
-                    failure.message.truncate(end);
-                }
+                truncate(&mut failure.message, EXCEPTION_CHARS);
                 StartedCall::Known(Err(failure))
             }
         }

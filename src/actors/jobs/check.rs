@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::packages::requirement::parse_all;
+use crate::packages::requirement::{is_version, normalised, parse_all};
 use crate::protocol::glob::PATTERN_CHARS;
 use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
@@ -78,13 +78,10 @@ fn is_pattern(pattern: &str) -> bool {
         && !pattern.split('/').any(|part| part == "..")
 }
 
+/// A package as `require` names it: `name`, or `name==version`.
 fn is_package(package: &str) -> bool {
     let (name, version) = package.split_once("==").unwrap_or((package, "0"));
-    let plain = |text: &str| {
-        !text.is_empty()
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '+' | '!'))
-    };
-    plain(name) && plain(version)
+    normalised(name).is_some() && is_version(version)
 }
 
 #[cfg(test)]

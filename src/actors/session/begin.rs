@@ -43,18 +43,18 @@ impl SessionActorState {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
-        let (past, asks_before) = match args.before {
-            Some(_) => restore::past(&args, &log, &client_rules).await?,
+        let (restored, asks_before) = match args.before {
+            Some(_) => restore::read_restored(&args, &log, &client_rules).await?,
             None => (Restored::default(), RecalledAsks::default()),
         };
-        if let Some(receipt) = &past.last_sandbox {
+        if let Some(receipt) = &restored.last_sandbox {
             common.image_is(&receipt.image.id);
         }
-        if let Some(receipt) = &past.sandbox {
+        if let Some(receipt) = &restored.sandbox {
             args.launcher.expect(&receipt.sandbox);
         }
-        let running: Vec<CellNumber> = past.running.iter().map(|begun| begun.start.cell).collect();
-        let sandbox = past.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
+        let running: Vec<CellNumber> = restored.running.iter().map(|begun| begun.start.cell).collect();
+        let sandbox = restored.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());
         let (recorded, most) = (Arc::clone(&log), cells.spill);
         let recover = move || {
             let spill = Spill::open(recorded.spill_folder(), most)?;
@@ -62,13 +62,13 @@ impl SessionActorState {
         };
         // The recorder reads the output of running cells again, which blocks.
         let recorder = Arc::new(tokio::task::spawn_blocking(recover).await??);
-        let began = past.last_sandbox.as_ref();
+        let began = restored.last_sandbox.as_ref();
         let making = workspace_and_slot.is_none().then(|| make_place(&myself, &args, began));
         let (workspace, slot) =
             workspace_and_slot.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
-            Some(_) => restore::machine(&args, &past, replaying),
+            Some(_) => restore::machine(&args, &restored, replaying),
             None => SessionMachine::new(expiry(&args), Instant::now()),
         };
         let mut state = Self {
@@ -90,7 +90,7 @@ impl SessionActorState {
             ready_ahead: None,
             receipt: None,
             preloaded: None,
-            packages: SessionPackages::of(past.packages.clone()),
+            packages: SessionPackages::of(restored.packages.clone()),
             tickets: HashMap::new(),
             ended_commands: VecDeque::new(),
             holders,
@@ -101,7 +101,7 @@ impl SessionActorState {
             waiting_for_handles: unanswered,
             restored: None,
         };
-        state.recall(past, tickets);
+        state.recall(restored, tickets);
         for view in views {
             state.apply(view);
         }

@@ -125,7 +125,7 @@ impl CellRequest {
     /// A command that a client asks for.
     pub fn command(spec: CommandSpec, timeout: Duration) -> Self {
         let command = Some(Arc::new(spec));
-        let code = command.as_ref().map(|command| command.shown()).unwrap_or_default();
+        let code = command.as_ref().map(|command| command.command_line()).unwrap_or_default();
         Self { command, ..Self::new(code, Mode::Command, timeout) }
     }
 

@@ -70,8 +70,8 @@ pub(in crate::actors) async fn recorded(
     Ok((recording.end(), charge))
 }
 
-/// Reads the past of an earlier session and of its asks from the journal.
-pub(super) async fn past(
+/// Reads from the journal what a session and its asks go on from.
+pub(super) async fn read_restored(
     args: &SessionArgs,
     log: &Arc<EventLog>,
     client_rules: &Arc<CellRules>,
@@ -93,11 +93,11 @@ pub(super) async fn past(
         records.extend(record.map(|record| (replayed.0, record)));
         charges.extend(charge);
     }
-    let mut past = of_session.end(&records, Moment::now());
+    let mut restored = of_session.end(&records, Moment::now());
     drop(charges);
     let pool = args.ledger.memory(args.owner);
-    let running = past.running.iter_mut().map(|begun| &mut begun.start);
-    for start in past.queued.iter_mut().chain(running) {
+    let running = restored.running.iter_mut().map(|begun| &mut begun.start);
+    for start in restored.queued.iter_mut().chain(running) {
         let calls =
             start.replay.iter().flat_map(|calls| &calls.0).filter_map(|call| call.outcome.as_ref().ok());
         let calls = calls.map(|value| values::parsed_bytes(&value.to_string()));
@@ -105,26 +105,30 @@ pub(super) async fn past(
         let bytes = calls.fold(own as u64, u64::saturating_add).saturating_mul(CELL_COPIES);
         start.memory = Some(Arc::new(pool.charge_anyway(MemoryPurpose::Cells, bytes)));
     }
-    let asks = of_asks.end(std::mem::take(&mut past.approvals));
-    Ok((past, asks))
+    let asks = of_asks.end(std::mem::take(&mut restored.approvals));
+    Ok((restored, asks))
 }
 
 /// The machine of a restored session. `replays`: the replay that was under way continues.
 pub(super) fn machine(
     args: &SessionArgs,
-    past: &Restored,
+    restored: &Restored,
     replays: bool,
 ) -> SessionMachine<Reply<VariableList>> {
     let before = Unfinished {
-        cells: past.cells,
-        queued: past.queued.clone(),
-        running: past.running.iter().map(|begun| begun.start.clone()).collect(),
-        note: if past.replaying { Some(notices::REPLAY_CUT.into()) } else { past.pending_note.clone() },
-        idle: past.active_at.as_deref().map_or(Duration::ZERO, clock::since),
-        frozen: past.frozen_since.is_some(),
-        replaying: replays && past.replaying,
-        sandbox: past.sandbox.is_some(),
-        reset: past.reset,
+        cells: restored.cells,
+        queued: restored.queued.clone(),
+        running: restored.running.iter().map(|begun| begun.start.clone()).collect(),
+        note: if restored.replaying {
+            Some(notices::REPLAY_CUT.into())
+        } else {
+            restored.pending_note.clone()
+        },
+        idle: restored.active_at.as_deref().map_or(Duration::ZERO, clock::since),
+        frozen: restored.frozen_since.is_some(),
+        replaying: replays && restored.replaying,
+        sandbox: restored.sandbox.is_some(),
+        reset: restored.reset,
     };
     SessionMachine::restored(expiry(args), before, Instant::now())
 }
@@ -132,32 +136,32 @@ pub(super) fn machine(
 impl SessionActorState {
     /// Restores the waiters of cells that had not ended. A waiter of the previous generation is dropped if
     /// its cell never got into the journal.
-    pub(super) fn recall(&mut self, past: Restored, mut waiting: HashMap<CellNumber, CellWaiter>) {
+    pub(super) fn recall(&mut self, restored: Restored, mut waiting: HashMap<CellNumber, CellWaiter>) {
         let events_after = self.log.newest();
-        let running = past.running.iter().map(|begun| begun.start.cell);
-        for cell in past.queued.iter().map(|start| start.cell).chain(running.clone()) {
+        let running = restored.running.iter().map(|begun| begun.start.cell);
+        for cell in restored.queued.iter().map(|start| start.cell).chain(running.clone()) {
             let nobody = || CellWaiter::nobody(events_after);
             self.tickets.insert(cell, waiting.remove(&cell).unwrap_or_else(nobody));
         }
         running.for_each(|cell| self.keep_cell_permit(cell));
-        self.ended_commands.clone_from(&past.ended_commands);
-        if past.sandbox.is_none() {
+        self.ended_commands.clone_from(&restored.ended_commands);
+        if restored.sandbox.is_none() {
             self.args.permit = None;
         }
         if self.args.before.is_some() {
-            self.receipt = past.last_sandbox.clone().map(Arc::new);
+            self.receipt = restored.last_sandbox.clone().map(Arc::new);
             self.keep_image();
-            self.preloaded.clone_from(&past.preloaded);
-            self.restored = Some(past);
+            self.preloaded.clone_from(&restored.preloaded);
+            self.restored = Some(restored);
         }
     }
 
     /// The sandbox to take over, if there was one.
     pub(super) fn take_attach(&mut self) -> Option<Attach> {
-        let past = self.restored.take()?;
-        let receipt = past.sandbox?;
+        let restored = self.restored.take()?;
+        let receipt = restored.sandbox?;
         let ran = |begun: BegunCell| ResumedCell {
-            ran: begun.ran(past.frozen_since.as_deref(), Moment::now()),
+            ran: begun.ran(restored.frozen_since.as_deref(), Moment::now()),
             start: begun.start,
             completed: begun.completed,
             passed: begun.passed,
@@ -167,11 +171,11 @@ impl SessionActorState {
         Some(Attach {
             received: self.log.received(&receipt.sandbox),
             receipt,
-            running: past.running.into_iter().map(ran).collect(),
-            open_calls: past.open_calls,
-            answered_calls: past.answered_calls,
-            responses: past.tool_responses,
-            bound: past.sandbox_rules,
+            running: restored.running.into_iter().map(ran).collect(),
+            open_calls: restored.open_calls,
+            answered_calls: restored.answered_calls,
+            responses: restored.tool_responses,
+            bound: restored.sandbox_rules,
             frozen: self.machine.is_frozen(),
         })
     }

@@ -1,17 +1,47 @@
-//! Resumes a stream of events that broke off.
+//! Resumes a stream of events that broke off, and shows the steps of a slow request from one.
 
 use std::time::Duration;
 
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::Seq;
 use crate::protocol::problem::Code;
+use crate::protocol::text::one_line;
 
 /// How often, and after what pause, a stream or an answer that broke off is requested again before the
 /// command gives up. Each event that arrives starts the count anew.
 pub(in crate::cli) const TRIES: u32 = 20;
 pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits for an answer about a session. If that takes longer than `slow`, the steps that the session's events tell are
+/// shown meanwhile. Errors of the events are ignored, since the request goes on.
+pub(in crate::cli) async fn with_steps<T>(
+    client: &Client,
+    session: Option<&SessionKey>,
+    slow: Duration,
+    request: impl Future<Output = T>,
+) -> T {
+    let steps = async {
+        tokio::time::sleep(slow).await;
+        let Some(session) = session else { return };
+        let path = format!("/v1/sessions/{session}/events");
+        let Ok(mut events) = client.events::<()>(&path, None).await else { return };
+        while let Ok(Some(event)) = events.next().await {
+            if let EventBody::ImagePulling { .. } | EventBody::PackagesInstalling { .. } = event.body
+                && let Some(sentence) = event.body.sentence()
+            {
+                eprintln!("{}", one_line(&sentence.text));
+            }
+        }
+    };
+    tokio::pin!(request);
+    tokio::select! {
+        answer = &mut request => answer,
+        () = steps => request.await,
+    }
+}
 
 /// How far a stream has been read.
 pub(in crate::cli) struct StreamPosition {

@@ -15,6 +15,7 @@ use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
+use crate::protocol::text::truncate;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
@@ -290,8 +291,7 @@ pub enum ToolOutcome {
 const LEAN_CHARS: usize = 200;
 
 fn cut(text: &mut String) {
-    if let Some((end, _)) = text.char_indices().nth(LEAN_CHARS) {
-        text.truncate(end);
+    if truncate(text, LEAN_CHARS) > 0 {
         text.push('…');
     }
 }

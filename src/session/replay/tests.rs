@@ -78,8 +78,8 @@ proptest! {
     /// Every cell of a replay is run once, or is still on the list.
     #[test]
     fn no_cell_of_a_replay_is_lost(cells in 0..8_u64, stops_after in prop::option::of(0..8_usize)) {
-        let past = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new(), Moment::now()) };
-        let mut replay = Replay::of(&past);
+        let restored = Restored { replayable: (1..=cells).collect(), ..Fold::new(&Arc::default()).end(&BTreeMap::new(), Moment::now()) };
+        let mut replay = Replay::of(&restored);
         let mut ran = Vec::new();
         while let Some(cell) = replay.next_cell() {
             ran.push(cell);
@@ -93,7 +93,7 @@ proptest! {
         let report = replay.report();
         let reported: Vec<CellNumber> = report.cells.iter().map(|cell| cell.cell).collect();
         prop_assert_eq!(&reported, &ran);
-        prop_assert_eq!(ran.into_iter().chain(report.not_run).collect::<Vec<_>>(), past.replayable);
+        prop_assert_eq!(ran.into_iter().chain(report.not_run).collect::<Vec<_>>(), restored.replayable);
     }
 }
 
@@ -103,8 +103,8 @@ fn result(cell: CellNumber, status: Status, stdout: &str) -> ExecutionResult {
 
 #[test]
 fn what_a_person_would_see_differ_is_reported() {
-    let past = Restored { replayable: vec![1, 2], ..Restored::default() };
-    let mut replay = Replay::of(&past);
+    let restored = Restored { replayable: vec![1, 2], ..Restored::default() };
+    let mut replay = Replay::of(&restored);
     let before = Some(ResultDigest::of(&result(1, Status::Success, "a")));
     assert!(replay.ran(1, before, &result(3, Status::Success, "a")));
     assert!(replay.ran(2, before, &result(4, Status::Failure, "b")));

@@ -180,7 +180,7 @@ impl AsksFold {
                 }
             }
             EventBody::CellFinished { mut result } => {
-                result.leave_out_shown();
+                result.leave_out_displays();
                 if let Some((ask, id)) = self.origins.remove(&result.cell)
                     && let Some(recalled) = self.memory.asks.get_mut(&ask)
                 {

@@ -85,7 +85,7 @@ fn restored(events: &[Event]) -> Restored {
     fold.end(&recorded, Moment::now())
 }
 
-fn past(bodies: &[EventBody]) -> Restored {
+fn restored_from(bodies: &[EventBody]) -> Restored {
     let numbered = bodies.iter().cloned().zip(1..);
     restored(&numbered.map(|(body, seq)| event(seq, body)).collect::<Vec<_>>())
 }
@@ -112,13 +112,14 @@ fn open_cells_and_kept_ones_are_told_apart() {
         started(4),
         queued(5, Mode::Fork),
     ];
-    let past = past(&bodies);
-    assert_eq!((past.cells, &past.replayable[..]), (5, &[1, 3][..]));
-    let running: Vec<_> = past.running.iter().map(|begun| (begun.start.cell, begun.at.as_str())).collect();
+    let restored = restored_from(&bodies);
+    assert_eq!((restored.cells, &restored.replayable[..]), (5, &[1, 3][..]));
+    let running: Vec<_> =
+        restored.running.iter().map(|begun| (begun.start.cell, begun.at.as_str())).collect();
     assert_eq!(running, [(4, "t11")]);
-    assert_eq!(past.running[0].start.before.oom_kills, 4);
-    assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [5]);
-    assert_eq!(past.queued[0].timeout, Duration::from_secs(2));
+    assert_eq!(restored.running[0].start.before.oom_kills, 4);
+    assert_eq!(restored.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [5]);
+    assert_eq!(restored.queued[0].timeout, Duration::from_secs(2));
 }
 
 #[test]
@@ -128,9 +129,9 @@ fn undo_and_reset_take_cells_back() {
         bodies.extend([queued(cell, Mode::Main), finished(cell, Status::Success, StateKind::Kept)]);
     }
     bodies.push(EventBody::Undone { state_of: 1 });
-    assert_eq!(past(&bodies).replayable, [1]);
+    assert_eq!(restored_from(&bodies).replayable, [1]);
     bodies.push(EventBody::Reset);
-    assert_eq!(past(&bodies).replayable, Vec::<CellNumber>::new());
+    assert_eq!(restored_from(&bodies).replayable, Vec::<CellNumber>::new());
 }
 
 #[test]
@@ -138,9 +139,9 @@ fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
     for fresh in [lost(), finished(3, Status::Crashed, StateKind::Lost)] {
         let mut bodies = vec![queued(1, Mode::Main), done(1), queued(2, Mode::Main), done(2)];
         bodies.extend([queued(3, Mode::Main), fresh, queued(4, Mode::Main), done(4)]);
-        assert_eq!(past(&bodies).replayable, [1, 2, 4]);
+        assert_eq!(restored_from(&bodies).replayable, [1, 2, 4]);
         bodies.push(EventBody::Undone { state_of: 0 });
-        assert_eq!(past(&bodies).replayable, [1, 2]);
+        assert_eq!(restored_from(&bodies).replayable, [1, 2]);
     }
 }
 
@@ -148,7 +149,8 @@ fn an_undo_in_a_fresh_worker_does_not_reach_the_cells_of_before() {
 fn a_cell_that_a_later_one_passed_is_marked() {
     let mut bodies: Vec<_> = (1..=3).map(|cell| queued(cell, Mode::Main)).collect();
     bodies.extend([started(1), started(3), started(2)]);
-    let passed = |bodies: &[EventBody]| past(bodies).running.iter().map(|b| b.passed).collect::<Vec<_>>();
+    let passed =
+        |bodies: &[EventBody]| restored_from(bodies).running.iter().map(|b| b.passed).collect::<Vec<_>>();
     assert_eq!(passed(&bodies), [false, true, false]);
     // Cell 3 was put back and begins again.
     bodies.push(started(3));
@@ -161,7 +163,9 @@ fn a_cell_that_never_ran_is_not_kept() {
         unreachable!()
     };
     result.reason = Reason::ByCancel;
-    assert!(past(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).replayable.is_empty());
+    assert!(
+        restored_from(&[queued(1, Mode::Main), EventBody::CellFinished { result }]).replayable.is_empty()
+    );
 }
 
 #[test]
@@ -172,11 +176,11 @@ fn a_replay_that_is_broken_off_can_be_made_again() {
     }
     bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), done(4)]);
     bodies.extend([replayed(5, 2), finished(5, Status::Crashed, StateKind::Lost)]);
-    assert_eq!(past(&bodies).replayable, [4, 2, 3]);
+    assert_eq!(restored_from(&bodies).replayable, [4, 2, 3]);
     bodies.extend([EventBody::ReplayStarted { cells: vec![4, 2, 3] }, replayed(6, 4), done(6)]);
     bodies.extend([replayed(7, 2), done(7), replayed(8, 3), done(8), EventBody::ReplayFinished]);
     bodies.extend([queued(9, Mode::Main), done(9)]);
-    assert_eq!(past(&bodies).replayable, [6, 7, 8, 9]);
+    assert_eq!(restored_from(&bodies).replayable, [6, 7, 8, 9]);
 }
 
 #[test]
@@ -184,19 +188,20 @@ fn what_tools_said_is_known_for_markers_to_come() {
     let answered_call =
         |call: u64| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value("noted".into()) };
     let mut bodies = vec![queued(1, Mode::Main), started(1), called(1, 1), answered_call(1)];
-    assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
+    assert_eq!(restored_from(&bodies).tool_responses.text(1), Some("noted"));
     bodies.push(done(1));
-    assert_eq!(past(&bodies).tool_responses.text(1), Some("noted"));
+    assert_eq!(restored_from(&bodies).tool_responses.text(1), Some("noted"));
     bodies.extend([EventBody::Reset, EventBody::ResetDone { cells: 1 }]);
-    assert_eq!(past(&bodies).tool_responses.text(1), None);
+    assert_eq!(restored_from(&bodies).tool_responses.text(1), None);
 }
 
 /// A repeated reset would end cells that came after it.
 #[test]
 fn a_reset_that_the_kernel_has_confirmed_is_not_repeated() {
     let (reset, reset_done) = (|| EventBody::Reset, || EventBody::ResetDone { cells: 1 });
-    let is_repeated =
-        |more: &[EventBody]| past(&[&[queued(1, Mode::Main), started(1), done(1)], more].concat()).reset;
+    let is_repeated = |more: &[EventBody]| {
+        restored_from(&[&[queued(1, Mode::Main), started(1), done(1)], more].concat()).reset
+    };
     assert!(is_repeated(&[reset()]));
     assert!(!is_repeated(&[reset(), reset_done()]));
     assert!(!is_repeated(&[reset(), reset_done(), queued(2, Mode::Fork), started(2)]));
@@ -220,9 +225,9 @@ fn answers_to_cells_that_run_are_known_by_their_events() {
     let bodies =
         [queued(1, Mode::Main), started(1), called(1, 1), answered(1), done(1), queued(2, Mode::Main)];
     let bodies = [&bodies[..], &[started(2), called(2, 2), called(3, 2), answered(3)]].concat();
-    let past = past(&bodies);
-    assert_eq!(past.answered_calls, [(3, 10)]);
-    assert_eq!(past.open_calls.iter().map(|open| open.call).collect::<Vec<_>>(), [2]);
+    let restored = restored_from(&bodies);
+    assert_eq!(restored.answered_calls, [(3, 10)]);
+    assert_eq!(restored.open_calls.iter().map(|open| open.call).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
@@ -233,9 +238,9 @@ fn a_replay_that_goes_on_does_not_call_tools() {
     }
     bodies.extend([done(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
     bodies.extend([called(4, 2), answered(4), called(5, 2)]);
-    let past = past(&bodies);
-    assert_eq!(past.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
-    let begun = &past.running[0];
+    let restored = restored_from(&bodies);
+    assert_eq!(restored.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
+    let begun = &restored.running[0];
     assert_eq!(begun.completed, ["tool4"]);
     let left: Vec<_> =
         begun.start.replay.iter().flat_map(|calls| &calls.0).map(|call| call.name.as_str()).collect();
@@ -249,8 +254,8 @@ fn the_time_in_which_a_cell_was_frozen_is_not_its_own() {
     let mut events = vec![at(1, queued(1, Mode::Main)), at(2, started(1)), at(5, EventBody::Frozen)];
     assert_eq!(restored(&events).frozen_since.as_deref(), Some("2026-01-01T00:00:05.000Z"));
     events.push(at(9, EventBody::Thawed));
-    let past = restored(&events);
-    assert_eq!((past.frozen_since, past.running[0].frozen), (None, Duration::from_secs(4)));
+    let restored = restored(&events);
+    assert_eq!((restored.frozen_since, restored.running[0].frozen), (None, Duration::from_secs(4)));
 }
 
 /// Calls that wait at the same time, and a freeze meanwhile.
@@ -288,20 +293,20 @@ fn an_undo_in_a_replay_that_was_broken_off_leaves_the_rest_to_the_next_one() {
     }
     bodies.extend([EventBody::ReplayStarted { cells: vec![1, 2, 3] }, replayed(4, 1), done(4)]);
     bodies.extend([replayed(5, 2), done(5), queued(6, Mode::Main), done(6)]);
-    assert_eq!(past(&bodies).replayable, [4, 5, 3, 6]);
+    assert_eq!(restored_from(&bodies).replayable, [4, 5, 3, 6]);
     bodies.push(EventBody::Undone { state_of: 4 });
-    assert_eq!(past(&bodies).replayable, [4, 2, 3]);
+    assert_eq!(restored_from(&bodies).replayable, [4, 2, 3]);
     bodies.push(EventBody::Undone { state_of: 0 });
-    assert_eq!(past(&bodies).replayable, [1, 2, 3]);
+    assert_eq!(restored_from(&bodies).replayable, [1, 2, 3]);
 }
 
 #[test]
 fn what_was_replayed_to_the_end_is_undone_for_good() {
     let mut bodies = vec![queued(1, Mode::Main), done(1), EventBody::ReplayStarted { cells: vec![1] }];
     bodies.extend([replayed(2, 1), done(2), EventBody::ReplayFinished]);
-    assert!(!past(&bodies).replaying);
+    assert!(!restored_from(&bodies).replaying);
     bodies.push(EventBody::Undone { state_of: 0 });
-    assert!(past(&bodies).replayable.is_empty());
+    assert!(restored_from(&bodies).replayable.is_empty());
 }
 
 #[test]
@@ -312,14 +317,15 @@ fn what_was_interrupted_is_not_kept() {
     result.reason = Reason::ByUser;
     let mut bodies = vec![queued(1, Mode::Main), done(1), queued(2, Mode::Main), started(2)];
     bodies.push(EventBody::CellFinished { result });
-    assert_eq!(past(&bodies).replayable, [1]);
+    assert_eq!(restored_from(&bodies).replayable, [1]);
 }
 
 #[test]
 fn what_went_with_the_variables_is_told_also_after_a_restart() {
     let gone = Some("2 threads are gone.".to_owned());
     let note =
-        past(&[EventBody::StateLost { reason: "it died".into(), restored_to: Some(1), gone }]).pending_note;
+        restored_from(&[EventBody::StateLost { reason: "it died".into(), restored_to: Some(1), gone }])
+            .pending_note;
     assert!(note.expect("it was not told").ends_with("it died. 2 threads are gone."));
 }
 
@@ -329,18 +335,18 @@ fn news_wait_for_a_cell_of_the_main_line() {
     let EventBody::CellFinished { mut result } = done(1) else { unreachable!() };
     result.mode = Mode::Fork;
     bodies.push(EventBody::CellFinished { result });
-    let note = past(&bodies).pending_note.expect("they were not told");
+    let note = restored_from(&bodies).pending_note.expect("they were not told");
     assert!(note.starts_with("Before this cell all variables were lost"), "{note}");
     bodies.extend([queued(2, Mode::Main), started(2), done(2)]);
-    assert_eq!(past(&bodies).pending_note, None);
+    assert_eq!(restored_from(&bodies).pending_note, None);
 }
 
 #[test]
 fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
     let gone = EventBody::SandboxGone { reason: "why".into() };
-    let past = past(&[queued(1, Mode::Main), started(1), gone]);
-    assert!(past.running.is_empty());
-    assert_eq!(past.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [1]);
+    let restored = restored_from(&[queued(1, Mode::Main), started(1), gone]);
+    assert!(restored.running.is_empty());
+    assert_eq!(restored.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
@@ -349,8 +355,8 @@ fn a_cell_that_begins_again_has_nothing_of_its_earlier_run() {
     let first = [replayed(1, 7), started(1), called(1, 1), answered(1), EventBody::Interrupting { cell: 1 }];
     let gone = EventBody::SandboxGone { reason: "why".into() };
     for between in [vec![died.clone(), gone], vec![died]] {
-        let past = past(&[&first[..], &between, &[started(1)]].concat());
-        let [begun] = &past.running[..] else { panic!("{past:?}") };
+        let restored = restored_from(&[&first[..], &between, &[started(1)]].concat());
+        let [begun] = &restored.running[..] else { panic!("{restored:?}") };
         assert_eq!((&begun.to_end, begun.died, begun.completed.len()), (&None, None, 0));
     }
 }
@@ -379,7 +385,7 @@ fn no_person_is_asked_about_a_call_that_was_refused_before() {
         EventBody::ToolCalled { cell, call, name: "danger".into(), arguments, refused_bytes }
     };
     let bodies = [&cell_of_ask().0[..], &[danger(1, None), danger(2, Some(70))]].concat();
-    let open = past(&bodies).open_calls;
+    let open = restored_from(&bodies).open_calls;
     assert_eq!(
         open.iter().map(|open| (open.call, open.waits.is_some())).collect::<Vec<_>>(),
         [(1, true), (2, false)]
@@ -390,7 +396,7 @@ fn no_person_is_asked_about_a_call_that_was_refused_before() {
 fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     let (mut bodies, rules) = cell_of_ask();
     bodies.push(done(1));
-    let bound = |bodies: &[EventBody]| past(bodies).sandbox_rules.combined(None);
+    let bound = |bodies: &[EventBody]| restored_from(bodies).sandbox_rules.combined(None);
     assert_eq!(bound(&bodies), rules);
     // Neither the request for a reset, nor later cells, nor an undo proves that the reset is done.
     let unclear =
@@ -409,8 +415,8 @@ fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
         |killed| EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Restored(0), killed };
     let began = [queued(1, Mode::Main), started(1)];
     let only = |more: &[EventBody]| {
-        let past = past(&[&began[..], more].concat());
-        past.running.into_iter().map(|begun| (begun.to_end, begun.died)).next().expect("it runs")
+        let restored = restored_from(&[&began[..], more].concat());
+        restored.running.into_iter().map(|begun| (begun.to_end, begun.died)).next().expect("it runs")
     };
     let end = |killed| Some(ProcessDeath { exit_code: -9, after: StateAfter::Restored(0), killed });
     assert_eq!(only(&[]), (None, None));
@@ -458,8 +464,8 @@ fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
     let mut bodies =
         vec![queued(1, Mode::Main), started(1), called(1, 1), done(1), queued(2, Mode::Main), done(2)];
     bodies.extend([answered(1), EventBody::ReplayStarted { cells: vec![1, 2] }, replayed(3, 1), started(3)]);
-    let past = past(&bodies);
-    let calls: Vec<_> = past.running[0]
+    let restored = restored_from(&bodies);
+    let calls: Vec<_> = restored.running[0]
         .start
         .replay
         .iter()
@@ -475,7 +481,7 @@ fn code_of_an_ask_that_is_not_known_may_do_nothing() {
     if let EventBody::CellQueued { bound_by, .. } = &mut of_ask {
         *bound_by = Some(7);
     }
-    let past = past(&[of_ask, started(1)]);
-    assert_eq!(*past.running[0].start.rules, CellRules::strictest());
-    assert_eq!(past.sandbox_rules.combined(Some(7)), CellRules::strictest());
+    let restored = restored_from(&[of_ask, started(1)]);
+    assert_eq!(*restored.running[0].start.rules, CellRules::strictest());
+    assert_eq!(restored.sandbox_rules.combined(Some(7)), CellRules::strictest());
 }

@@ -57,14 +57,14 @@ impl Tool for RunCommand {
             let port = context.port()?;
             let ended = port.run_command(wanted).await.map_err(as_failure)?;
             Ok(ToolOutput::Text(match ended {
-                Some(result) => told(&result),
+                Some(result) => report(&result),
                 None => "It runs in the background, until it ends, this request is answered or the session is reset.".to_owned(),
             }))
         })
     }
 }
 
-fn told(result: &ExecutionResult) -> String {
+fn report(result: &ExecutionResult) -> String {
     let code = result.exit_code.map_or_else(|| "no exit code".to_owned(), |code| format!("exit code {code}"));
     let what = what_happened(result).map(|what| format!(" ({what})")).unwrap_or_default();
     let streams = [("stdout", &result.stdout), ("stderr", &result.stderr)].into_iter();
@@ -86,9 +86,9 @@ mod tests {
     fn a_model_is_told_the_exit_code_and_both_streams() {
         let mut ended = result(Status::Failure, Reason::Exit, Some(2));
         (ended.mode, ended.stdout, ended.stderr) = (Mode::Command, "a\n".into(), "b\n".into());
-        assert_eq!(told(&ended), "exit code 2\nstdout:\na\n\nstderr:\nb\n");
+        assert_eq!(report(&ended), "exit code 2\nstdout:\na\n\nstderr:\nb\n");
         let mut late = result(Status::Timeout, Reason::CellDeadline, Some(-9));
         late.mode = Mode::Command;
-        assert_eq!(told(&late), "exit code -9 (the command ran longer than 30 s and was stopped)");
+        assert_eq!(report(&late), "exit code -9 (the command ran longer than 30 s and was stopped)");
     }
 }

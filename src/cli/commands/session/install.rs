@@ -4,14 +4,13 @@ use clap::Args;
 use std::time::Duration;
 
 use crate::cli::args::SessionFlag;
+use crate::cli::client::follow::with_steps;
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
-use crate::protocol::event::EventBody;
 use crate::protocol::packages::{InstalledPackages, NewPackages};
-use crate::protocol::text::one_line;
 
 /// If an installation takes longer than this, its progress is shown.
 const SLOW: Duration = Duration::from_millis(500);
@@ -46,19 +45,7 @@ pub(in crate::cli) async fn install(
     wanted: &NewPackages,
 ) -> Result<InstalledPackages, Failure> {
     let path = format!("/v1/sessions/{session}/install");
-    let installing = client.post(&path, wanted);
-    tokio::pin!(installing);
-    let answer = tokio::select! {
-        answer = &mut installing => answer?,
-        () = tokio::time::sleep(SLOW) => {
-            let following = follow(client, session);
-            tokio::select! {
-                answer = &mut installing => answer?,
-                () = following => installing.await?,
-            }
-        }
-    };
-    answer.parse()
+    with_steps(client, Some(session), SLOW, client.post(&path, wanted)).await?.parse()
 }
 
 /// Installs the packages that a new session is to begin with. The session is removed if that fails.
@@ -76,18 +63,6 @@ pub(in crate::cli) async fn begin_with(
         let _ = client.delete(&format!("/v1/sessions/{session}?wait=true")).await;
     }
     outcome.map(drop)
-}
-
-/// Shows the steps, until there are no more events. Errors are ignored, since the installation goes on.
-async fn follow(client: &Client, session: &SessionKey) {
-    let Ok(mut events) = client.events::<()>(&format!("/v1/sessions/{session}/events"), None).await else {
-        return;
-    };
-    while let Ok(Some(event)) = events.next().await {
-        if let EventBody::PackagesInstalling { status } = event.body {
-            eprintln!("installing packages: {}", one_line(&status));
-        }
-    }
 }
 
 /// Says what the session has now.

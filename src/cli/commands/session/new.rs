@@ -5,12 +5,13 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 
 use crate::cli::args::{SandboxArgs, json_object, whole_seconds};
+use crate::cli::client::follow::with_steps;
+use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::session::install::begin_with;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
 use crate::protocol::api::{NewSession, SessionView};
-use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionName;
 use crate::protocol::text::one_line;
 
@@ -47,19 +48,9 @@ impl New {
             ..self.sandbox.session()?
         };
         let client = context.client();
-        let making = client.post("/v1/sessions", &new);
-        tokio::pin!(making);
-        let answer = tokio::select! {
-            answer = &mut making => answer?,
-            () = tokio::time::sleep(SLOW) => {
-                // The events of the session tell why it takes long, if the session can be found by its name.
-                let following = follow(context, new.name.as_ref());
-                tokio::select! {
-                    answer = &mut making => answer?,
-                    () = following => making.await?,
-                }
-            }
-        };
+        // The events of the session tell why it takes long, if the session can be found by its name.
+        let name = new.name.clone().map(SessionKey::from);
+        let answer = with_steps(&client, name.as_ref(), SLOW, client.post("/v1/sessions", &new)).await?;
         let made: SessionView = answer.parse()?;
         begin_with(&client, &made.name.into(), with).await?;
         context.show(&answer, |screen, session: SessionView| {
@@ -67,18 +58,6 @@ impl New {
             note_preloaded(screen, &session)?;
             screen.line(session.name.as_str())
         })
-    }
-}
-
-/// Shows the steps of a pull, until there are no more events. Errors are ignored, since creating the session goes on.
-async fn follow(context: &Context, name: Option<&SessionName>) {
-    let Some(name) = name else { return };
-    let path = format!("/v1/sessions/{name}/events?follow=true");
-    let Ok(mut events) = context.client().events::<()>(&path, None).await else { return };
-    while let Ok(Some(event)) = events.next().await {
-        if let EventBody::ImagePulling { status } = event.body {
-            eprintln!("pulling the image: {}", one_line(&status));
-        }
     }
 }
 

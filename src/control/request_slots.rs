@@ -12,7 +12,7 @@ use crate::security_controls;
 
 /// Counts the slots that users hold, in total and per user.
 #[derive(Clone)]
-pub struct UserSlots {
+pub struct RequestSlots {
     counts: Arc<Mutex<HashMap<Principal, usize>>>,
     all: usize,
     per_user: usize,
@@ -21,17 +21,17 @@ pub struct UserSlots {
 }
 
 /// A counted slot, which is released when dropped.
-pub struct UserSlot {
-    slots: UserSlots,
+pub struct RequestSlot {
+    slots: RequestSlots,
     user: Principal,
 }
 
 /// The slot of a connection. What its requests leave with an actor keeps the slot, so that a client which hangs up and
 /// connects again has no more requests in the daemon than it may have connections.
 #[derive(Clone)]
-pub struct Connection(pub Arc<UserSlot>);
+pub struct Connection(pub Arc<RequestSlot>);
 
-impl UserSlots {
+impl RequestSlots {
     pub fn of_connections() -> Self {
         Self::new(CONNECTIONS, CONNECTIONS_PER_USER, CONNECTIONS_SURE)
     }
@@ -46,7 +46,7 @@ impl UserSlots {
 
     /// Takes a slot; `None` if too many are taken.
     #[must_use]
-    pub fn take(&self, user: Principal) -> Option<UserSlot> {
+    pub fn take(&self, user: Principal) -> Option<RequestSlot> {
         let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
         let own = counts.entry(user).or_default();
@@ -55,11 +55,11 @@ impl UserSlots {
             return None;
         }
         *own += 1;
-        Some(UserSlot { slots: self.clone(), user })
+        Some(RequestSlot { slots: self.clone(), user })
     }
 }
 
-impl Drop for UserSlot {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         let mut counts = self.slots.counts.lock();
         if let Some(own) = counts.get_mut(&self.user) {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn one_user_cannot_take_all_connections() {
-        let connections = UserSlots::of_connections();
+        let connections = RequestSlots::of_connections();
         let taken: Vec<_> =
             (0..CONNECTIONS_PER_USER).map(|_| connections.take(Principal::ANN).unwrap()).collect();
         assert!(connections.take(Principal::ANN).is_none());
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_few_users_cannot_take_all_connections() {
-        let connections = UserSlots::of_connections();
+        let connections = RequestSlots::of_connections();
         let taken: Vec<_> = (0..CONNECTIONS)
             .map(|n| {
                 connections.take(Principal::new(u32::try_from(n / CONNECTIONS_PER_USER).unwrap())).unwrap()
