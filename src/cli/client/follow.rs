@@ -15,12 +15,13 @@ use crate::protocol::text::one_line;
 pub(in crate::cli) const TRIES: u32 = 20;
 pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits for an answer about a session. If that takes longer than `slow`, the steps that the session's events tell are
-/// shown meanwhile. Errors of the events are ignored, since the request goes on.
+/// Waits for an answer about a session. If that takes longer than `slow`, those of the session's events that are steps of
+/// the request are shown meanwhile. Errors of the events are ignored, since the request goes on.
 pub(in crate::cli) async fn with_steps<T>(
     client: &Client,
     session: Option<&SessionKey>,
     slow: Duration,
+    is_step: fn(&EventBody) -> bool,
     request: impl Future<Output = T>,
 ) -> T {
     let steps = async {
@@ -29,9 +30,7 @@ pub(in crate::cli) async fn with_steps<T>(
         let path = format!("/v1/sessions/{session}/events");
         let Ok(mut events) = client.events::<()>(&path, None).await else { return };
         while let Ok(Some(event)) = events.next().await {
-            if let EventBody::ImagePulling { .. } | EventBody::PackagesInstalling { .. } = event.body
-                && let Some(sentence) = event.body.sentence()
-            {
+            if let Some(sentence) = event.body.sentence().filter(|_| is_step(&event.body)) {
                 eprintln!("{}", one_line(&sentence.text));
             }
         }

@@ -10,6 +10,7 @@ use crate::cli::client::session_key::SessionKey;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
+use crate::protocol::event::EventBody;
 use crate::protocol::packages::{InstalledPackages, NewPackages};
 
 /// If an installation takes longer than this, its progress is shown.
@@ -45,7 +46,8 @@ pub(in crate::cli) async fn install(
     wanted: &NewPackages,
 ) -> Result<InstalledPackages, Failure> {
     let path = format!("/v1/sessions/{session}/install");
-    with_steps(client, Some(session), SLOW, client.post(&path, wanted)).await?.parse()
+    let is_step = |event: &EventBody| matches!(event, EventBody::PackagesInstalling { .. });
+    with_steps(client, Some(session), SLOW, is_step, client.post(&path, wanted)).await?.parse()
 }
 
 /// Installs the packages that a new session is to begin with. The session is removed if that fails.

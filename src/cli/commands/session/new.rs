@@ -12,6 +12,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Screen;
 use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::SessionName;
 use crate::protocol::text::one_line;
 
@@ -50,7 +51,9 @@ impl New {
         let client = context.client();
         // The events of the session tell why it takes long, if the session can be found by its name.
         let name = new.name.clone().map(SessionKey::from);
-        let answer = with_steps(&client, name.as_ref(), SLOW, client.post("/v1/sessions", &new)).await?;
+        let is_step = |event: &EventBody| matches!(event, EventBody::ImagePulling { .. });
+        let request = client.post("/v1/sessions", &new);
+        let answer = with_steps(&client, name.as_ref(), SLOW, is_step, request).await?;
         let made: SessionView = answer.parse()?;
         begin_with(&client, &made.name.into(), with).await?;
         context.show(&answer, |screen, session: SessionView| {
