@@ -121,6 +121,13 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
     Ok(usage)
 }
 
+/// Measures a folder that the daemon made for a guest with this user id of the host, with the daemon's own rights.
+pub fn measure_of_guest(folder: &Path, uid: u32) -> std::io::Result<DiskUsage> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(measure(&Root { folder: folder.as_fd(), managed: true, uid })?)
+}
+
 impl DiskUsage {
     /// `is_guests`: whether the folder that could not be looked into is the guest's own.
     fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::process::{self, Jail};
 use super::start::{self, Tools};
-use super::{Isolation, root};
+use super::{Isolation, errand, root};
 use crate::config::{Paths, Settings};
 use crate::protocol::api::ImageView;
 use crate::protocol::environment::Environment;
@@ -79,16 +79,6 @@ impl Jails {
         let settings = &self.settings.sandbox;
         let uid = if self.service.system { settings.uid_first } else { self.service.uid };
         let gid = if self.service.system { settings.uid_first } else { self.service.gid };
-        let wanted = SandboxRequest {
-            image: None,
-            first_image: None,
-            memory_bytes: settings.memory_bytes,
-            cpus: settings.cpus,
-            pids: settings.pids,
-            checkpoints: settings.checkpoints,
-            checkpoints_at_rest: false,
-            env: Environment::new(),
-        };
         let spec = SandboxSpec {
             sandbox,
             backend: Backend::Bubblewrap,
@@ -96,7 +86,7 @@ impl Jails {
             image: self.image(None)?,
             runtime: None,
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
-            limits: Limits::new(settings, &wanted),
+            limits: Limits::new(settings, &SandboxRequest::of_errand(settings)),
             workspace: PathBuf::new(),
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
@@ -107,7 +97,7 @@ impl Jails {
             env: Environment::new(),
             mounts: Vec::new(),
         };
-        start::try_out(tools, &spec, &folder.path).await
+        errand::try_out(tools, &spec, &folder.path).await
     }
 
     async fn take_over(&self, receipt: &Receipt, folder: &Path) -> Result<Option<Jail>, Problem> {
@@ -195,10 +185,10 @@ impl SandboxBackend for Jails {
     fn run_errand<'a>(
         &'a self,
         spec: &'a SandboxSpec,
-        _folder: &'a Path,
+        folder: &'a Path,
         errand: &'a Errand,
     ) -> BoxFuture<'a, Result<(), Problem>> {
-        async move { start::run(self.tools().await?, spec, errand).await }.boxed()
+        async move { errand::run(self.tools().await?, spec, folder, errand).await }.boxed()
     }
 
     fn start<'a>(
