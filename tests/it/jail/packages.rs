@@ -68,7 +68,7 @@ fn ends_in_time() {
         return;
     }
     let index = PackageIndex::start();
-    let mut daemon = index.daemon("timeout = \"8s\"\n");
+    let mut daemon = index.daemon("timeout = \"20s\"\n");
     let (_open, folder, pid) = hanging_installer(&index, &daemon);
     jails::stop(pid);
     eventually("it is ended", || (!jails::is_alive(pid)).then_some(()));
