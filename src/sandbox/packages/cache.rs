@@ -304,13 +304,10 @@ impl UserCache {
         let mut found = Vec::new();
         for folder in entries(&self.folder.join("sets")) {
             let key = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            match CachedSet::read(&folder) {
-                Some(set) => found.push((key, set)),
-                None => {
-                    if let Err(error) = remove_tree(&folder) {
-                        tracing::warn!(%error, set = key, "what is no set of packages cannot be removed");
-                    }
-                }
+            if let Some(set) = CachedSet::read(&folder) {
+                found.push((key, set));
+            } else if let Err(error) = remove_tree(&folder) {
+                tracing::warn!(%error, set = key, "what is no set of packages cannot be removed");
             }
         }
         found

@@ -237,6 +237,24 @@ mod tests {
     }
 
     #[test]
+    fn links_of_a_guest_lead_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+        for path in [&own, &other] {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join("file"), vec![1; 1 << 20]).unwrap();
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        let before = measure_of_guest(&own, uid).unwrap();
+        std::os::unix::fs::symlink(&other, own.join("link")).unwrap();
+        std::fs::hard_link(own.join("file"), own.join("again")).unwrap();
+        let after = measure_of_guest(&own, uid).unwrap();
+        assert_eq!((before.entries, after.entries), (1, 3));
+        assert!(before.bytes >= 1 << 20 && after.bytes < before.bytes + (1 << 19), "{before:?} {after:?}");
+        measure_of_guest(&own.join("link"), uid).unwrap_err();
+    }
+
+    #[test]
     fn no_name_hides() {
         let folder = tempfile::tempdir().unwrap();
         let workspace = workspace(&folder);
