@@ -7,8 +7,10 @@ to no others. Only wheels are installed, so no code of a package runs here. The 
 names and files with its own bounds and copies them.
 """
 
+import base64
 import hashlib
 import html.parser
+import io
 import json
 import os
 import platform
@@ -27,7 +29,7 @@ from importlib import metadata
 ANSWER_BYTES = 16 * 1024
 SIDE_BYTES = 64 * 1024
 INDEX_PAGE_BYTES = 32 * 1024 * 1024
-UV_BYTES = 256 * 1024 * 1024
+UV_BYTES = 128 * 1024 * 1024
 INSTALLED_AS = "/belljar/packages/site"
 PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
 # A version as indexes write it; distributions have others, too, which no requirement can name.
@@ -192,13 +194,10 @@ class Installation:
                 raise Failure("no_installer", "the index has no `uv` for {} {}".format(tag, machine))
             newest = max(fitting, key=lambda link: link.version)
             url = urllib.parse.urljoin(self._task["index"].rstrip("/") + "/uv/", newest.url)
-            wheel = os.path.join(self._output, "uv.whl")
             content = self._get(url.partition("#")[0], UV_BYTES)
             if newest.sha256 != hashlib.sha256(content).hexdigest():
                 raise Failure("no_installer", "the `uv` of the index does not have the hash that the index names")
-            with open(wheel, "wb") as file:
-                file.write(content)
-            with zipfile.ZipFile(wheel) as archive:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 inside = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
                 program = archive.read(inside)
         except (OSError, StopIteration, zipfile.BadZipFile) as error:
@@ -216,11 +215,23 @@ class Installation:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         proxies = urllib.request.ProxyHandler({"https": self._proxy, "http": self._proxy})
         opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=context))
-        with opener.open(url, timeout=self._task["idle_s"]) as answer:
+        with opener.open(self._request(url), timeout=self._task["idle_s"]) as answer:
             content = answer.read(most + 1)
         if len(content) > most:
             raise Failure("no_installer", "an answer of the index is larger than {} bytes".format(most))
         return content
+
+    def _request(self, url):
+        """A request with user and password of the index, for the index alone, and not in the address."""
+        parts, index = urllib.parse.urlsplit(url), urllib.parse.urlsplit(self._task["index"])
+        place = parts.netloc.rpartition("@")[2]
+        request = urllib.request.Request(parts._replace(netloc=place).geturl())
+        who, _, index_place = index.netloc.rpartition("@")
+        if who and place == index_place:
+            words = base64.b64encode(urllib.parse.unquote(who).encode()).decode()
+            # Not sent on to where the index redirects.
+            request.add_unredirected_header("Authorization", "Basic " + words)
+        return request
 
 
 class Link:
@@ -285,11 +296,13 @@ def start_relay(path):
 
 def end_with(path):
     """End this process, and with it the sandbox, when the daemon ends or gives up."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
-        daemon.connect(path)
-        daemon.sendall(b"STAY\r\n\r\n")
-        daemon.recv(1)
-    os._exit(1)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
+            daemon.connect(path)
+            daemon.sendall(b"STAY\r\n\r\n")
+            daemon.recv(1)
+    finally:
+        os._exit(1)
 
 
 def pass_on(source, target):

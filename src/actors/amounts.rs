@@ -1,12 +1,10 @@
-//! The quotas that one session, sandbox, cell or job takes.
+//! The quotas that one session, cell or job takes.
 
 use crate::actors::journal_charges::record_bytes;
-use crate::config;
 use crate::protocol::ids::JobId;
 use crate::protocol::job::NewJob;
 use crate::protocol::quota::Kind;
 use crate::quota::Amounts;
-use crate::sandbox::launch::SandboxRequest;
 use crate::security_controls;
 
 /// The quota of one session. A zero for the workspace refuses users who are over that quota already. The
@@ -14,23 +12,6 @@ use crate::security_controls;
 pub fn of_session(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
     let sessions = u64::from(job.is_none());
     Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, record_bytes(request))])
-}
-
-/// The most resources that a sandbox can use.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-pub fn of_sandbox(wanted: &SandboxRequest, settings: &config::Sandbox) -> Amounts {
-    let charged = |holds: bool, amount: u64| if holds { amount } else { 0 };
-    Amounts::of([
-        (Kind::Memory, charged(security_controls::holds("memory_quota"), wanted.memory_in_all(settings))),
-        (Kind::Cpus, charged(security_controls::holds("cpu_quota"), (wanted.cpus * 1000.0).ceil() as u64)),
-        // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
-        (Kind::Processes, charged(security_controls::holds("process_quota"), wanted.pids)),
-    ])
-}
-
-/// The sandbox of an installer.
-pub fn of_installer(settings: &config::Sandbox) -> Amounts {
-    of_sandbox(&SandboxRequest::without_session(settings), settings)
 }
 
 /// A cell that runs.

@@ -64,13 +64,15 @@ impl Actor for Reaper {
 
 /// Removes folders that belong to none of the expected sandboxes and none of these sessions. They are listed before
 /// the first request, and no later folder has the name of an earlier one; then they are removed one after the other,
-/// while the daemon serves, because a guest may have left a million files.
-pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId]) -> JoinHandle<()> {
+/// while the daemon serves, because a guest may have left a million files. `more` are folders that earlier daemons left
+/// elsewhere.
+pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId], more: Vec<PathBuf>) -> JoinHandle<()> {
     let paths = &launcher.paths;
     let mut left = listed(&paths.sandboxes_dir(), |name| !launcher.is_live(name));
     let is_known = |name: &str| sessions.iter().any(|session| session.to_string() == name);
     left.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
     left.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
+    left.extend(more);
     let daemon = launcher.service.principal();
     tokio::spawn(async move {
         for path in left {
@@ -112,7 +114,7 @@ mod tests {
             std::fs::create_dir_all(folder.join("deeper")).unwrap();
         }
         let launcher = Launcher::new(service, settings, paths.clone(), "test".into());
-        let clearing = clear_folders(&launcher, &[kept]);
+        let clearing = clear_folders(&launcher, &[kept], Vec::new());
         assert!(workspace(left).exists(), "the start does not wait for it");
         // This one has appeared since.
         let late = workspace(SessionId::fresh());

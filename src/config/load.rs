@@ -122,14 +122,15 @@ impl Reader<'_> {
     /// Reads every section, even after one with problems, so that all problems are found.
     fn settings(&mut self) -> Option<Settings> {
         let models = self.models();
+        let [(user_limits, user_names), (group_limits, group_names)] = self.users_and_groups();
         Some(read_all!(Settings {
             sandbox: self.sandbox(),
             cells: self.cells(),
             sessions: self.sessions(),
             pool: self.pool(),
             jobs: self.jobs(),
-            packages: self.packages(),
-            quota: Some(self.quota()),
+            packages: self.packages(user_names, group_names),
+            quota: Some(self.quota(user_limits, group_limits)),
             admin: self.required("admin.group").map(|group| Admin { group }),
             api: self.positive_bytes("api.body").map(|body| Api { body }),
             daemon: self.required("daemon.log_level").map(|log_level| Daemon { log_level }),

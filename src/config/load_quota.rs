@@ -2,10 +2,13 @@
 
 use toml::de::DeValue;
 
+use super::agent::Named;
 use super::entry::Entry;
 use super::layer::{Bytes, FromToml};
+use super::load_packages::own_package_names;
 use super::quota::{Limits, Quota};
 use super::reader::Reader;
+use crate::packages::requirement::NameRules;
 use crate::protocol::quota::{Kind, Unit};
 
 /// More CPUs than any machine has.
@@ -43,7 +46,15 @@ fn keys(kind: Kind) -> (&'static str, &'static str) {
 }
 
 impl Reader<'_> {
-    pub fn quota(&mut self) -> Quota {
+    /// What is said of single users, and of groups: their limits, and the packages that they may install.
+    pub fn users_and_groups(&mut self) -> [(Named<Limits>, Named<NameRules>); 2] {
+        let read = |entry: &mut Entry<'_, '_>| Some((overrides(entry), own_package_names(entry)));
+        [self.named("user", "user.*", read), self.named("group", "group.*", read)].map(|found| {
+            found.into_iter().map(|(name, (limits, names))| ((name.clone(), limits), (name, names))).unzip()
+        })
+    }
+
+    pub fn quota(&mut self, users: Named<Limits>, groups: Named<Limits>) -> Quota {
         let (mut everyone, mut machine) = (Vec::new(), Vec::new());
         for kind in Kind::ALL {
             let (of_user, of_machine) = keys(kind);
@@ -54,8 +65,6 @@ impl Reader<'_> {
             everyone.extend(user.map(|limit| (kind, limit)));
             machine.extend(all.map(|limit| (kind, limit)));
         }
-        let users = self.named("user", "user.*", |entry| Some(overrides(entry)));
-        let groups = self.named("group", "group.*", |entry| Some(overrides(entry)));
         Quota {
             everyone: everyone.into_iter().collect(),
             machine: machine.into_iter().collect(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::layer::{Bytes, ConfigProblem, FromToml, Layer};
 use super::load::SourcedValue;
+use super::load_packages::without_password;
 
 /// Reads keys through all layers and records which keys exist, which layer's value won, and what was wrong.
 pub(super) struct Reader<'t> {
@@ -83,8 +84,18 @@ impl Reader<'_> {
         }
     }
 
-    /// Every key with its value in the last layer that sets it.
+    /// Every key with its value in the last layer that sets it, without passwords.
     pub fn sourced_values(&self) -> BTreeMap<String, Option<SourcedValue>> {
+        let mut all = self.raw_values();
+        if let Some(Some(index)) = all.get_mut("packages.index")
+            && let Some(url) = index.value.as_str()
+        {
+            index.value = without_password(url).into();
+        }
+        all
+    }
+
+    fn raw_values(&self) -> BTreeMap<String, Option<SourcedValue>> {
         let mut all = BTreeMap::new();
         for known in &self.known {
             let Some(section) = known.strip_suffix(".*") else {

@@ -6,9 +6,11 @@ use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
 use crate::packages::requirement::NameRules;
 use crate::protocol::api::Checkpointing;
+use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
 use crate::protocol::words::words;
+use crate::security_controls;
 
 /// The least memory in which Python and the kernel run.
 pub const MIN_MEMORY_BYTES: u64 = 64 * 1024 * 1024;
@@ -152,10 +154,11 @@ pub struct Packages {
     /// Hosts beside that of the index that installers may reach.
     pub hosts: Vec<String>,
     pub names: NameRules,
+    /// What holds for single users, by name or uid, and for members of groups, in addition.
+    pub names_by_user: Named<NameRules>,
+    pub names_by_group: Named<NameRules>,
     /// Whether models, and code since one of theirs ran, may install packages.
     pub by_models: InstallPolicy,
-    /// Whether packages are installed for other users than the one that the daemon runs as.
-    pub for_users: bool,
     /// Whether what one user's installers made is given to other users.
     pub shared: bool,
     /// What one installation may take.
@@ -165,6 +168,24 @@ pub struct Packages {
     pub timeout: Duration,
     /// What the cache of one user may take.
     pub cache_bytes: u64,
+}
+
+impl Packages {
+    /// Whether anything depends on who the user is.
+    pub fn know_users(&self) -> bool {
+        !self.names_by_user.is_empty() || !self.names_by_group.is_empty()
+    }
+
+    /// The lists of a user; all of them have to permit a package.
+    pub fn rules_of(&self, user: Principal, name: Option<&str>, groups: &[String]) -> Vec<NameRules> {
+        let number = user.to_string();
+        let own =
+            name.and_then(|name| self.names_by_user.get(name)).or_else(|| self.names_by_user.get(&number));
+        let of_groups = groups.iter().filter_map(|group| self.names_by_group.get(group));
+        let of_user =
+            own.into_iter().chain(of_groups).filter(|_| security_controls::holds("package_lists_of_users"));
+        std::iter::once(&self.names).chain(of_user).cloned().collect()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

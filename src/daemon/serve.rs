@@ -142,7 +142,7 @@ async fn serve(
     let models = Models::new(Arc::clone(&launcher.settings));
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
-    launcher.packages.clear_drafts();
+    let unfinished = launcher.packages.unfinished();
     launcher.packages.charge_all(&ledger);
     let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
@@ -168,7 +168,7 @@ async fn serve(
     let sessions = journal.living().map_err(unreadable)?;
     // Sandboxes are removed first, because none may still write into a folder that is being removed.
     let reaped = launcher.reap().await;
-    drop(reaper::clear_folders(&launcher, &sessions));
+    drop(reaper::clear_folders(&launcher, &sessions, unfinished));
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
     let inputs = Inputs::new(launcher.paths.jobs_dir(), ledger.clone());

@@ -220,11 +220,36 @@ pub struct NameRules {
 }
 
 impl NameRules {
+    /// The patterns are compared with normal names, so they are made normal, too: `Bell_*` is `bell-*`.
+    #[must_use]
+    pub fn new(allow: &[String], deny: &[String]) -> Self {
+        let normal = |patterns: &[String]| patterns.iter().map(|pattern| normal_pattern(pattern)).collect();
+        Self { allow: normal(allow), deny: normal(deny) }
+    }
+
+    /// Whether what nobody asked for may be there because another package needs it.
+    #[must_use]
+    pub fn tolerates(&self, name: &str) -> bool {
+        !self.deny.iter().any(|pattern| glob::matches(pattern, name))
+    }
+
     #[must_use]
     pub fn permits(&self, name: &str) -> bool {
-        let any = |patterns: &[String]| patterns.iter().any(|pattern| glob::matches(pattern, name));
-        !any(&self.deny) && (self.allow.is_empty() || any(&self.allow))
+        let is_allowed = || self.allow.iter().any(|pattern| glob::matches(pattern, name));
+        self.tolerates(name) && (self.allow.is_empty() || is_allowed())
     }
+}
+
+fn normal_pattern(pattern: &str) -> String {
+    let mut normal = String::with_capacity(pattern.len());
+    for c in pattern.trim().chars() {
+        match c {
+            '.' | '_' | '-' if normal.ends_with('-') => {}
+            '.' | '_' | '-' => normal.push('-'),
+            c => normal.push(c.to_ascii_lowercase()),
+        }
+    }
+    normal
 }
 
 /// The requirements of a request, each once, in a fixed order.
@@ -256,7 +281,7 @@ pub fn parse_all(texts: &[String], rules: &NameRules) -> Result<Vec<Requirement>
 #[must_use]
 pub fn not_permitted(name: &str) -> Problem {
     Problem::new(Code::Forbidden, format!("the package `{}` may not be installed here", quotable(name)))
-        .hint("`packages.allow` and `packages.deny` in the configuration decide which may")
+        .hint("`allow` and `deny` in `[packages]` of the configuration, and `packages_allow` and `packages_deny` of a user or a group, decide which may")
 }
 
 #[cfg(test)]
@@ -347,5 +372,8 @@ mod tests {
         assert!(only.permits("numpy") && only.permits("my-x"));
         assert!(!only.permits("my-evil") && !only.permits("polars"));
         assert!(NameRules::default().permits("polars"));
+        let written = NameRules::new(&["My.*".into()], &["Bell_.Denied".into(), "EVIL*".into()]);
+        assert!(written.permits("my-x") && !written.permits("polars") && written.tolerates("polars"));
+        assert!(!written.tolerates("bell-denied") && !written.tolerates("evil-twin"));
     }
 }

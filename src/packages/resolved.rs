@@ -5,8 +5,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
 use super::requirement::{is_version, normalised};
-use crate::protocol::packages::{PackageVersion, ReplacedPackage};
+use crate::protocol::packages::{InstalledPackage, PackageVersion, ReplacedPackage};
 use crate::protocol::text::brief;
+use crate::security_controls;
 
 /// Largest report of an installer.
 pub const REPORT_BYTES: u64 = 1024 * 1024;
@@ -101,13 +102,14 @@ pub fn of_metadata_folder(name: &str) -> Option<PackageVersion> {
     is_version(version).then(|| PackageVersion { name, version: version.to_owned() })
 }
 
-/// The key of a set of packages: the same packages for another image, Python or platform are another set.
+/// The key of a set of packages: the same packages for another image, Python or platform are another set, and so are
+/// other files under the same versions.
 #[must_use]
 pub fn set_key(
     image_id: &str,
     python: &str,
     platform: &str,
-    packages: &BTreeSet<(String, String)>,
+    packages: &BTreeSet<InstalledPackage>,
 ) -> String {
     let mut digest = Sha256::new();
     let mut add = |text: &str| {
@@ -115,9 +117,11 @@ pub fn set_key(
         digest.update([0]);
     };
     [image_id, python, platform].into_iter().for_each(&mut add);
-    for (name, version) in packages {
-        add(name);
-        add(version);
+    for package in packages {
+        [&package.name, &package.version].into_iter().for_each(|text| add(text));
+        if security_controls::holds("package_keys_have_hashes") {
+            add(&package.sha256);
+        }
     }
     hex::encode(&digest.finalize()[..16])
 }
@@ -170,14 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_with_the_image_the_python_and_each_package() {
-        let set = |version: &str| BTreeSet::from([("a".to_owned(), version.to_owned())]);
+    fn keys_differ_with_the_image_the_python_and_each_package_and_its_hash() {
+        let set = |version: &str, sha256: &str| {
+            let (name, version, sha256) = ("a".to_owned(), version.to_owned(), sha256.to_owned());
+            BTreeSet::from([InstalledPackage { name, version, sha256 }])
+        };
         let keys = [
-            set_key("i", "3.12.1", "linux-x86_64", &set("1")),
-            set_key("j", "3.12.1", "linux-x86_64", &set("1")),
-            set_key("i", "3.13.1", "linux-x86_64", &set("1")),
-            set_key("i", "3.12.1", "linux-aarch64", &set("1")),
-            set_key("i", "3.12.1", "linux-x86_64", &set("2")),
+            set_key("i", "3.12.1", "linux-x86_64", &set("1", "x")),
+            set_key("j", "3.12.1", "linux-x86_64", &set("1", "x")),
+            set_key("i", "3.13.1", "linux-x86_64", &set("1", "x")),
+            set_key("i", "3.12.1", "linux-aarch64", &set("1", "x")),
+            set_key("i", "3.12.1", "linux-x86_64", &set("2", "x")),
+            set_key("i", "3.12.1", "linux-x86_64", &set("1", "y")),
         ];
         let distinct: BTreeSet<&String> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());

@@ -15,6 +15,11 @@ impl Folder {
     pub fn of(path: PathBuf) -> Self {
         Self { path, left: AtomicBool::new(false) }
     }
+
+    /// No folder, which stays in the place of one that was moved away.
+    pub fn none() -> Self {
+        Self { path: PathBuf::new(), left: AtomicBool::new(true) }
+    }
 }
 
 impl Drop for Folder {

@@ -80,7 +80,7 @@ impl Launcher {
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
             volumes: Volumes::new(paths.volumes_dir(), service),
-            packages: PackageCache::new(paths.packages_dir(), &settings.packages),
+            packages: PackageCache::new(paths.packages_dir(), &settings.packages, service.principal()),
             service,
             settings,
             paths,

@@ -14,7 +14,7 @@ use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
-use crate::sandbox::packages::shown;
+use crate::sandbox::packages::shown::ShownPackages;
 use crate::sandbox::spec::SandboxSpec;
 use crate::security_controls;
 
@@ -29,7 +29,9 @@ pub struct Sandbox {
     lifted: Mutex<LiftedCpuLimit>,
     /// Opened when they are first needed.
     counters: OnceLock<Arc<CounterFiles>>,
-    _claim: Claim,
+    /// The packages in it, and what its user is charged for them.
+    shown: ShownPackages,
+    claim: Option<Claim>,
 }
 
 impl Deref for Sandbox {
@@ -50,13 +52,14 @@ impl Sandbox {
     ) -> Self {
         Self {
             handle,
+            shown: ShownPackages::of(spec.packages_dir.clone()),
             removed: AtomicBool::new(false),
             spec,
             why,
             folder,
             lifted: Mutex::default(),
             counters: OnceLock::new(),
-            _claim: claim,
+            claim: Some(claim),
         }
     }
 
@@ -133,9 +136,9 @@ impl Sandbox {
         &self.spec.image
     }
 
-    /// Lets packages of the cache appear in the sandbox.
-    pub fn show_packages(&self, cached: &Path, key: &str) -> std::io::Result<()> {
-        shown::show(cached, key, &self.spec.packages_dir)
+    /// The packages in the sandbox.
+    pub fn shown(&self) -> &ShownPackages {
+        &self.shown
     }
 
     /// Removes a sandbox whose launch failed. If that fails, the reaper removes it later.
@@ -181,6 +184,18 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         if !self.removed.load(Ordering::Relaxed) {
             self.folder.left.store(true, Ordering::Relaxed);
+            return;
+        }
+        // Packages can be a great many files. They are charged, and the end of the daemon waits, until they are gone.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !self.shown.is_empty()
+        {
+            let folder = std::mem::replace(&mut self.folder, Folder::none());
+            let (shown, claim) = (self.shown.clone(), self.claim.take());
+            runtime.spawn_blocking(move || {
+                drop(folder);
+                drop((shown, claim));
+            });
         }
     }
 }

@@ -12,7 +12,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Sandbox as Settings;
 use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
+use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
+use crate::quota::Amounts;
 use crate::sandbox::kernel::files::GUARDIAN_FILE;
 use crate::security_controls;
 
@@ -148,8 +150,8 @@ pub struct SandboxRequest {
 }
 
 impl SandboxRequest {
-    /// What the settings give a sandbox that serves no session: the default image, and nothing to go back to.
-    pub fn without_session(settings: &Settings) -> Self {
+    /// What a sandbox gets in which the daemon has something done that no session asked for in particular.
+    pub fn of_errand(settings: &Settings) -> Self {
         Self {
             image: None,
             first_image: None,
@@ -165,6 +167,18 @@ impl SandboxRequest {
     /// The image that a later sandbox of the session has to have, whatever its name stands for by now.
     pub fn pinned_image(&self) -> Option<&ImageFact> {
         self.first_image.as_ref().filter(|_| security_controls::holds("image_is_pinned"))
+    }
+
+    /// The most resources that the sandbox can use.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
+    pub fn amounts(&self, settings: &Settings) -> Amounts {
+        let charged = |holds: bool, amount: u64| if holds { amount } else { 0 };
+        Amounts::of([
+            (Kind::Memory, charged(security_controls::holds("memory_quota"), self.memory_in_all(settings))),
+            (Kind::Cpus, charged(security_controls::holds("cpu_quota"), (self.cpus * 1000.0).ceil() as u64)),
+            // The host has only `kernel.pid_max` process ids, and without a free one no user can log in.
+            (Kind::Processes, charged(security_controls::holds("process_quota"), self.pids)),
+        ])
     }
 
     /// The memory with the part for checkpoints, which share pages with the worker until one of them writes. This

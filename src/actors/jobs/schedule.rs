@@ -7,7 +7,6 @@ use super::restore::artifacts_of;
 use super::run::{self, JobRun};
 use super::state::JobsState;
 use super::verdict;
-use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionRef;
 use crate::actors::supervisor::admission::sandbox_request;
@@ -58,10 +57,8 @@ impl JobsState {
                     return false;
                 }
                 let sandbox = &args.launcher.settings.sandbox;
-                let amounts = amounts::of_sandbox(
-                    &sandbox_request(sandbox, &run::request(&entry.record.job), true),
-                    sandbox,
-                );
+                let wanted = sandbox_request(sandbox, &run::request(&entry.record.job), true);
+                let amounts = wanted.amounts(sandbox);
                 sandbox_permit = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
                 sandbox_permit.is_some() || !args.ledger.could_grant(owner, &amounts)
             });

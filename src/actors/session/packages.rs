@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::install_request::InstallRequest;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
-use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::panics::spawn_reporting;
@@ -72,12 +71,8 @@ impl SessionActorState {
             replace,
         };
         let (launcher, ledger) = (Arc::clone(&self.args.launcher), self.args.ledger.clone());
-        let (name, log) = (self.args.name.to_string(), Arc::clone(&self.log));
-        let installing = async move {
-            let settings = &launcher.settings.sandbox;
-            let _permit = ledger.take(wanted.owner, &name, amounts::of_installer(settings))?;
-            launcher.install(&wanted, &ledger, &progress(log)).await
-        };
+        let log = Arc::clone(&self.log);
+        let installing = async move { launcher.install(&wanted, &ledger, &progress(log)).await };
         let session = self.myself.clone();
         spawn_reporting(installing, move |outcome| {
             let panicked = || Err(Problem::new(Code::Internal, "the installation failed: an internal error"));

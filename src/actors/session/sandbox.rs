@@ -7,7 +7,6 @@ use super::journal_waits::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg};
 use super::sandbox_place::make_place;
 use super::state::{SessionActorState, SessionArgs};
-use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::actors::executor::actor::Executor;
 use crate::actors::executor::messages::ExecutorMsg;
@@ -130,7 +129,7 @@ impl SessionActorState {
         if let Some(permit) = self.args.permit.take() {
             return Ok(permit);
         }
-        let amounts = amounts::of_sandbox(&self.args.wanted, &self.args.launcher.settings.sandbox);
+        let amounts = self.args.wanted.amounts(&self.args.launcher.settings.sandbox);
         let (owner, name) = (self.args.owner, self.args.name.as_str());
         if attached {
             return Ok(self.args.ledger.keep(owner, name, amounts));

@@ -82,7 +82,7 @@ impl SupervisorState {
         permit.gauge().fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
         let first = match sandbox_permit {
             Some(permit) => permit,
-            None => ledger.take(owner, name.as_str(), amounts::of_sandbox(&wanted, &settings.sandbox))?,
+            None => ledger.take(owner, name.as_str(), wanted.amounts(&settings.sandbox))?,
         };
         let seed = ledger.memory(owner).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;
         Ok(Admitted { name, wanted, idle, permit, first, seed })

@@ -240,7 +240,7 @@ impl SupervisorState {
         wanted: &SandboxRequest,
     ) -> Option<Permit> {
         let sandboxes = self.args.journal.sandboxes(id).unwrap_or_default();
-        let amounts = amounts::of_sandbox(wanted, &self.args.launcher.settings.sandbox);
+        let amounts = wanted.amounts(&self.args.launcher.settings.sandbox);
         (!sandboxes.is_empty()).then(|| self.args.ledger.keep(owner, name.as_str(), amounts))
     }
 }

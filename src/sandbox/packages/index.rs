@@ -3,12 +3,13 @@
 
 use base64::Engine as _;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::Packages as Settings;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::text::quotable;
+use crate::security_controls;
 
 /// Largest file of certificates, and of `pip`'s settings.
 pub const AUTHORITIES_BYTES: u64 = 8 * 1024 * 1024;
@@ -19,10 +20,16 @@ const PIP_DEFAULTS: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.simple_url, PyPI.file_storage_domain)";
 const HTTPS: u16 = 443;
 
+/// What stands in texts for a password.
+const HIDDEN: &str = "****";
+
 /// A package index with the way there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Index {
+    /// With the password of the index, if it has one: for nobody but its installer.
     pub url: String,
+    /// The password in all its spellings.
+    secrets: Vec<String>,
     /// Names and ports that may be connected to.
     hosts: BTreeSet<(String, u16)>,
     /// Certificates that the host trusts, if it names them.
@@ -32,13 +39,25 @@ pub struct Index {
     direct: Vec<String>,
 }
 
+impl fmt::Debug for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Index").field("hosts", &self.hosts).finish_non_exhaustive()
+    }
+}
+
 /// An HTTP proxy of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
     pub host: String,
     pub port: u16,
     /// The value of `Proxy-Authorization`.
     pub authorization: Option<String>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
 }
 
 /// What the host's own tools are configured with.
@@ -116,6 +135,7 @@ impl Index {
         let direct = host.env(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Ok(Self {
             url: parsed.to_string(),
+            secrets: secrets_of(&parsed),
             hosts,
             authorities,
             proxy: proxy.transpose()?,
@@ -127,7 +147,22 @@ impl Index {
     #[cfg(test)]
     pub fn of_hosts(hosts: &[(&str, u16)]) -> Self {
         let hosts = hosts.iter().map(|(host, port)| ((*host).to_owned(), *port)).collect();
-        Self { url: String::new(), hosts, authorities: None, proxy: None, direct: Vec::new() }
+        Self {
+            url: String::new(),
+            secrets: Vec::new(),
+            hosts,
+            authorities: None,
+            proxy: None,
+            direct: Vec::new(),
+        }
+    }
+
+    /// A text of an installer without the password of the index.
+    pub fn without_secrets(&self, text: &str) -> String {
+        if !security_controls::holds("index_password_is_hidden") {
+            return text.to_owned();
+        }
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
     }
 
     /// Whether the installer may connect there.
@@ -150,14 +185,31 @@ impl Proxy {
     fn parse(url: &str) -> Option<Self> {
         let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let url = reqwest::Url::parse(&with_scheme).ok().filter(|url| url.scheme() == "http")?;
-        let decoded =
-            |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let authorization = (!url.username().is_empty()).then(|| {
-            let user = format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default()));
-            format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(user))
-        });
+        let authorization = (!url.username().is_empty()).then(|| format!("Basic {}", basic(&url)));
         Some(Self { host: url.host_str()?.to_owned(), port: url.port_or_known_default()?, authorization })
     }
+}
+
+fn decoded(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+/// User and password as a header has them.
+fn basic(url: &reqwest::Url) -> String {
+    let user = format!("{}:{}", decoded(url.username()), decoded(url.password().unwrap_or_default()));
+    base64::engine::general_purpose::STANDARD.encode(user)
+}
+
+/// What must not be told of an index: its password as it is, as the URL has it, and as a header has it. A name without
+/// a password is often a token.
+fn secrets_of(url: &reqwest::Url) -> Vec<String> {
+    let secret = url.password().unwrap_or(url.username());
+    let mut all = vec![secret.to_owned(), decoded(secret), basic(url)];
+    all.retain(|_| !secret.is_empty());
+    // The longest first, so that no part of it is left.
+    all.sort_by_key(|text| std::cmp::Reverse(text.len()));
+    all.dedup();
+    all
 }
 
 /// `host` or `host:port`.
@@ -208,7 +260,6 @@ async fn ask_pip() -> Option<(String, String)> {
     let output = tokio::time::timeout(ASK_PIP, command.output()).await.ok()?.ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     let (url, files) = text.trim().split_once(' ')?;
-    tracing::debug!(index = quotable(url), "the package index of the host's pip");
     Some((url.to_owned(), files.to_owned()))
 }
 
@@ -261,6 +312,20 @@ mod tests {
         for host in ["inner.test", "x.inner.test", "y.local"] {
             assert_eq!(index.proxy_for(host), None, "{host}");
         }
+    }
+
+    #[test]
+    fn the_password_of_an_index_is_in_no_text() {
+        let env = [("PIP_INDEX_URL", "https://me:p%40ss-w0rd@a.test/simple")];
+        let index = configured("", &env, "").unwrap().unwrap();
+        assert!(index.permits("a.test", 443));
+        let said = "https://me:p%40ss-w0rd@a.test/ p@ss-w0rd bWU6cEBzcy13MHJk fine";
+        assert_eq!(index.without_secrets(said), "https://me:****@a.test/ **** **** fine");
+        assert!(!format!("{index:?}").contains("ss-w0rd"));
+        let token = configured("", &[("PIP_INDEX_URL", "https://t0ken@a.test/")], "").unwrap().unwrap();
+        assert_eq!(token.without_secrets("t0ken"), "****");
+        let plain = configured("", &[("PIP_INDEX_URL", "https://a.test/")], "").unwrap().unwrap();
+        assert_eq!(plain.without_secrets("fine"), "fine");
     }
 
     #[test]

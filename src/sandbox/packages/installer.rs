@@ -2,18 +2,22 @@
 //! no files of other users, and reaches nothing but the package index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Answer, Draft, UserCache};
+use super::cache::{Answer, NOTE_BYTES, UserCache};
+use super::charges::disk;
+use super::draft::Draft;
 use super::index::{AUTHORITIES_BYTES, Index};
-use super::relay::{Relay, SOCKET_NAME, Trouble};
-use super::tree::{self, Bounds};
+use super::relay::{Relay, Trouble};
+use super::shown::{Payer, ShownPackages};
+use super::task::{self, Task, UV_BYTES};
+use super::tree::Bounds;
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
-use crate::packages::resolved::{FailureKind, Outcome, REPORT_BYTES, Report, request_key, set_key};
+use crate::packages::resolved::request_key;
 use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::packages::{PackageSet, PackageVersion, ReplacedPackage};
@@ -21,24 +25,24 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
-use crate::quota::{Amounts, Ledger};
+use crate::quota::Ledger;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
-use crate::sandbox::launch::Launcher;
-use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR, Limits, SandboxRequest, SandboxSpec, hardware};
-use crate::sandbox::workspace::{disk, guest};
-use crate::security_controls;
+use crate::sandbox::launch::{Launcher, UserSlot};
+use crate::sandbox::spec::{Limits, SandboxRequest, SandboxSpec, hardware};
+use crate::sandbox::user_database;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::sandbox::workspace::usage::{DiskUsage, measure_of_guest};
+use crate::sandbox::workspace::{disk as host_disk, guest};
 
-const TASK_DIR: &str = "/belljar/task";
-const OUTPUT_DIR: &str = "/belljar/output";
-const RELAY_DIR: &str = "/belljar/relay";
 /// Time between two looks at what an installer has written.
 const LOOK: Duration = Duration::from_millis(500);
-/// Longest time without a byte of the index.
-const IDLE_S: u64 = 60;
-/// Largest `uv`.
-const UV_BYTES: u64 = 256 * 1024 * 1024;
+/// What an installation takes on the disk beside the files of packages: a `uv` that it fetched, with the daemon's copy,
+/// and notes.
+const BESIDE_BYTES: u64 = 2 * UV_BYTES + AUTHORITIES_BYTES + 4 * NOTE_BYTES;
+/// The least room for packages with which an installation is begun.
+const LEAST_BYTES: u64 = 16 * 1024 * 1024;
 /// What an installation holds in its user's quota.
 const HOLD: &str = "packages that are being installed";
 
@@ -68,7 +72,7 @@ pub struct Installed {
 
 impl WantedPackages {
     /// All requirements of the session after this request, as text.
-    fn all(&self) -> BTreeSet<String> {
+    pub(super) fn all(&self) -> BTreeSet<String> {
         let named: BTreeSet<&str> = self.requirements.iter().map(|wanted| wanted.name.as_str()).collect();
         let before = self.existing.iter().flat_map(|set| &set.requirements);
         // Where versions may give way, the newer requirement of a package stands alone.
@@ -122,93 +126,180 @@ impl Launcher {
             )
             .hint("install them on the host, or use `docker` or `bubblewrap`"));
         }
-        // Not all that an installation takes is charged to its user, and a jail's installer has no control group.
-        let is_own = wanted.owner == self.service.principal();
-        if !is_own
-            && !self.settings.packages.for_users
-            && security_controls::holds("packages_are_for_the_daemons_user")
-        {
-            return Err(Problem::new(
-                Code::Forbidden,
-                "this daemon installs packages only for the user that it runs as",
-            )
-            .hint("use an image that has them, or ask its administrator, who can set `packages.for_users`"));
+        let rules = self.package_rules(wanted.owner).await?;
+        let is_permitted = |name: &str| rules.iter().all(|rules| rules.permits(name));
+        if let Some(denied) = wanted.requirements.iter().find(|wanted| !is_permitted(&wanted.name)) {
+            return Err(not_permitted(&denied.name));
         }
-        let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
-        let cache = self.packages.of(wanted.owner).map_err(failed)?;
-        let request = request_key(&wanted.image.id, &wanted.all());
-        let turn = self.packages.turn(&cache);
+        self.install_what_is_needed(wanted, rules, ledger, progress).await
+    }
+
+    /// The same without a look at the names that are wanted: packages that a session has were permitted once, or are
+    /// needed by others. What is denied is not installed.
+    async fn install_what_is_needed(
+        self: &Arc<Self>,
+        wanted: &WantedPackages,
+        rules: Vec<NameRules>,
+        ledger: &Ledger,
+        progress: Progress<'_>,
+    ) -> Result<Installed, Problem> {
+        let turn = self.packages.turn(wanted.owner);
         let _turn = turn.lock().await;
+        let request = request_key(&wanted.image.id, &wanted.all());
+        let asked = request.clone();
+        let known = move |_: &Self, cache: &UserCache| Ok(cache.answer(&asked));
         let fits = |answer: &Answer| wanted.replace || wanted.changed_by(answer).is_empty();
-        if let Some(answer) = cache.answer(&request).filter(fits) {
+        if let Some(answer) = self.in_cache(wanted.owner, known).await?.filter(fits) {
+            task::check_names(&answer.packages, &rules)?;
             return wanted.installed(answer, true);
         }
-        let answer = self.run_installer(wanted, &cache, ledger, progress).await?;
-        if answer.replaced.is_empty() || (wanted.existing.is_none() && wanted.replace) {
-            cache.remember(&request, &answer).map_err(failed)?;
-        }
-        if let Some(key) = &answer.key {
-            self.packages.make_room(&cache, key);
-        }
-        self.packages.charge(ledger, wanted.owner, &cache);
+        let answer = self.run_installer(wanted, rules, ledger, progress).await?;
+        let is_kept = answer.replaced.is_empty() || (wanted.existing.is_none() && wanted.replace);
+        let (kept, books) = (is_kept.then(|| (request, answer.clone())), ledger.clone());
+        let remember = move |launcher: &Self, cache: &UserCache| {
+            let kept = kept.as_ref().map(|(request, answer)| (request.as_str(), answer));
+            launcher.packages.remember(cache, &books, kept)
+        };
+        self.in_cache(wanted.owner, remember).await?;
         wanted.installed(answer, false)
     }
 
-    /// The folder with the files of a set; installed again if the cache has removed it since.
-    pub async fn package_files(
+    /// The lists that say which packages a user may have.
+    async fn package_rules(&self, owner: Principal) -> Result<Vec<NameRules>, Problem> {
+        let settings = &self.settings.packages;
+        if !settings.know_users() {
+            return Ok(settings.rules_of(owner, None, &[]));
+        }
+        let look = move || user_database::users().get(&owner.uid());
+        let Ok(who) = folders::run(owner, WorkKind::Look, None, look).await? else {
+            let what =
+                "the machine's lists of users do not answer, so that it is not known what you may install";
+            return Err(Problem::new(Code::Forbidden, what).hint("try again"));
+        };
+        Ok(settings.rules_of(owner, who.name.as_deref(), &who.groups))
+    }
+
+    /// Works in the cache of a user, on a thread for that user's files.
+    async fn in_cache<T: Send + 'static>(
         self: &Arc<Self>,
         owner: Principal,
-        backend: Backend,
-        image: &ImageFact,
+        work: impl FnOnce(&Self, &UserCache) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let launcher = Arc::clone(self);
+        let done = folders::run(owner, WorkKind::Transfer, None, move || {
+            launcher.packages.of(owner).and_then(|cache| work(&launcher, &cache))
+        });
+        done.await?.map_err(|error| storage_problem(&self.paths.packages_dir(), &error))
+    }
+
+    /// Lets the packages of a session appear in a sandbox. If the cache has removed them since, they are installed again,
+    /// and have to be what they were: the key of a set has the hashes of its packages in it.
+    pub async fn show_packages(
+        self: &Arc<Self>,
+        owner: Principal,
+        (backend, image): (Backend, &ImageFact),
         set: &PackageSet,
+        shown: &ShownPackages,
         ledger: &Ledger,
-    ) -> Result<PathBuf, Problem> {
-        let cache =
-            self.packages.of(owner).map_err(|error| storage_problem(&self.paths.packages_dir(), &error))?;
-        if let Some(files) = cache.files(&set.key) {
-            return Ok(files);
+    ) -> Result<(), Problem> {
+        if self.show_cached(owner, &set.key, shown, ledger).await? {
+            return Ok(());
         }
         let pinned = set.packages.iter().map(|package| format!("{}=={}", package.name, package.version));
         let requirements: Vec<Requirement> =
             pinned.filter_map(|text| Requirement::parse(&text).ok()).collect();
         let (image, existing) = (image.clone(), None);
         let wanted = WantedPackages { owner, backend, image, existing, requirements, replace: true };
-        self.install(&wanted, ledger, &|_| {}).await?;
-        cache.files(&set.key).ok_or_else(|| {
-            Problem::new(Code::InstallFailed, "the packages of the session are not what they were")
-                .hint("install them again")
-        })
+        let rules = self.package_rules(owner).await?;
+        self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
+        if self.show_cached(owner, &set.key, shown, ledger).await? {
+            return Ok(());
+        }
+        Err(Problem::new(
+            Code::InstallFailed,
+            "the packages of the session are not what they were: the index has other files for these versions",
+        )
+        .hint("install them again"))
+    }
+
+    /// False if the cache does not have the set.
+    async fn show_cached(
+        self: &Arc<Self>,
+        owner: Principal,
+        key: &str,
+        shown: &ShownPackages,
+        ledger: &Ledger,
+    ) -> Result<bool, Problem> {
+        let (key, shown, ledger) = (key.to_owned(), shown.clone(), ledger.clone());
+        let show = move |launcher: &Self, cache: &UserCache| {
+            let payer = Payer { owner, ledger: &ledger, charges: &launcher.packages.charges };
+            let _in_use = cache.uses.read();
+            Ok(cache.find(&key).map(|set| shown.show(&key, &set, &payer)))
+        };
+        self.in_cache(owner, show).await?.transpose().map(|shown| shown.is_some())
+    }
+
+    /// What packages may take, so that all that an installation writes at its height fits into the user's quota: first
+    /// the installer's own files, then the daemon's copies beside them. Half of what the user has left is not touched.
+    fn room_for(&self, owner: Principal, ledger: &Ledger) -> (Bounds, u64) {
+        let settings = &self.settings.packages;
+        let left = ledger.spare_room(owner, Kind::Workspace) / 2;
+        let fitting = left.saturating_sub(BESIDE_BYTES) / 2;
+        let bytes = settings.unpacked_bytes.min(fitting.max(LEAST_BYTES));
+        (Bounds { bytes, files: settings.files }, bytes.saturating_mul(2).saturating_add(BESIDE_BYTES))
     }
 
     async fn run_installer(
         self: &Arc<Self>,
         wanted: &WantedPackages,
-        cache: &UserCache,
+        rules: Vec<NameRules>,
+        ledger: &Ledger,
+        progress: Progress<'_>,
+    ) -> Result<Answer, Problem> {
+        let index = Index::find(&self.settings.packages).await?;
+        host_disk::check_at(self.paths.home(), self.settings.sandbox.disk_reserve_bytes)?;
+        self.check_memory()?;
+        let sandboxes = &self.settings.sandbox;
+        let amounts = SandboxRequest::of_errand(sandboxes).amounts(sandboxes);
+        let _permit = ledger.take(wanted.owner, HOLD, amounts)?;
+        // Charged before the first byte is written; what stays is charged to the cache before this is given back.
+        let (bounds, peak) = self.room_for(wanted.owner, ledger);
+        let room = ledger.take(wanted.owner, HOLD, disk(peak))?;
+        let sandbox = SandboxId::fresh();
+        let _claim = self.claim(&sandbox);
+        let name = sandbox.0.clone();
+        let make = move |_: &Self, cache: &UserCache| Ok((cache.draft(&name, room)?, cache.uv()));
+        let (draft, uv) = self.in_cache(wanted.owner, make).await?;
+        let outcome =
+            self.install_in(&draft, &uv, &sandbox, wanted, index, bounds, rules, ledger, progress).await;
+        draft.remove().await;
+        outcome
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one installation, which has one caller")]
+    async fn install_in(
+        self: &Arc<Self>,
+        draft: &Draft,
+        uv: &Path,
+        sandbox: &SandboxId,
+        wanted: &WantedPackages,
+        index: Index,
+        bounds: Bounds,
+        rules: Vec<NameRules>,
         ledger: &Ledger,
         progress: Progress<'_>,
     ) -> Result<Answer, Problem> {
         let settings = &self.settings.packages;
-        let index = Index::find(settings).await?;
-        disk::check_at(self.paths.home(), self.settings.sandbox.disk_reserve_bytes)?;
-        self.check_memory()?;
-        // Charged before the first byte is written; what stays is charged to the cache afterwards.
-        let room = Amounts::of([(Kind::Workspace, settings.unpacked_bytes)]);
-        let _permit = ledger.take(wanted.owner, HOLD, room)?;
-        let sandbox = SandboxId::fresh();
-        let _claim = self.claim(&sandbox);
         let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
-        let draft = cache.draft(&sandbox.0).map_err(failed)?;
         let stop = CancellationToken::new();
         let ends_with_this = stop.clone().drop_guard();
-        let authorities = index.authorities.clone();
-        let task = Task::make(&draft, wanted, &index, authorities.as_deref(), cache).map_err(failed)?;
-        let relay =
-            Relay::start(&task.relay, index, settings.download_bytes, stop.clone()).map_err(failed)?;
-        let (spec, _slot, folder) = self.installer_spec(&sandbox, wanted, &task).await?;
+        let task = Task::make(&draft.path, wanted, &index, uv).map_err(failed)?;
+        let relay = Relay::start(&task.relay, index.clone(), settings.download_bytes, stop.clone())
+            .map_err(failed)?;
+        let (spec, _slot, folder) = self.installer_spec(sandbox, wanted, &task, bounds).await?;
         let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone());
-        let bounds = Bounds { bytes: settings.unpacked_bytes, files: settings.files };
         progress("resolving".to_owned());
-        let watched = watch(&task.output, &relay, bounds, &stop, progress);
+        let watched = watch(wanted.owner, &task, spec.user.host_uid, &relay, bounds, &stop, progress);
         let running = self.backend(wanted.backend).run_errand(&spec, &folder.path, &errand);
         tokio::pin!(running);
         let (outcome, mut too_much) = tokio::select! {
@@ -216,33 +307,41 @@ impl Launcher {
             // It has been told to stop, and takes its sandbox down.
             too_much = watched => (running.await, Some(too_much)),
         };
-        if relay.trouble() == Some(Trouble::TooMuch) {
+        let trouble = relay.trouble();
+        if trouble == Some(Trouble::TooMuch) {
             too_much = Some(format!("more than {} bytes would be downloaded", settings.download_bytes));
         }
-        drop(ends_with_this);
+        drop((ends_with_this, relay));
         if let Some(what) = too_much {
             return Err(Problem::new(Code::TooLarge, what).hint(
-                "name fewer packages, or raise `packages.download`, `packages.unpacked` or `packages.files`",
+                "name fewer packages, remove files, or raise `packages.download`, `packages.unpacked`, `packages.files` or `quota.workspace`",
             ));
         }
         outcome.map_err(|problem| {
-            Problem::new(Code::InstallFailed, format!("the installer failed: {}", problem.message))
+            let words = index.without_secrets(&problem.message);
+            Problem::new(Code::InstallFailed, format!("the installer failed: {words}"))
                 .hint("look at `packages.timeout`, and at the daemon's log")
         })?;
-        let (name_rules, trouble) = (settings.names.clone(), relay.trouble());
-        drop(relay);
-        let (image_id, target) = (wanted.image.id.clone(), draft.0.join("made"));
-        let take = move || take(&task.output, &target, bounds, &image_id, &name_rules, trouble.as_ref());
-        let taken = tokio::task::spawn_blocking(take).await;
-        let taken = taken.map_err(|error| Problem::new(Code::Internal, error.to_string()))??;
-        let uv = draft.0.join("uv");
-        if uv.exists() {
-            cache.keep_uv(&uv).map_err(failed)?;
-        }
-        if let Some(key) = &taken.key {
-            cache.keep(&draft.0.join("made"), key, taken.bytes).map_err(failed)?;
-        }
-        Ok(taken)
+        let image_id = wanted.image.id.clone();
+        let (output, target, books) = (task.output.clone(), draft.path.join("made"), ledger.clone());
+        let explain =
+            move |kind, words: &str| task::failure(kind, &index.without_secrets(words), trouble.as_ref());
+        let take = move |launcher: &Self, cache: &UserCache| {
+            let taken = task::take(&output, &target, bounds, &image_id, &rules, explain);
+            let (answer, copied) = match taken {
+                Ok(taken) => taken,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            let uv = target.with_file_name("uv");
+            if uv.exists() {
+                cache.keep_uv(&uv)?;
+            }
+            if let Some(key) = &answer.key {
+                launcher.packages.keep(cache, &books, &target, key, &copied)?;
+            }
+            Ok(Ok(answer))
+        };
+        self.in_cache(wanted.owner, take).await?
     }
 
     /// The sandbox of an installer: that of a session, with a user id that no other sandbox and no account has.
@@ -251,23 +350,14 @@ impl Launcher {
         sandbox: &SandboxId,
         wanted: &WantedPackages,
         task: &Task,
-    ) -> Result<(SandboxSpec, Option<crate::sandbox::launch::UserSlot>, Folder), Problem> {
+        bounds: Bounds,
+    ) -> Result<(SandboxSpec, Option<UserSlot>, Folder), Problem> {
         let settings = &self.settings.sandbox;
         let mapping = self.backend(wanted.backend).user_mapping().await?;
         let slot = self.service.system.then(|| self.slots.take()).transpose()?;
         let user = guest(self.service, mapping, slot.as_ref().map_or(self.service.uid, |slot| slot.uid));
-        let request = SandboxRequest {
-            image: None,
-            first_image: None,
-            memory_bytes: settings.memory_bytes,
-            cpus: settings.cpus,
-            pids: settings.pids,
-            checkpoints: 0,
-            checkpoints_at_rest: false,
-            env: Environment::new(),
-        };
-        let limits =
-            Limits { file_bytes: self.settings.packages.unpacked_bytes, ..Limits::new(settings, &request) };
+        let limits = Limits::new(settings, &SandboxRequest::of_errand(settings));
+        let limits = Limits { file_bytes: bounds.bytes.max(UV_BYTES), ..limits };
         let path = self.paths.sandboxes_dir().join(&sandbox.0);
         std::fs::DirBuilder::new()
             .mode(0o700)
@@ -301,88 +391,11 @@ impl Launcher {
     }
 }
 
-/// The folders of one installation.
-struct Task {
-    /// What the installer is told; it cannot write there.
-    told: PathBuf,
-    output: PathBuf,
-    relay: PathBuf,
-}
-
-impl Task {
-    fn make(
-        draft: &Draft,
-        wanted: &WantedPackages,
-        index: &Index,
-        authorities: Option<&Path>,
-        cache: &UserCache,
-    ) -> std::io::Result<Self> {
-        let folder = |name: &str, mode: u32| {
-            let path = draft.0.join(name);
-            std::fs::DirBuilder::new().mode(mode).create(&path)?;
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
-            Ok::<_, std::io::Error>(path)
-        };
-        let made = Self {
-            told: folder("task", 0o755)?,
-            output: folder("output", 0o700)?,
-            relay: folder("relay", 0o711)?,
-        };
-        let pinned: Vec<PackageVersion> = wanted
-            .existing
-            .iter()
-            .flat_map(|set| &set.packages)
-            .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
-            .collect();
-        let request = serde_json::json!({
-            "requirements": wanted.all(),
-            "pinned": pinned,
-            "index": index.url,
-            "replace": wanted.replace,
-            "idle_s": IDLE_S,
-        });
-        made.tell("task.json", request.to_string().as_bytes(), 0o644)?;
-        if let Some(authorities) = authorities {
-            let is_small = std::fs::metadata(authorities)?.len() <= AUTHORITIES_BYTES;
-            let text = if is_small { std::fs::read(authorities)? } else { Vec::new() };
-            made.tell("ca.pem", &text, 0o644)?;
-        }
-        if let Ok(uv) = std::fs::read(cache.uv()) {
-            made.tell("uv", &uv, 0o755)?;
-        }
-        Ok(made)
-    }
-
-    fn tell(&self, name: &str, content: &[u8], mode: u32) -> std::io::Result<()> {
-        let path = self.told.join(name);
-        std::fs::write(&path, content)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
-    }
-
-    fn errand(&self, kernel_dir: &Path, limit: Duration, stop: CancellationToken) -> Errand {
-        let script = format!("{KERNEL_DIR}/install.py");
-        let socket = format!("{RELAY_DIR}/{SOCKET_NAME}");
-        let mount =
-            |source: &Path, target, writable| ErrandMount { source: source.to_owned(), target, writable };
-        Errand {
-            command: ["python3", "-I", "-B", &script, TASK_DIR, OUTPUT_DIR, &socket]
-                .map(str::to_owned)
-                .into(),
-            mounts: vec![
-                mount(kernel_dir, KERNEL_DIR, false),
-                mount(&self.told, TASK_DIR, false),
-                mount(&self.relay, RELAY_DIR, false),
-                mount(&self.output, OUTPUT_DIR, true),
-            ],
-            limit,
-            stop,
-        }
-    }
-}
-
 /// Reports the progress, and returns when an installer has written more than it may.
 async fn watch(
-    output: &Path,
+    owner: Principal,
+    task: &Task,
+    guest_uid: u32,
     relay: &Relay,
     bounds: Bounds,
     stop: &CancellationToken,
@@ -396,74 +409,20 @@ async fn watch(
             told = passed;
             progress(format!("{} KiB downloaded", passed / 1024));
         }
-        let folder = output.to_owned();
-        let measured = tokio::task::spawn_blocking(move || tree::measure(&folder, bounds)).await;
-        let Ok(used) = measured else { continue };
-        if used.bytes > bounds.bytes || used.files > bounds.files {
+        let folder = task.output.clone();
+        let measure = move || measure_of_guest(&folder, guest_uid);
+        let Ok(Ok(used)) = folders::run(owner, WorkKind::Look, None, measure).await else { continue };
+        if is_too_much(&used, bounds) {
             stop.cancel();
             return format!("the packages take more than {} bytes or {} files", bounds.bytes, bounds.files);
         }
     }
 }
 
-/// Copies what the installer made to `target`, and the `uv` that it fetched beside that.
-fn take(
-    output: &Path,
-    target: &Path,
-    bounds: Bounds,
-    image_id: &str,
-    rules: &NameRules,
-    trouble: Option<&Trouble>,
-) -> Result<Answer, Problem> {
-    let broken = |error: std::io::Error| {
-        Problem::new(Code::InstallFailed, format!("what the installer made cannot be used: {error}"))
-    };
-    let text = tree::read_text(output, "report.json", REPORT_BYTES).map_err(broken)?;
-    let report =
-        Report::parse(&text).ok_or_else(|| broken(std::io::Error::other("its report cannot be read")))?;
-    let (in_image, replaced) = match report.outcome {
-        Outcome::Installed { in_image, replaced } => (in_image, replaced),
-        Outcome::Failed { kind, words } => return Err(failure(kind, &words, trouble)),
-    };
-    tree::copy_file(&output.join("tools"), "uv", &target.with_file_name("uv"), UV_BYTES).map_err(broken)?;
-    std::fs::DirBuilder::new().mode(0o700).create(target).map_err(broken)?;
-    let copied = tree::copy(&output.join("site"), &target.join("site"), bounds).map_err(broken)?;
-    // Also what was not named, but is needed by what was.
-    let deny = NameRules { allow: Vec::new(), deny: rules.deny.clone() };
-    if let Some(denied) = copied.packages.iter().find(|package| !deny.permits(&package.name)) {
-        return Err(not_permitted(&denied.name));
-    }
-    let versions: BTreeSet<(String, String)> =
-        copied.packages.iter().map(|package| (package.name.clone(), package.version.clone())).collect();
-    let key = (!versions.is_empty()).then(|| set_key(image_id, &report.python, &report.platform, &versions));
-    Ok(Answer { key, packages: copied.packages, bytes: copied.bytes, in_image, replaced })
-}
-
-fn failure(kind: FailureKind, words: &str, trouble: Option<&Trouble>) -> Problem {
-    let (message, hint) = match (kind, trouble) {
-        (_, Some(Trouble::Forbidden(host))) => (
-            format!(
-                "the installer wanted to reach `{host}`, which is not among the hosts of the package index: {words}"
-            ),
-            "name the host in `packages.hosts`".to_owned(),
-        ),
-        (_, Some(Trouble::Unreachable(what))) => (
-            format!("the package index cannot be reached: {what}"),
-            "look at the network, at `packages.index`, and at the proxy of the daemon".to_owned(),
-        ),
-        (FailureKind::NotFound, _) => (
-            format!("the packages cannot be installed: {words}"),
-            "only wheels are installed; look at names and versions, or choose another version".to_owned(),
-        ),
-        (FailureKind::NoInstaller, _) => (
-            format!("there is nothing to install packages with: {words}"),
-            "use an image that has `uv`, or an index that has it".to_owned(),
-        ),
-        (FailureKind::Other, _) => {
-            (format!("the packages could not be installed: {words}"), "try again later".to_owned())
-        }
-    };
-    Problem::new(Code::InstallFailed, message).hint(hint)
+/// An installer may have fetched a `uv` beside the packages.
+fn is_too_much(used: &DiskUsage, bounds: Bounds) -> bool {
+    let bytes = bounds.bytes.saturating_add(UV_BYTES);
+    used.hidden.is_some() || used.bytes > bytes || used.entries as u64 > bounds.files
 }
 
 fn conflict(replaced: &[ReplacedPackage]) -> Problem {

@@ -18,10 +18,20 @@ const DEPTH: usize = 40;
 const RECORD: &str = "RECORD";
 /// The most bytes of such a list, which is read as a whole.
 const RECORD_BYTES: u64 = 16 * 1024 * 1024;
+/// What one file takes on a disk beside its content: the content is rounded up to blocks, and there is an inode.
+const BLOCK_BYTES: u64 = 4096;
+const INODE_BYTES: u64 = 512;
+/// What an entry takes in its folder beside its name.
+const ENTRY_BYTES: u64 = 24;
 /// Files of the installer itself at the top, which no package needs.
 const NOT_COPIED: [&[u8]; 1] = [b".lock"];
 
-/// What a copy may take.
+/// The bytes that a file of a length takes on a disk.
+pub fn disk_bytes(length: u64) -> u64 {
+    length.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES).saturating_add(INODE_BYTES)
+}
+
+/// What a copy may take on a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub bytes: u64,
@@ -31,7 +41,10 @@ pub struct Bounds {
 /// What was copied.
 #[derive(Debug, Default)]
 pub struct Copied {
+    /// What files and folders take on the disk.
     pub bytes: u64,
+    /// The part of it that folders take.
+    pub folder_bytes: u64,
     pub files: u64,
     /// The packages whose metadata is there, sorted.
     pub packages: Vec<InstalledPackage>,
@@ -68,6 +81,7 @@ impl Copy {
             return Err(std::io::Error::other("the folders of a package are nested too deeply"));
         }
         make_folder(target)?;
+        let mut names = 0;
         for entry in Dir::read_from(source)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -83,6 +97,7 @@ impl Copy {
                     self.bounds.files
                 )));
             }
+            names += name.to_bytes().len() as u64 + ENTRY_BYTES;
             let plain = std::str::from_utf8(name.to_bytes())
                 .map_err(|_| std::io::Error::other("the name of a file is no text"))?;
             let found = rustix::fs::statat(source, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -111,6 +126,17 @@ impl Copy {
                 _ => return Err(std::io::Error::other(format!("`{}` is no file", plain.escape_default()))),
             }
         }
+        let bytes = disk_bytes(names.max(1));
+        self.copied.folder_bytes += bytes;
+        self.take(bytes)
+    }
+
+    /// Counts bytes on the disk.
+    fn take(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.copied.bytes = self.copied.bytes.saturating_add(bytes);
+        if self.copied.bytes > self.bounds.bytes {
+            return Err(std::io::Error::other(format!("they take more than {} bytes", self.bounds.bytes)));
+        }
         Ok(())
     }
 
@@ -124,7 +150,7 @@ impl Copy {
         let mode = source.metadata()?.mode();
         let room = self.bounds.bytes.saturating_sub(self.copied.bytes);
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
-        let hash = if hashed {
+        let (length, hash) = if hashed {
             let mut content = Vec::new();
             (&source).take(room.min(RECORD_BYTES).saturating_add(1)).read_to_end(&mut content)?;
             if content.len() as u64 > RECORD_BYTES {
@@ -133,18 +159,11 @@ impl Copy {
                 )));
             }
             file.write_all(&content)?;
-            self.copied.bytes += content.len() as u64;
-            Some(hex::encode(Sha256::digest(&content)))
+            (content.len() as u64, Some(hex::encode(Sha256::digest(&content))))
         } else {
-            self.copied.bytes += std::io::copy(&mut source.take(room.saturating_add(1)), &mut file)?;
-            None
+            (std::io::copy(&mut source.take(room.saturating_add(1)), &mut file)?, None)
         };
-        if self.copied.bytes > self.bounds.bytes {
-            return Err(std::io::Error::other(format!(
-                "the files have more than {} bytes",
-                self.bounds.bytes
-            )));
-        }
+        self.take(disk_bytes(length))?;
         let rights = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
         let rights =
             if security_controls::holds("packages_have_no_set_id_bits") { rights } else { mode & 0o7777 };
@@ -160,16 +179,24 @@ fn make_folder(path: &Path) -> std::io::Result<()> {
 
 /// Makes the new folder `target` with hard links to the files of `source`, which the daemon wrote.
 pub fn link(source: &Path, target: &Path) -> std::io::Result<()> {
+    again(source, target, &|from, to| std::fs::hard_link(from, to))
+}
+
+/// Makes the new folder `target` with copies of the files of `source`, which the daemon wrote.
+pub fn duplicate(source: &Path, target: &Path) -> std::io::Result<()> {
+    again(source, target, &|from, to| std::fs::copy(from, to).map(drop))
+}
+
+fn again(
+    source: &Path,
+    target: &Path,
+    file: &dyn Fn(&Path, &Path) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     make_folder(target)?;
     for entry in std::fs::read_dir(source)? {
         let entry = entry?;
         let (from, to) = (entry.path(), target.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            link(&from, &to)?;
-        } else if std::fs::hard_link(&from, &to).is_err() {
-            // Another file system, or too many links.
-            std::fs::copy(&from, &to)?;
-        }
+        if entry.file_type()?.is_dir() { again(&from, &to, file)? } else { file(&from, &to)? }
     }
     Ok(())
 }
@@ -205,36 +232,11 @@ fn open_file(folder: &Path, name: &str) -> std::io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// Bytes and files below a folder that a guest may be writing to, as far as they can be read. Stops counting beyond the
-/// bounds.
-pub fn measure(folder: &Path, bounds: Bounds) -> Bounds {
-    let mut found = Bounds { bytes: 0, files: 0 };
-    let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let Ok(facts) = entry.metadata() else { continue };
-            found.files += 1;
-            if facts.is_dir() {
-                open.push(entry.path());
-            } else if facts.nlink() > 1 {
-                // Counted once for all of its names, roughly.
-                found.bytes += facts.blocks() * 512 / facts.nlink();
-            } else {
-                found.bytes += facts.blocks() * 512;
-            }
-            if found.bytes > bounds.bytes || found.files > bounds.files {
-                return found;
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ENOUGH: Bounds = Bounds { bytes: 1000, files: 100 };
+    const ENOUGH: Bounds = Bounds { bytes: 100_000, files: 100 };
 
     #[test]
     fn files_are_new_and_have_plain_rights() {
@@ -253,7 +255,18 @@ mod tests {
         let names: Vec<(&str, &str)> =
             copied.packages.iter().map(|found| (found.name.as_str(), found.version.as_str())).collect();
         assert_eq!(names, [("x-y", "1.0")]);
-        assert_eq!(copied.bytes, 7);
+        // Two files and three folders, which take whole blocks, however short they are.
+        assert_eq!((copied.bytes, copied.folder_bytes), (5 * disk_bytes(1), 3 * disk_bytes(1)));
+    }
+
+    #[test]
+    fn many_small_files_count_as_what_they_take_on_the_disk() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("a");
+        std::fs::create_dir(&source).unwrap();
+        (0..50).for_each(|n| std::fs::write(source.join(n.to_string()), "1").unwrap());
+        let refused = copy(&source, &home.path().join("b"), ENOUGH).unwrap_err();
+        assert!(refused.to_string().contains("100000 bytes"), "{refused}");
     }
 
     #[test]
@@ -266,7 +279,7 @@ mod tests {
                 let fifo = folder.join("x");
                 rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, 0o644.into(), 0).unwrap();
             },
-            |folder| std::fs::File::create(folder.join("x")).unwrap().set_len(1001).unwrap(),
+            |folder| std::fs::File::create(folder.join("x")).unwrap().set_len(100_001).unwrap(),
             |folder| (0..=100).for_each(|n| std::fs::write(folder.join(n.to_string()), "").unwrap()),
         ];
         for (number, attack) in attacks.into_iter().enumerate() {

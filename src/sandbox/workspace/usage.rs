@@ -121,6 +121,13 @@ pub fn measure(root: &Root<'_>) -> rustix::io::Result<DiskUsage> {
     Ok(usage)
 }
 
+/// Measures a folder that the daemon made for a guest with this user id of the host, with the daemon's own rights.
+pub fn measure_of_guest(folder: &Path, uid: u32) -> std::io::Result<DiskUsage> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    Ok(measure(&Root { folder: folder.as_fd(), managed: true, uid })?)
+}
+
 impl DiskUsage {
     /// `is_guests`: whether the folder that could not be looked into is the guest's own.
     fn note(&mut self, error: Errno, is_guests: impl FnOnce() -> bool) -> rustix::io::Result<()> {
@@ -227,6 +234,24 @@ mod tests {
         assert!(measured(&workspace).bytes < once.bytes + (1 << 19));
         assert_eq!(once.beyond("workspace", 1 << 30), None);
         assert!(once.beyond("workspace", 1 << 19).unwrap().contains("more than"));
+    }
+
+    #[test]
+    fn links_of_a_guest_lead_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+        for path in [&own, &other] {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join("file"), vec![1; 1 << 20]).unwrap();
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        let before = measure_of_guest(&own, uid).unwrap();
+        std::os::unix::fs::symlink(&other, own.join("link")).unwrap();
+        std::fs::hard_link(own.join("file"), own.join("again")).unwrap();
+        let after = measure_of_guest(&own, uid).unwrap();
+        assert_eq!((before.entries, after.entries), (1, 3));
+        assert!(before.bytes >= 1 << 20 && after.bytes < before.bytes + (1 << 19), "{before:?} {after:?}");
+        measure_of_guest(&own.join("link"), uid).unwrap_err();
     }
 
     #[test]

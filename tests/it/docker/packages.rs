@@ -25,7 +25,7 @@ fn begin(more: &str) -> Option<(PackageIndex, Daemon)> {
 }
 
 #[track_caller]
-fn install(daemon: &Daemon, session: &str, packages: &[&str], status: u16) -> Value {
+pub fn install(daemon: &Daemon, session: &str, packages: &[&str], status: u16) -> Value {
     let request = json!({"packages": packages}).to_string();
     let path = format!("/v1/sessions/{session}/install");
     daemon.http("POST", &path, request.as_bytes()).expect_status(status)
@@ -37,7 +37,7 @@ fn names_in(answer: &Value) -> Vec<String> {
 }
 
 /// Files below the cache that are neither notes nor part of a complete set.
-fn drafts(daemon: &Daemon) -> usize {
+pub fn drafts(daemon: &Daemon) -> usize {
     let caches = std::fs::read_dir(daemon.home().join("packages")).into_iter().flatten().flatten();
     let folders = caches.filter_map(|cache| std::fs::read_dir(cache.path().join("drafts")).ok());
     folders.map(Iterator::count).sum()

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
-use crate::support::{Daemon, User, assert_nothing_left, docker_group, engine, eventually, http_as};
+use crate::support::{
+    Daemon, PackageIndex, User, assert_nothing_left, docker_group, engine, eventually, http_as,
+};
 
 /// User ids without accounts; the kernel does not mind.
 const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
@@ -141,7 +143,10 @@ fn somebody_without_the_engine_is_told_what_is_missing() {
 
 /// A daemon for all users, whose socket others can reach.
 fn shared() -> Daemon {
-    let daemon = Daemon::start();
+    open_to_all(Daemon::start())
+}
+
+fn open_to_all(daemon: Daemon) -> Daemon {
     for (path, mode) in [(daemon.home().to_owned(), 0o711), (daemon.socket(), 0o666)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("chmod");
     }
@@ -149,17 +154,51 @@ fn shared() -> Daemon {
 }
 
 #[test]
-fn packages_are_installed_for_other_users_only_where_that_is_allowed() {
+pub fn users_install_at_once_and_nobody_has_the_packages_of_another() {
     if !engine() {
         return;
     }
-    let daemon = shared();
-    let ask = |path: &str, body: &Value| {
-        http_as(ALICE, &daemon.socket(), "POST", path, &[], body.to_string().as_bytes())
+    let index = PackageIndex::start();
+    let lists = format!("[user.{}]\npackages_deny = [\"Bell_Set.*\"]\n", ALICE.uid);
+    let daemon = open_to_all(index.daemon(&lists));
+    let ask = |user: User, path: &str, body: &Value| {
+        http_as(user, &daemon.socket(), "POST", path, &[], body.to_string().as_bytes())
     };
-    ask("/v1/sessions", &json!({"name": "hers", "image": "belljar/base"})).expect_status(201);
-    let refused = ask("/v1/sessions/hers/install", &json!({"packages": ["six"]})).expect_status(403);
-    assert!(refused["hint"].as_str().unwrap_or_default().contains("packages.for_users"), "{refused}");
+    let users = [(ALICE, "hers"), (BOB, "his")];
+    for (user, name) in users {
+        let request = if daemon.is_jailed() {
+            json!({"name": name})
+        } else {
+            json!({"name": name, "image": "belljar/base"})
+        };
+        ask(user, "/v1/sessions", &request).expect_status(201);
+    }
+    std::thread::scope(|scope| {
+        let both = users.map(|(user, name)| {
+            let path = format!("/v1/sessions/{name}/install");
+            scope.spawn(move || ask(user, &path, &json!({"packages": ["bell-hello"]})).expect_status(200))
+        });
+        for answer in both {
+            assert_eq!(answer.join().unwrap()["cached"], json!(false), "nothing of the other was used");
+        }
+    });
+    let cell = json!({"code": "import bell_hello; print(bell_hello.VERSION)"});
+    for (user, name) in users {
+        let ran = ask(user, &format!("/v1/sessions/{name}/cells?wait=true"), &cell).expect_status(200);
+        assert_eq!(ran["stdout"], "2.0\n", "{ran:#}");
+        let quota = http_as(user, &daemon.socket(), "GET", "/v1/quota", &[], b"").expect_status(200);
+        assert!(quota.to_string().contains("installed packages"), "{quota:#}");
+        let cache =
+            std::fs::metadata(daemon.home().join("packages").join(user.uid.to_string())).expect("a cache");
+        assert_eq!((cache.uid(), cache.mode() & 0o777), (0, 0o700), "only the daemon can look into it");
+    }
+    let quota = daemon.http("GET", "/v1/quota", b"").expect_status(200);
+    assert!(!quota.to_string().contains("installed packages"), "root pays for nobody: {quota:#}");
+    // A list of hers does not hold for others.
+    let denied = json!({"packages": ["bell-set-id"]});
+    let refused = ask(ALICE, "/v1/sessions/hers/install", &denied).expect_status(403);
+    assert!(refused["message"].as_str().unwrap_or_default().contains("bell-set-id"), "{refused}");
+    ask(BOB, "/v1/sessions/his/install", &denied).expect_status(200);
 }
 
 #[test]

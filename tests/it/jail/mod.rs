@@ -22,6 +22,7 @@ mod demo;
 mod escape;
 mod jobs;
 mod life;
+mod packages;
 mod process;
 mod roots;
 
@@ -83,6 +84,10 @@ both! {
         an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
         installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
         a_session_begins_with_packages;
+    installer: every_set_of_a_session_is_charged_until_its_sandbox_is_gone,
+        an_installation_that_does_not_fit_into_the_quota_is_refused_before_it_begins,
+        what_the_cache_removed_is_installed_again_and_has_to_be_what_it_was,
+        a_kill_at_any_moment_leaves_no_half_package, the_password_of_an_index_is_told_to_nobody;
     commands: a_command_ends_with_the_code_or_the_signal_of_its_process,
         a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
         a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,
@@ -191,6 +196,7 @@ both! {
 again! { root_alone, None,
     volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
         what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else;
+    users: users_install_at_once_and_nobody_has_the_packages_of_another;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;
     one_daemon: a_home_and_a_socket_have_one_daemon;

@@ -4,7 +4,8 @@ usage: package_index.py FOLDER UV     prints its port; ends with its stdin
 
 `ca.pem` in FOLDER is the authority to trust; `requests` there has a line for every request. UV is a folder with a wheel
 of `uv`, or `fake` for one that looks around in its sandbox instead of installing anything. While FOLDER has a file
-`slow`, files are not sent to their end.
+`slow`, files are not sent to their end. While it has a file `password`, only requests with what it says (`user:password`)
+are answered. While it has a file `changed`, `bell-dep` has other content under the same version.
 """
 
 import base64
@@ -101,6 +102,9 @@ def packages(uv):
         "bell-set-id": [
             wheel("bell-set-id", "1.0", {"bell_set_id/run.sh": "#!/bin/sh\n"}, modes={"bell_set_id/run.sh": 0o106755})
         ],
+        "bell-many": [
+            wheel("bell-many", "1.0", {"bell_many/m{}.py".format(n): "N = {}\n".format(n) for n in range(3000)})
+        ],
         "bell-large": [wheel("bell-large", "1.0", {"bell_large.py": "'''" + "x" * 40_000_000 + "'''"})],
     }
     if uv == "fake":
@@ -131,8 +135,12 @@ def certify(folder):
 
 def main(folder, uv):
     folder = pathlib.Path(folder)
-    found = packages(uv)
-    files = {name: content for versions in found.values() for name, content in versions}
+    original = packages(uv)
+    changed = dict(original)
+    changed["bell-dep"] = [wheel("bell-dep", "1.0", {"bell_dep/__init__.py": "", "bell_dep/inner.py": "DEEP = 8\n"})]
+    original_files, changed_files = (
+        {name: content for versions in found.values() for name, content in versions} for found in (original, changed)
+    )
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -140,6 +148,12 @@ def main(folder, uv):
         def do_GET(self):
             with open(folder / "requests", "a") as log:
                 log.write(self.path + "\n")
+            password = folder / "password"
+            if password.exists():
+                wanted = "Basic " + base64.b64encode(password.read_bytes()).decode()
+                if self.headers.get("Authorization") != wanted:
+                    return self.answer(401, b"", "text/plain")
+            found, files = (changed, changed_files) if (folder / "changed").exists() else (original, original_files)
             parts = self.path.strip("/").split("/")
             if parts[0] == "simple" and len(parts) == 2 and parts[1] in found:
                 links = "".join(

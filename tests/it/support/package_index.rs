@@ -48,11 +48,15 @@ impl PackageIndex {
 
     /// A daemon that uses and trusts it.
     pub fn daemon(&self, more: &str) -> Daemon {
+        self.daemon_with(&self.config(more))
+    }
+
+    fn daemon_with(&self, config: &str) -> Daemon {
         let authorities = self.folder.path().join("ca.pem");
         let authorities = authorities.to_str().expect("UTF-8");
         let environment =
             [("SSL_CERT_FILE", authorities), ("BELLJAR_TEST_SECRET", "1"), ("NO_PROXY", "localhost")];
-        Daemon::with_environment(&self.config(more), &environment)
+        Daemon::with_environment(config, &environment)
     }
 
     /// The paths that were asked for.
@@ -69,6 +73,22 @@ impl PackageIndex {
         } else {
             std::fs::remove_file(path).expect("gone")
         }
+    }
+
+    /// From now on it has other content under the same versions.
+    pub fn change(&self) {
+        std::fs::write(self.folder.path().join("changed"), "").expect("a file");
+    }
+
+    /// From now on it answers only with this user and password.
+    pub fn ask_for(&self, user_and_password: &str) {
+        std::fs::write(self.folder.path().join("password"), user_and_password).expect("a file");
+    }
+
+    /// A daemon that uses it with user and password, as a URL has them.
+    pub fn daemon_as(&self, who: &str) -> Daemon {
+        let config = self.config("").replace("https://", &format!("https://{who}@"));
+        self.daemon_with(&config)
     }
 
     /// Nobody reaches it any more.

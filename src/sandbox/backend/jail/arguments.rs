@@ -114,6 +114,7 @@ pub fn errand(spec: &SandboxSpec, host: &Host<'_>, errand: &Errand) -> Vec<Strin
         line.mount(read_only(!mount.writable), &mount.source, mount.target);
     }
     line.add(&["--remount-ro", "/", "--chdir", "/"]);
+    line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
     command(line, spec, host, &errand.command)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::process::{self, Jail};
 use super::start::{self, Tools};
-use super::{Isolation, root};
+use super::{Isolation, errand, root};
 use crate::config::{Paths, Settings};
 use crate::protocol::api::ImageView;
 use crate::protocol::environment::Environment;
@@ -85,7 +85,7 @@ impl Jails {
             image: self.image(None)?,
             runtime: None,
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
-            limits: Limits::new(settings, &SandboxRequest::without_session(settings)),
+            limits: Limits::new(settings, &SandboxRequest::of_errand(settings)),
             workspace: PathBuf::new(),
             workspace_identity: (0, 0),
             bridge_dir: PathBuf::new(),
@@ -96,7 +96,7 @@ impl Jails {
             env: Environment::new(),
             mounts: Vec::new(),
         };
-        start::try_out(tools, &spec, &folder.path).await
+        errand::try_out(tools, &spec, &folder.path).await
     }
 }
 
@@ -145,8 +145,8 @@ impl SandboxBackend for Jails {
         Ok(views.collect())
     }
 
-    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
-        start::run(self.tools().await?, spec, errand).await
+    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> Result<(), Problem> {
+        errand::run(self.tools().await?, spec, folder, errand).await
     }
 
     async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
@@ -219,7 +219,7 @@ mod tests {
             "test".into(),
             Arc::default(),
         );
-        let mut wanted = SandboxRequest::without_session(&settings.sandbox);
+        let mut wanted = SandboxRequest::of_errand(&settings.sandbox);
         python("base", "old");
         let first = jails.resolve_image(&wanted, &|_| {}).await.unwrap();
         assert_eq!(first.reference, "belljar/base");

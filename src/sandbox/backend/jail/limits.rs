@@ -64,6 +64,12 @@ pub fn apply(pid: i32, limits: &Limits, other_enforcement: OtherEnforcement) -> 
     Ok(())
 }
 
+/// Bounds the memory of each process of a jail that no control group holds and in which no guardian watches.
+pub fn bound_memory(pid: i32, bytes: u64) -> std::io::Result<()> {
+    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    Ok(prlimit(Pid::from_raw(pid), Resource::Data, limit).map(drop)?)
+}
+
 /// The score that makes the kernel kill the jail before the daemon. Only if the daemon has the right to set it for good
 /// can code in the jail not lower its own; otherwise a high score would only make the guardian die before that code.
 fn oom_score() -> i64 {

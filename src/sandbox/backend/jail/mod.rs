@@ -11,6 +11,7 @@
 mod arguments;
 mod attest;
 mod backend;
+mod errand;
 mod explain;
 mod group;
 mod isolation;

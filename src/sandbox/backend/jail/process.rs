@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::group::Group;
-use super::{Isolation, attest, scope, start, status};
+use super::{Isolation, attest, errand, scope, start, status};
 use crate::processes::Identity;
 use crate::protocol::frames::Probe;
 use crate::protocol::ids::SandboxId;
@@ -204,16 +204,23 @@ pub(super) async fn end(walls: Isolation, identity: &Identity, group: Option<&Gr
 /// Ends a sandbox with these walls that a daemon which died left, by the notes in the sandbox's folder. True if a
 /// process was still running.
 pub async fn reap(walls: Isolation, sandbox: &SandboxId, folder: &Path) -> Result<bool, Problem> {
-    let group = (walls == Isolation::Bubblewrap).then(|| Group::find(&sandbox.0)).flatten();
-    let noted = start::noted(folder).filter(|(noted, identity)| *noted == walls && identity.lives());
-    let Some((_, identity)) = noted else {
-        if let Some(group) = group {
-            group.remove().await;
-        }
-        return Ok(false);
+    let names = [sandbox.0.clone(), errand::group_name(sandbox)];
+    let groups: Vec<Group> = match walls {
+        Isolation::Bubblewrap => names.iter().filter_map(|name| Group::find(name)).collect(),
+        Isolation::None => Vec::new(),
     };
-    end(walls, &identity, group.as_ref()).await?;
-    Ok(true)
+    let noted = start::noted(folder).filter(|(noted, identity)| *noted == walls && identity.lives());
+    if let Some((_, identity)) = &noted {
+        for group in &groups {
+            // On version 1 a frozen process does not die.
+            let _ = group.freeze(false);
+        }
+        end(walls, identity, None).await?;
+    }
+    for group in &groups {
+        group.remove().await;
+    }
+    Ok(noted.is_some())
 }
 
 fn failed(what: &str, error: &std::io::Error) -> Problem {

@@ -26,9 +26,7 @@ use crate::sandbox::backend::jail::{Isolation, scope, seccomp, status};
 use crate::sandbox::etc;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::spec::seccomp::seccomp_profile;
-use crate::sandbox::spec::{
-    BRIDGE_SOCKET_NAME, Errand, GUARDIAN_PRIORITY, SandboxSpec, environment, kernel_command,
-};
+use crate::sandbox::spec::{BRIDGE_SOCKET_NAME, GUARDIAN_PRIORITY, SandboxSpec, environment, kernel_command};
 use crate::security_controls;
 
 const BWRAP: &str = "bwrap";
@@ -66,44 +64,6 @@ impl Tools {
     }
 }
 
-/// Whether a jail can be built here at all, found out by building one.
-pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<(), Problem> {
-    let errand = Errand {
-        command: ["python3", "-I", "-c", ""].map(str::to_owned).into(),
-        ..Errand::compile(&spec.kernel_dir, folder)
-    };
-    run(Some(tools), spec, &errand).await
-}
-
-/// Runs a program to its end in a short-lived jail, or without one.
-pub async fn run(tools: Option<&Tools>, spec: &SandboxSpec, errand: &Errand) -> Result<(), Problem> {
-    let Some(tools) = tools else {
-        return finished(plain(&errand.command_on_host(), spec), errand).await;
-    };
-    let built = JailFiles::prepare(tools, spec)?;
-    let mut command = Command::new(BWRAP);
-    let line = arguments::errand(spec, &built.host(tools, None), errand);
-    command.args(line).env_clear().env("PATH", search_path());
-    command.fd_mappings(filters(tools, false)?).map_err(|_| internal("descriptors collide"))?;
-    finished(command, errand).await
-}
-
-async fn finished(mut command: Command, errand: &Errand) -> Result<(), Problem> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut command = tokio::process::Command::from(command);
-    command.kill_on_drop(true);
-    let output = tokio::select! {
-        output = tokio::time::timeout(errand.limit, command.output()) => output,
-        () = errand.stop.cancelled() => return Err(internal("a program in a jail was ended")),
-    };
-    let output =
-        output.map_err(|_| took_too_long(errand.limit))?.map_err(|error| explain::missing(&error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(explain::failure(&String::from_utf8_lossy(&output.stderr), NamespaceSettings::read()))
-}
-
 /// The files that must exist before a jail is built.
 struct JailFiles {
     root: Root,
@@ -137,24 +97,45 @@ pub async fn start(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path) -> 
     }
 }
 
-async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
-    let socket = BridgeSocket::bind(&spec.bridge_dir)?;
-    let group = Group::make(&spec.sandbox.0, &spec.limits);
+/// A jail that was built, and whose program waits for a byte in the pipe. Dropping it ends the jail.
+pub(super) struct WaitingJail<'a> {
+    pub started: Unfinished<'a>,
+    pub identity: Identity,
+    pub group: Option<Group>,
+    pub stderr: Option<tokio::process::ChildStderr>,
+    goes: std::io::PipeWriter,
+}
+
+impl WaitingJail<'_> {
+    /// Lets the program start.
+    pub fn go(&mut self) -> Result<(), Problem> {
+        self.goes.write_all(b"1").map_err(|error| internal(&error.to_string()))
+    }
+}
+
+/// Builds a jail with all its limits. `line` gives the arguments for bubblewrap, which may read `variables`.
+pub(super) async fn build<'a>(
+    tools: &Tools,
+    spec: &SandboxSpec,
+    folder: &'a Path,
+    group_name: &str,
+    line: impl FnOnce(&Host<'_>) -> Vec<String>,
+    variables: Option<OwnedFd>,
+) -> Result<WaitingJail<'a>, Problem> {
+    let group = Group::make(group_name, &spec.limits);
     let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
     let built = JailFiles::prepare(tools, spec)?;
-    let line = arguments::session(spec, &built.host(tools, group.as_ref()));
+    let line = line(&built.host(tools, group.as_ref()));
     let status_file = status::file(folder);
     let status_fd =
         std::fs::File::create(&status_file).map_err(|error| storage_problem(&status_file, &error))?;
-    let (waits, mut goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
+    let (waits, goes) = std::io::pipe().map_err(|error| internal(&error.to_string()))?;
     // A pipe that is closed would let bubblewrap go on as well.
     started.goes = Some(goes.try_clone().map_err(|error| internal(&error.to_string()))?);
     let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
-    let own =
-        in_memory(&arguments::of_session_variables(spec)).map_err(|error| internal(&error.to_string()))?;
-    descriptors.push(FdMapping { parent_fd: own, child_fd: VARIABLES_FD });
+    descriptors.extend(variables.map(|parent_fd| FdMapping { parent_fd, child_fd: VARIABLES_FD }));
     let mut command = Command::new(BWRAP);
     command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -172,7 +153,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
     };
     let identity = Identity::of(pid);
     let group = match group {
-        None if !tools.system => scope::make(&spec.sandbox.0, pid, &spec.limits).await,
+        None if !tools.system => scope::make(group_name, pid, &spec.limits).await,
         group => group,
     };
     let limited = group.as_ref().map_or(Ok(()), |group| group.take_in(pid)).and_then(|()| {
@@ -194,11 +175,26 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
             (None, Ok(())) => internal("a jail is gone"),
         });
     };
-    if tools.system && group.is_some() && security_controls::holds("jail_guardian_goes_first") {
-        let _ = rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), GUARDIAN_PRIORITY);
+    Ok(WaitingJail { started, identity, group, stderr, goes })
+}
+
+async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
+    let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+    let variables =
+        in_memory(&arguments::of_session_variables(spec)).map_err(|error| internal(&error.to_string()))?;
+    let mut targets = Vec::new();
+    let line = |host: &Host<'_>| {
+        let line = arguments::session(spec, host);
+        targets = arguments::targets(&line);
+        line
+    };
+    let mut waiting = build(tools, spec, folder, &spec.sandbox.0, line, Some(variables)).await?;
+    let pid = rustix::process::Pid::from_raw(waiting.identity.pid);
+    if tools.system && waiting.group.is_some() && security_controls::holds("jail_guardian_goes_first") {
+        let _ = rustix::process::setpriority_process(pid, GUARDIAN_PRIORITY);
     }
-    // Until here bubblewrap has only built the jail and waits; the byte lets it start Python.
-    goes.write_all(b"1").map_err(|error| internal(&error.to_string()))?;
+    waiting.go()?;
+    let WaitingJail { started, identity, group, stderr, .. } = waiting;
     let stderr_head = StderrHead::default();
     if let Some(child) = started.done() {
         tokio::spawn(watch(child, stderr, Arc::clone(&stderr_head)));
@@ -209,7 +205,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         identity,
         group,
         folder: folder.to_owned(),
-        targets: arguments::targets(&line),
+        targets,
         runtime: tools.version.clone(),
         seccomp: fingerprint(seccomp_profile()),
         stderr_head,
@@ -232,11 +228,15 @@ async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i
 
 /// Reads the text that a bubblewrap which has ended wrote to its stderr.
 async fn read_stderr(stderr: Option<tokio::process::ChildStderr>) -> String {
+    let Some(mut stderr) = stderr else { return String::new() };
+    tokio::time::timeout(BUILD, head_of(&mut stderr)).await.unwrap_or_default()
+}
+
+/// The beginning of what is written to a stderr.
+pub(super) async fn head_of(stderr: &mut tokio::process::ChildStderr) -> String {
     use tokio::io::AsyncReadExt;
     let mut bytes = Vec::new();
-    if let Some(stderr) = stderr {
-        let _ = tokio::time::timeout(BUILD, stderr.take(STDERR_BYTES).read_to_end(&mut bytes)).await;
-    }
+    let _ = stderr.take(STDERR_BYTES).read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -246,11 +246,8 @@ async fn watch(
     stderr: Option<tokio::process::ChildStderr>,
     stderr_head: StderrHead,
 ) {
-    use tokio::io::AsyncReadExt;
-    let mut head = Vec::new();
     if let Some(mut stderr) = stderr {
-        let _ = (&mut stderr).take(STDERR_BYTES).read_to_end(&mut head).await;
-        let text = String::from_utf8_lossy(&head).trim().escape_default().to_string();
+        let text = head_of(&mut stderr).await.trim().escape_default().to_string();
         if !text.is_empty() {
             tracing::warn!(said = text, "a jail complains");
         }
@@ -261,18 +258,18 @@ async fn watch(
 }
 
 /// Ends the started processes when it is dropped, unless the start was finished.
-struct Unfinished<'a> {
+pub(super) struct Unfinished<'a> {
     folder: &'a Path,
     group: Option<Group>,
     /// Bubblewrap, which leads a process group of its own.
-    bubblewrap: Option<tokio::process::Child>,
+    pub(super) bubblewrap: Option<tokio::process::Child>,
     /// The pipe from which bubblewrap reads before it goes on. While this end is open, bubblewrap waits and can be killed.
     goes: Option<std::io::PipeWriter>,
 }
 
 impl Unfinished<'_> {
-    /// Leaves bubblewrap running.
-    fn done(mut self) -> Option<tokio::process::Child> {
+    /// Leaves bubblewrap running, or what is left of it.
+    pub(super) fn done(mut self) -> Option<tokio::process::Child> {
         self.group = None;
         drop(self.goes.take());
         self.bubblewrap.take()
@@ -375,7 +372,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     })
 }
 
-fn plain(words: &[String], spec: &SandboxSpec) -> Command {
+pub(super) fn plain(words: &[String], spec: &SandboxSpec) -> Command {
     let (program, arguments) = words.split_first().map_or(("python3", &[][..]), |(p, rest)| (p, rest));
     let mut command = Command::new(program);
     command.args(arguments).env_clear();
@@ -416,11 +413,11 @@ fn search_path() -> std::ffi::OsString {
     std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into())
 }
 
-fn took_too_long(limit: Duration) -> Problem {
+pub(super) fn took_too_long(limit: Duration) -> Problem {
     internal(&format!("a jail took longer than {}s", limit.as_secs()))
 }
 
-fn internal(what: &str) -> Problem {
+pub(super) fn internal(what: &str) -> Problem {
     Problem::new(Code::SandboxFailed, what.to_owned())
 }
 

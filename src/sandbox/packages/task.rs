@@ -1,0 +1,164 @@
+//! The folders of one installation: what the installer is told, what it makes, and what the daemon takes of that.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use super::cache::Answer;
+use super::index::{AUTHORITIES_BYTES, Index};
+use super::installer::WantedPackages;
+use super::relay::{SOCKET_NAME, Trouble};
+use super::tree::{self, Bounds, Copied};
+use crate::packages::requirement::{NameRules, not_permitted};
+use crate::packages::resolved::{FailureKind, Outcome, REPORT_BYTES, Report, set_key};
+use crate::protocol::packages::{InstalledPackage, PackageVersion};
+use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR};
+
+const TASK_DIR: &str = "/belljar/task";
+const OUTPUT_DIR: &str = "/belljar/output";
+const RELAY_DIR: &str = "/belljar/relay";
+/// Longest time without a byte of the index.
+const IDLE_S: u64 = 60;
+/// Largest `uv`.
+pub const UV_BYTES: u64 = 128 * 1024 * 1024;
+
+/// The folders of one installation.
+pub struct Task {
+    /// What the installer is told; it cannot write there.
+    told: PathBuf,
+    pub output: PathBuf,
+    pub relay: PathBuf,
+}
+
+impl Task {
+    /// Makes the folders in `draft`. The installer gets the program `uv`, if it is there.
+    pub fn make(draft: &Path, wanted: &WantedPackages, index: &Index, uv: &Path) -> std::io::Result<Self> {
+        let folder = |name: &str, mode: u32| {
+            let path = draft.join(name);
+            std::fs::DirBuilder::new().mode(mode).create(&path)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
+            Ok::<_, std::io::Error>(path)
+        };
+        let made = Self {
+            told: folder("task", 0o755)?,
+            output: folder("output", 0o700)?,
+            relay: folder("relay", 0o711)?,
+        };
+        let pinned: Vec<PackageVersion> = wanted
+            .existing
+            .iter()
+            .flat_map(|set| &set.packages)
+            .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
+            .collect();
+        let request = serde_json::json!({
+            "requirements": wanted.all(),
+            "pinned": pinned,
+            "index": index.url,
+            "replace": wanted.replace,
+            "idle_s": IDLE_S,
+        });
+        made.tell("task.json", request.to_string().as_bytes(), 0o644)?;
+        if let Some(authorities) = &index.authorities {
+            let is_small = std::fs::metadata(authorities)?.len() <= AUTHORITIES_BYTES;
+            let text = if is_small { std::fs::read(authorities)? } else { Vec::new() };
+            made.tell("ca.pem", &text, 0o644)?;
+        }
+        if uv.exists() {
+            std::fs::hard_link(uv, made.told.join("uv"))?;
+        }
+        Ok(made)
+    }
+
+    fn tell(&self, name: &str, content: &[u8], mode: u32) -> std::io::Result<()> {
+        let path = self.told.join(name);
+        std::fs::write(&path, content)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
+    }
+
+    pub fn errand(&self, kernel_dir: &Path, limit: Duration, stop: CancellationToken) -> Errand {
+        let script = format!("{KERNEL_DIR}/install.py");
+        let socket = format!("{RELAY_DIR}/{SOCKET_NAME}");
+        let mount =
+            |source: &Path, target, writable| ErrandMount { source: source.to_owned(), target, writable };
+        Errand {
+            command: ["python3", "-I", "-B", &script, TASK_DIR, OUTPUT_DIR, &socket]
+                .map(str::to_owned)
+                .into(),
+            mounts: vec![
+                mount(kernel_dir, KERNEL_DIR, false),
+                mount(&self.told, TASK_DIR, false),
+                mount(&self.relay, RELAY_DIR, false),
+                mount(&self.output, OUTPUT_DIR, true),
+            ],
+            limit,
+            stop,
+        }
+    }
+}
+
+/// Copies what the installer made to `target`, and the `uv` that it fetched beside that.
+pub fn take(
+    output: &Path,
+    target: &Path,
+    bounds: Bounds,
+    image_id: &str,
+    rules: &[NameRules],
+    explain: impl Fn(FailureKind, &str) -> Problem,
+) -> Result<(Answer, Copied), Problem> {
+    let broken = |error: std::io::Error| {
+        Problem::new(Code::InstallFailed, format!("what the installer made cannot be used: {error}"))
+    };
+    let text = tree::read_text(output, "report.json", REPORT_BYTES).map_err(broken)?;
+    let report =
+        Report::parse(&text).ok_or_else(|| broken(std::io::Error::other("its report cannot be read")))?;
+    let (in_image, replaced) = match report.outcome {
+        Outcome::Installed { in_image, replaced } => (in_image, replaced),
+        Outcome::Failed { kind, words } => return Err(explain(kind, &words)),
+    };
+    tree::copy_file(&output.join("tools"), "uv", &target.with_file_name("uv"), UV_BYTES).map_err(broken)?;
+    std::fs::DirBuilder::new().mode(0o700).create(target).map_err(broken)?;
+    let copied = tree::copy(&output.join("site"), &target.join("site"), bounds).map_err(broken)?;
+    check_names(&copied.packages, rules)?;
+    let packages: BTreeSet<_> = copied.packages.iter().cloned().collect();
+    let key = (!packages.is_empty()).then(|| set_key(image_id, &report.python, &report.platform, &packages));
+    let answer = Answer { key, packages: copied.packages.clone(), bytes: copied.bytes, in_image, replaced };
+    Ok((answer, copied))
+}
+
+/// Also what was not named, but is needed by what was, may not be denied.
+pub fn check_names(packages: &[InstalledPackage], rules: &[NameRules]) -> Result<(), Problem> {
+    let is_tolerated = |name: &str| rules.iter().all(|rules| rules.tolerates(name));
+    let denied = packages.iter().find(|package| !is_tolerated(&package.name));
+    denied.map_or(Ok(()), |denied| Err(not_permitted(&denied.name)))
+}
+
+/// What a person is told when an installer could not do its work.
+pub fn failure(kind: FailureKind, words: &str, trouble: Option<&Trouble>) -> Problem {
+    let (message, hint) = match (kind, trouble) {
+        (_, Some(Trouble::Forbidden(host))) => (
+            format!(
+                "the installer wanted to reach `{host}`, which is not among the hosts of the package index: {words}"
+            ),
+            "name the host in `packages.hosts`".to_owned(),
+        ),
+        (_, Some(Trouble::Unreachable(what))) => (
+            format!("the package index cannot be reached: {what}"),
+            "look at the network, at `packages.index`, and at the proxy of the daemon".to_owned(),
+        ),
+        (FailureKind::NotFound, _) => (
+            format!("the packages cannot be installed: {words}"),
+            "only wheels are installed; look at names and versions, or choose another version".to_owned(),
+        ),
+        (FailureKind::NoInstaller, _) => (
+            format!("there is nothing to install packages with: {words}"),
+            "use an image that has `uv`, or an index that has it".to_owned(),
+        ),
+        (FailureKind::Other, _) => {
+            (format!("the packages could not be installed: {words}"), "try again later".to_owned())
+        }
+    };
+    Problem::new(Code::InstallFailed, message).hint(hint)
+}
