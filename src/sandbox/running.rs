@@ -16,6 +16,7 @@ use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
 use crate::sandbox::packages::shown;
 use crate::sandbox::spec::SandboxSpec;
+use crate::sandbox::volumes::Volumes;
 use crate::security_controls;
 
 /// A sandbox that was started. Dropping this value leaves the sandbox running.
@@ -29,6 +30,8 @@ pub struct Sandbox {
     lifted: Mutex<LiftedCpuLimit>,
     /// Opened when they are first needed.
     counters: OnceLock<Arc<CounterFiles>>,
+    /// The volumes of all users, those of this sandbox among them.
+    volumes: Volumes,
     _claim: Claim,
 }
 
@@ -47,6 +50,7 @@ impl Sandbox {
         why: String,
         folder: Folder,
         claim: Claim,
+        volumes: Volumes,
     ) -> Self {
         Self {
             handle,
@@ -56,6 +60,7 @@ impl Sandbox {
             folder,
             lifted: Mutex::default(),
             counters: OnceLock::new(),
+            volumes,
             _claim: claim,
         }
     }
@@ -149,6 +154,9 @@ impl Sandbox {
     pub async fn remove(&self) -> Result<(), Problem> {
         let outcome = self.handle.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
+        if outcome.is_ok() {
+            self.volumes.let_go(self.id());
+        }
         outcome
     }
 }

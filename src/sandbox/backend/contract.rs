@@ -93,8 +93,17 @@ pub trait SandboxBackend: Send + Sync {
         folder: &'a Path,
     ) -> BoxFuture<'a, Result<Option<Box<dyn RunningSandbox>>, Problem>>;
 
-    /// Removes every sandbox of this daemon's home that is not live, and returns how many.
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize>;
+    /// Removes every sandbox of this daemon's home that is not live.
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, Reaped>;
+}
+
+/// What the reaper did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// The number of sandboxes that were removed.
+    pub count: usize,
+    /// Whether some could not be listed or removed, so that sandboxes without a session may still run.
+    pub some_are_left: bool,
 }
 
 /// A sandbox that a backend holds. Dropping it leaves the sandbox running.

@@ -8,4 +8,4 @@ pub mod docker;
 pub mod fake;
 pub mod jail;
 
-pub use contract::{ByteStream, ConnectError, Progress, RunningSandbox, SandboxBackend, SandboxEnd};
+pub use contract::{ByteStream, ConnectError, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd};

@@ -13,7 +13,7 @@ use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{Progress, Reaped, RunningSandbox, SandboxBackend};
 use crate::sandbox::etc;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
@@ -114,24 +114,27 @@ impl Docker {
         }
     }
 
-    async fn reap_containers(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
+    async fn reap_containers(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> Reaped {
+        let some_are_left = true;
         let found = match self.engine.ours(&self.instance).await {
             Ok(found) => found,
-            // Without an engine there are no containers of this daemon.
-            Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => return 0,
+            // Without an engine there are no containers of this daemon, or none that it could remove.
+            Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => {
+                return Reaped { count: 0, some_are_left };
+            }
             Err(error) => {
                 tracing::warn!(%error, "the reaper cannot list containers");
-                return 0;
+                return Reaped { count: 0, some_are_left };
             }
         };
-        let mut reaped = 0;
+        let mut reaped = Reaped::default();
         for container in found {
             if container.sandbox.as_deref().is_some_and(is_live) {
                 continue;
             }
             match self.engine.remove(&container.id).await {
                 Ok(()) => {
-                    reaped += 1;
+                    reaped.count += 1;
                     tracing::info!(container = container.id, "reaped");
                     if let Some(sandbox) = container.sandbox.filter(|sandbox| is_name(sandbox))
                         && let Err(error) = remove_tree(&self.sandboxes_dir.join(&sandbox))
@@ -140,7 +143,10 @@ impl Docker {
                         tracing::warn!(%error, sandbox, "its folder cannot be removed");
                     }
                 }
-                Err(error) => tracing::warn!(%error, container = container.id, "cannot be reaped"),
+                Err(error) => {
+                    reaped.some_are_left = true;
+                    tracing::warn!(%error, container = container.id, "cannot be reaped");
+                }
             }
         }
         reaped
@@ -223,7 +229,7 @@ impl SandboxBackend for Docker {
         .boxed()
     }
 
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, Reaped> {
         self.reap_containers(is_live).boxed()
     }
 }

@@ -14,7 +14,7 @@ use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::backend::{Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{Progress, Reaped, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -121,8 +121,8 @@ impl Jails {
     }
 
     /// Ends the jails whose folders belong to no live sandbox, and removes those folders.
-    async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let mut reaped = 0;
+    async fn reap_jails(&self, is_live: &(dyn Fn(&str) -> bool + Sync)) -> Reaped {
+        let mut reaped = Reaped::default();
         for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if is_live(&name) {
@@ -130,14 +130,17 @@ impl Jails {
             }
             match process::reap(self.walls, &SandboxId(name.clone()), &entry.path()).await {
                 Ok(true) => {
-                    reaped += 1;
+                    reaped.count += 1;
                     tracing::info!(sandbox = name, "reaped");
                     if let Err(error) = remove_tree(&entry.path()) {
                         tracing::warn!(%error, sandbox = name, "its folder cannot be removed");
                     }
                 }
                 Ok(false) => {}
-                Err(problem) => tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped"),
+                Err(problem) => {
+                    reaped.some_are_left = true;
+                    tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped");
+                }
             }
         }
         reaped
@@ -225,7 +228,7 @@ impl SandboxBackend for Jails {
         .boxed()
     }
 
-    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, usize> {
+    fn reap<'a>(&'a self, is_live: &'a (dyn Fn(&str) -> bool + Sync)) -> BoxFuture<'a, Reaped> {
         self.reap_jails(is_live).boxed()
     }
 }
