@@ -145,6 +145,7 @@ impl Workspace {
     }
 
     /// Shares the room for uploads with all who upload to the same folder.
+    #[must_use]
     pub fn filled(self, fill_level: Arc<FillLevel>) -> Self {
         Self { fill_level, ..self }
     }

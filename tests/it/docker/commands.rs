@@ -517,10 +517,10 @@ pub fn a_person_comes_back_to_a_shell() {
 
 #[test]
 fn an_image_without_a_shell_says_so() {
+    const IMAGE: &str = "belljar-test/no-shell";
     if !engine() {
         return;
     }
-    const IMAGE: &str = "belljar-test/no-shell";
     let dockerfile =
         format!("FROM {}\nUSER 0\nRUN rm -f /bin/sh /usr/bin/sh /bin/dash /usr/bin/dash\n", "belljar/base");
     let docker = |arguments: &[&str], input: &str| {
