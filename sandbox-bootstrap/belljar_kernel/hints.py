@@ -151,7 +151,7 @@ def _about_module(name):
     similar = from_stdlib("difflib").get_close_matches(top, sorted(known), 1, 0.8)
     meant = f"; did you mean `{similar[0]}`? If not," if similar else ";"
     return (
-        f"`{top}` is neither a file of the workspace nor an installed package{meant} "
+        f"`{top}` is neither a file of the current folder nor an installed package{meant} "
         "a package is installed with `%pip install` and its name in the index, which may be another one"
     )
 

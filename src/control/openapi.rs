@@ -234,10 +234,12 @@ fn machine_routes(document: &mut Document) {
     document.get::<Version>("/v1/version", "Versions and places");
     document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
     document.post::<Shutdown, Done>("/v1/shutdown", "Stop the daemon");
-    document.get::<VolumeList>("/v1/volumes", "The caller's volumes");
+    let summary = "The caller's volumes; for administrators those of all users";
+    document.get::<VolumeList>("/v1/volumes", summary).of_all();
     document.post::<NewVolume, VolumeView>("/v1/volumes", "Make a folder that outlives sessions").status =
         "201";
-    document.delete::<Done>("/v1/volumes/{volume}", "Remove a volume that no session uses");
+    let summary = "Remove a volume that no session uses; somebody else's, for administrators, as `NAME@USER`";
+    document.delete::<Done>("/v1/volumes/{volume}", summary);
     document.get::<ImageList>("/v1/images", "Allowed images");
     let request = document.schema::<PullImage>();
     let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
@@ -326,11 +328,13 @@ fn command_routes(document: &mut Document) {
 }
 
 fn file_routes(document: &mut Document) {
-    const FILE: &str = "/v1/sessions/{session}/files/{path}";
     let (done, folder) = (document.schema::<Done>(), document.schema::<FolderView>());
-    let summary = "A file; a folder as tar, or as FolderView with `Accept: application/json`";
-    document.add("get", FILE, summary, json!({"anyOf": [binary(), folder]})).response.0 = ANY_FILE;
-    let summary = "Write a file, or unpack a folder (Content-Type application/x-tar)";
-    document.add("put", FILE, summary, done).request = Some((ANY_FILE, binary()));
-    document.delete::<Done>(FILE, "Remove a file or a folder");
+    for file in ["/v1/sessions/{session}/files/{path}", "/v1/volumes/{volume}/files/{path}"] {
+        let summary = "A file; a folder as tar, or as FolderView with `Accept: application/json`";
+        let either = json!({"anyOf": [binary(), folder]});
+        document.add("get", file, summary, either).response.0 = ANY_FILE;
+        let summary = "Write a file, or unpack a folder (Content-Type application/x-tar)";
+        document.add("put", file, summary, done.clone()).request = Some((ANY_FILE, binary()));
+        document.delete::<Done>(file, "Remove a file or a folder");
+    }
 }

@@ -44,6 +44,12 @@ impl App {
             .route("/v1/approvals/{approval}", post(approvals::decide))
             .route("/v1/volumes", get(volumes::list).post(volumes::create))
             .route("/v1/volumes/{volume}", delete(volumes::remove))
+            .route("/v1/volumes/{volume}/files", get(volumes::get_file).put(volumes::put_file))
+            .route("/v1/volumes/{volume}/files/", get(volumes::get_file).put(volumes::put_file))
+            .route(
+                "/v1/volumes/{volume}/files/{*path}",
+                get(volumes::get_file).put(volumes::put_file).delete(volumes::remove_file),
+            )
             .route(sessions::PATH, get(sessions::list).post(sessions::create))
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))

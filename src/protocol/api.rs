@@ -147,6 +147,8 @@ pub struct NewVolume {
 /// A folder that outlives sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeView {
+    /// User id of the owner.
+    pub owner: Principal,
     pub name: VolumeName,
     /// Its size when it was measured last.
     pub bytes: u64,

@@ -6,6 +6,8 @@ pub mod counters;
 pub mod facts;
 
 use sha2::{Digest, Sha256};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use crate::protocol::receipt::{Isolation, Receipt};
 use crate::sandbox::spec::SpecMount;
@@ -37,18 +39,26 @@ pub fn isolation_line(receipt: &Receipt) -> String {
 /// Compares a mounted folder with the checked one: the path may have been replaced by a link between the check and
 /// the engine's mount.
 pub(in crate::sandbox) fn same_folder(pid: i32, target: &str, checked: (u64, u64)) -> Option<bool> {
-    use std::os::unix::fs::MetadataExt;
-    let mounted = std::fs::metadata(format!("/proc/{pid}/root{target}")).ok()?;
-    Some((mounted.dev(), mounted.ino()) == checked)
+    is_at(format!("/proc/{pid}/root{target}").as_ref(), checked)
 }
 
-/// The same for all folders beside the workspace: false if one is another folder, `None` if one cannot be looked at.
-pub(in crate::sandbox) fn same_mounts(pid: i32, mounts: &[SpecMount]) -> Option<bool> {
-    let same: Vec<_> = mounts.iter().map(|mount| same_folder(pid, &mount.target, mount.identity)).collect();
-    if same.contains(&Some(false)) && security_controls::holds("mounts_are_the_checked_folders") {
-        return Some(false);
-    }
-    same.into_iter().collect::<Option<Vec<_>>>().map(|_| true)
+/// The same for all folders beside the workspace: false if one is another folder, or if that is not known. Root can look
+/// into every sandbox. The host does not let another user look into a guardian; then what the path leads to after the
+/// engine has mounted it has to be the checked folder.
+pub(in crate::sandbox) fn same_mounts(pid: i32, mounts: &[SpecMount]) -> bool {
+    let looks_from_outside = !rustix::process::geteuid().is_root();
+    let is_same = |mount: &SpecMount| {
+        let mounted = same_folder(pid, &mount.target, mount.identity);
+        let at_source = || looks_from_outside.then(|| is_at(&mount.source, mount.identity)).flatten();
+        mounted.or_else(at_source).unwrap_or(false)
+    };
+    mounts.iter().all(is_same) || !security_controls::holds("mounts_are_the_checked_folders")
+}
+
+/// Whether the path leads to the checked folder; none if that cannot be learnt.
+fn is_at(path: &Path, checked: (u64, u64)) -> Option<bool> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()) == checked)
 }
 
 /// The hash by which a receipt names a seccomp profile.

@@ -111,11 +111,17 @@ impl Launcher {
     /// Removes every sandbox of this daemon's home that no session owns, and returns how many.
     pub async fn reap(&self) -> usize {
         let is_live = |sandbox: &str| self.is_live(sandbox);
-        let mut reaped = 0;
+        let mut count = 0;
         for kind in [Backend::Bubblewrap, Backend::Process, Backend::Docker] {
-            reaped += self.backend(kind).reap(&is_live).await;
+            let unowned = self.volumes.holders(kind).into_iter().filter(|sandbox| !is_live(&sandbox.0));
+            let unowned: Vec<_> = unowned.collect();
+            let reaped = self.backend(kind).reap(&is_live).await;
+            count += reaped.count;
+            if !reaped.some_are_left {
+                unowned.iter().for_each(|sandbox| self.volumes.let_go(sandbox));
+            }
         }
-        reaped
+        count
     }
 
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
@@ -181,6 +187,8 @@ impl Launcher {
         spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
+        // From here on the sandbox may come to be, so that its volumes stay until it is known to be gone.
+        self.volumes.hold(&sandbox, workspace);
         Ok(Prepared { spec, why, folder: guard, claim, launcher: Arc::clone(self) })
     }
 
@@ -235,7 +243,9 @@ impl Launcher {
             }
         };
         (spec.backend, spec.limits.cpus) = (receipt.backend, receipt.limits.cpus);
-        let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim);
+        self.volumes.hold(&receipt.sandbox, workspace);
+        let volumes = self.volumes.clone();
+        let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, volumes);
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
     }
@@ -254,6 +264,7 @@ impl Prepared {
     pub async fn start(self) -> Result<Sandbox, Problem> {
         let backend_sandbox =
             self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
-        Ok(Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim))
+        let volumes = self.launcher.volumes.clone();
+        Ok(Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, volumes))
     }
 }

@@ -16,6 +16,7 @@ use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
 use crate::sandbox::packages::shown::ShownPackages;
 use crate::sandbox::spec::SandboxSpec;
+use crate::sandbox::volumes::Volumes;
 use crate::security_controls;
 
 /// A sandbox that was started. Dropping this value leaves the sandbox running.
@@ -31,6 +32,8 @@ pub struct Sandbox {
     counters: OnceLock<Arc<CounterFiles>>,
     /// The packages in it, and what its user is charged for them.
     shown: ShownPackages,
+    /// The volumes of all users, those of this sandbox among them.
+    volumes: Volumes,
     claim: Option<Claim>,
 }
 
@@ -49,6 +52,7 @@ impl Sandbox {
         why: String,
         folder: Folder,
         claim: Claim,
+        volumes: Volumes,
     ) -> Self {
         Self {
             handle,
@@ -59,6 +63,7 @@ impl Sandbox {
             folder,
             lifted: Mutex::default(),
             counters: OnceLock::new(),
+            volumes,
             claim: Some(claim),
         }
     }
@@ -152,6 +157,9 @@ impl Sandbox {
     pub async fn remove(&self) -> Result<(), Problem> {
         let outcome = self.handle.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
+        if outcome.is_ok() {
+            self.volumes.let_go(self.id());
+        }
         outcome
     }
 }

@@ -1,5 +1,5 @@
 //! Remembers which account each user id belonged to when the daemon last saw it. If an id is given to another account
-//! later, the new account does not inherit the sessions and jobs of the old one; the same holds for an id that had no
+//! later, the new account does not inherit the sessions, jobs and volumes of the old one; the same holds for an id that had no
 //! account before. Nor do they act in its name: programs of the host and the caller's folders are refused to a session
 //! whose account no longer has its user id.
 
@@ -90,16 +90,18 @@ impl UidAccounts {
         Err(Problem::new(Code::Forbidden, what).hint(self.way_out(user)))
     }
 
-    /// The refusal for the new owner of an id while sessions or jobs of the previous one remain.
+    /// The refusal for the new owner of an id while sessions, jobs or volumes of the previous one remain.
     pub fn refusal(&self, user: Principal, before: Option<&str>) -> Problem {
-        let what =
-            format!("user id {user} was {}, and its sessions or jobs are still here", account_name(before));
+        let what = format!(
+            "user id {user} was {}, and its sessions, jobs or volumes are still here",
+            account_name(before)
+        );
         Problem::new(Code::Forbidden, what).hint(self.way_out(user))
     }
 
     fn way_out(&self, user: Principal) -> String {
         format!(
-            "an administrator can remove them (`belljar ps --all`, `belljar rm NAME@{user}`); if it is the same person, root removes the line of {user} in `{}` and starts the daemon anew",
+            "an administrator can remove them (`belljar ps --all` and `volume ls --all`, `belljar rm NAME@{user}` and `volume rm NAME@{user}`); if it is the same person, root removes the line of {user} in `{}` and starts the daemon anew",
             self.file.display()
         )
     }

@@ -8,24 +8,39 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::protocol::api::VolumeView;
-use crate::protocol::ids::{SessionId, SessionName, VolumeName};
+use crate::protocol::ids::{SandboxId, SessionId, SessionName, VolumeName};
 use crate::protocol::limits::VOLUMES;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::quota::{Amounts, Ledger, Permit, Refusal};
+use crate::protocol::receipt::Backend;
+use crate::quota::{Amounts, Gauge, Ledger, Permit, Refusal};
 use crate::sandbox::workspace::own_user::{make_volume, volume_bytes};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
+use crate::sandbox::workspace::upload_room::FillLevel;
 use crate::sandbox::workspace::usage::pause_after;
-use crate::sandbox::workspace::{Service, remove_tree};
+use crate::sandbox::workspace::{Service, Workspace, remove_tree};
 use crate::security_controls;
 
 /// The beginning of the names of folders that are being removed. No volume has such a name.
 const REMOVED: &str = ".removed-";
-/// How often all volumes are measured; less often where that takes long.
-const LOOK: Duration = Duration::from_secs(10);
-/// The pause before a folder that could not be removed is tried again.
-const REMOVE_AGAIN: Duration = Duration::from_secs(60);
+/// The times of every daemon.
+const TIMES: Times = Times {
+    look: Duration::from_secs(10),
+    remove_again: Duration::from_secs(60),
+    change: Duration::from_secs(60),
+};
+
+#[derive(Clone, Copy)]
+struct Times {
+    /// How often all volumes are measured; less often where that takes long.
+    look: Duration,
+    /// The pause before a folder that could not be removed is tried again.
+    remove_again: Duration,
+    /// How long a client waits for the folder of a volume to be made or renamed. The work is not given up then, so the
+    /// volume stays as one that is being changed until its outcome is known.
+    change: Duration,
+}
 
 type Key = (Principal, VolumeName);
 
@@ -35,6 +50,9 @@ pub struct Volumes {
     known: Arc<Mutex<BTreeMap<Key, Volume>>>,
     folder: PathBuf,
     service: Service,
+    times: Times,
+    /// Removes a folder with all that is in it; tests let it fail.
+    remover: fn(&Path) -> std::io::Result<()>,
 }
 
 struct Volume {
@@ -44,6 +62,52 @@ struct Volume {
     is_changing: bool,
     /// The sessions that name the volume, whether they have a sandbox now or not.
     sessions: BTreeMap<SessionId, SessionName>,
+    /// The sandboxes that have the volume. One that could not be removed has it longer than its session.
+    sandboxes: BTreeMap<SandboxId, Backend>,
+    /// The number of transfers of files to or from the volume.
+    transfers: usize,
+    /// How full the volume is while files are uploaded.
+    fill_level: Arc<FillLevel>,
+}
+
+impl Volume {
+    fn new(permit: Permit, is_changing: bool) -> Self {
+        Self {
+            permit,
+            is_changing,
+            sessions: BTreeMap::new(),
+            sandboxes: BTreeMap::new(),
+            transfers: 0,
+            fill_level: Arc::default(),
+        }
+    }
+
+    /// Why the volume cannot be removed now, if it is used.
+    fn in_use(&self, name: &VolumeName) -> Option<Problem> {
+        let busy = |by: String| Problem::new(Code::Busy, format!("the volume `{name}` is used by {by}"));
+        if !self.sessions.is_empty() {
+            let sessions: Vec<_> = self.sessions.values().map(|session| format!("`{session}`")).collect();
+            let word = if sessions.len() == 1 { "session" } else { "sessions" };
+            let problem = busy(format!("the {word} {}", sessions.join(", ")));
+            return Some(problem.hint("remove what uses it first, with `belljar rm NAME`"));
+        }
+        if !self.sandboxes.is_empty() {
+            let problem = busy("a sandbox that could not be removed yet".into());
+            return Some(problem.hint(
+                "its removal is tried again and again; `belljar doctor` says whether the engine answers",
+            ));
+        }
+        (self.transfers > 0).then(|| busy("a transfer of files".into()).hint("try again when it has ended"))
+    }
+}
+
+/// A volume whose files are sent or received, until this value is dropped.
+pub struct VolumeTransfer {
+    volumes: Volumes,
+    key: Key,
+    /// What the bytes of the volume are charged to.
+    pub gauge: Gauge,
+    pub fill_level: Arc<FillLevel>,
 }
 
 /// The use of volumes by a session, until this value is dropped.
@@ -56,7 +120,7 @@ pub struct VolumeUse {
 
 impl Volumes {
     pub fn new(folder: PathBuf, service: Service) -> Self {
-        Self { known: Arc::default(), folder, service }
+        Self { known: Arc::default(), folder, service, times: TIMES, remover: remove_tree }
     }
 
     /// The folder of a volume.
@@ -68,34 +132,37 @@ impl Volumes {
     /// are measured again and again, whether a session has them or not: what a session wrote last is seen then, and what
     /// its user, who is the guest, writes from outside. A volume may hold `most` bytes.
     pub fn load(&self, ledger: &Ledger, most: u64) {
-        let mut removed = Vec::new();
         for of_user in names_in(&self.folder) {
             let Ok(uid) = of_user.parse() else { continue };
             let owner = Principal::new(uid);
             for name in names_in(&self.folder.join(&of_user)) {
                 if name.starts_with(REMOVED) {
-                    removed.push((owner, self.folder.join(&of_user).join(&name)));
+                    let permit = ledger.keep(owner, "removed volumes", nothing());
+                    let (volumes, path) = (self.clone(), self.folder.join(&of_user).join(&name));
+                    tokio::spawn(async move {
+                        if let Some(bytes) = volume_bytes(path.clone(), volumes.service, owner, most).await {
+                            let _ = permit.gauge().measure(Kind::Workspace, bytes);
+                        }
+                        volumes.remove_files(owner, path, permit).await;
+                    });
                 } else if let Ok(name) = VolumeName::parse(&name) {
                     let permit = ledger.keep(owner, &entry_name(&name), nothing());
-                    let volume = Volume { permit, is_changing: false, sessions: BTreeMap::new() };
-                    self.known.lock().insert((owner, name), volume);
+                    self.known.lock().insert((owner, name), Volume::new(permit, false));
                 }
             }
         }
-        let (known, folder, service) = (Arc::downgrade(&self.known), self.folder.clone(), self.service);
+        let (known, volumes) = (Arc::downgrade(&self.known), Self { known: Arc::default(), ..self.clone() });
+        let look = self.times.look;
         tokio::spawn(async move {
-            for (owner, path) in removed {
-                is_removed(owner, path).await;
-            }
             while let Some(known) = known.upgrade() {
                 let begun = Instant::now();
-                let volumes = Self { known, folder: folder.clone(), service };
+                let volumes = Self { known, ..volumes.clone() };
                 let keys: Vec<Key> = volumes.known.lock().keys().cloned().collect();
                 for (owner, name) in keys {
                     volumes.measure(owner, &name, most).await;
                 }
                 drop(volumes);
-                tokio::time::sleep(LOOK.max(pause_after(begun.elapsed()))).await;
+                tokio::time::sleep(look.max(pause_after(begun.elapsed()))).await;
             }
         });
     }
@@ -125,7 +192,10 @@ impl Volumes {
         let key = (owner, name.clone());
         {
             let mut known = self.known.lock();
-            if known.contains_key(&key) {
+            if let Some(volume) = known.get(&key) {
+                if volume.is_changing {
+                    return Err(is_changing(name));
+                }
                 return Err(Problem::new(Code::VolumeExists, format!("there is a volume `{name}` already"))
                     .hint(format!(
                         "use it with `--volume {name}:/data`, or remove it with `belljar volume rm {name}`"
@@ -139,36 +209,100 @@ impl Volumes {
                 .hint("remove one with `belljar volume rm NAME`"));
             }
             let permit = ledger.take(owner, &entry_name(name), nothing())?;
-            known.insert(key.clone(), Volume { permit, is_changing: true, sessions: BTreeMap::new() });
+            known.insert(key.clone(), Volume::new(permit, true));
         }
         let (path, service) = (self.path(owner, name), self.service);
         let make = move || make_volume(&path, service, owner, bytes);
-        let made = folders::run(owner, WorkKind::Look, None, make).await.and_then(|made| made);
-        let mut known = self.known.lock();
-        match made {
-            Ok(()) => {
-                if let Some(volume) = known.get_mut(&key) {
-                    volume.is_changing = false;
-                }
-                Ok(VolumeView { name: name.clone(), bytes: 0, sessions: Vec::new() })
+        let settle = |volumes: &Self, key: &Key, made: &Result<(), Problem>| {
+            let mut known = volumes.known.lock();
+            match known.get_mut(key) {
+                Some(volume) if made.is_ok() => volume.is_changing = false,
+                _ => drop(known.remove(key)),
             }
-            Err(problem) => {
-                known.remove(&key);
-                Err(problem)
+        };
+        self.change(key, make, settle).await?;
+        Ok(VolumeView { owner, name: name.clone(), bytes: 0, sessions: Vec::new() })
+    }
+
+    /// Makes or renames the folder of a volume. What follows from the outcome is done whenever it comes, also if the client
+    /// does not wait for it any more; until then the volume stays as one that is being changed.
+    async fn change(
+        &self,
+        key: Key,
+        work: impl FnOnce() -> Result<(), Problem> + Send + 'static,
+        settle: impl FnOnce(&Self, &Key, &Result<(), Problem>) + Send + 'static,
+    ) -> Result<(), Problem> {
+        let (volumes, begun) = (self.clone(), folders::begin(key.0, WorkKind::Look, None, work));
+        let settled = tokio::spawn(async move {
+            let outcome = match begun {
+                Ok(outcome) => outcome.await.and_then(|outcome| outcome),
+                Err(problem) => Err(problem),
+            };
+            settle(&volumes, &key, &outcome);
+            outcome
+        });
+        match tokio::time::timeout(self.times.change, settled).await {
+            Ok(settled) => settled
+                .unwrap_or_else(|_| Err(Problem::new(Code::Internal, "an internal error ended the work"))),
+            Err(_) => Err(folders::late(self.times.change)),
+        }
+    }
+
+    /// The volumes of a user, or of all users.
+    pub fn list(&self, owner: Option<Principal>) -> Vec<VolumeView> {
+        let known = self.known.lock();
+        let wanted = known
+            .iter()
+            .filter(|((of, _), volume)| owner.is_none_or(|owner| owner == *of) && !volume.is_changing);
+        wanted
+            .map(|((owner, name), volume)| VolumeView {
+                owner: *owner,
+                name: name.clone(),
+                bytes: volume.permit.gauge().own(Kind::Workspace),
+                sessions: volume.sessions.values().cloned().collect(),
+            })
+            .collect()
+    }
+
+    /// Whether the user has a volume, also one that is being made or removed.
+    pub fn has_some(&self, owner: Principal) -> bool {
+        self.known.lock().keys().any(|(of, _)| *of == owner)
+    }
+
+    /// Lets files of a volume be sent or received, as long as the answer is kept; the volume is not removed meanwhile.
+    pub fn transfer(&self, owner: Principal, name: &VolumeName) -> Result<VolumeTransfer, Problem> {
+        let key = (owner, name.clone());
+        let mut known = self.known.lock();
+        let volume = usable(&mut known, &key)?;
+        volume.transfers += 1;
+        let (gauge, fill_level) = (volume.permit.gauge(), Arc::clone(&volume.fill_level));
+        drop(known);
+        Ok(VolumeTransfer { volumes: self.clone(), key, gauge, fill_level })
+    }
+
+    /// Records that a sandbox has the volumes among the folders beside its workspace, until `let_go`.
+    pub fn hold(&self, sandbox: &SandboxId, workspace: &Workspace) {
+        let mut known = self.known.lock();
+        for mount in &workspace.mounts {
+            let key = mount.volume.clone().map(|name| (mount.folder.payer(), name));
+            if let Some(volume) = key.and_then(|key| known.get_mut(&key)) {
+                volume.sandboxes.insert(sandbox.clone(), workspace.choice.backend);
             }
         }
     }
 
-    /// The volumes of a user.
-    pub fn list(&self, owner: Principal) -> Vec<VolumeView> {
+    /// Records that the sandbox is gone.
+    pub fn let_go(&self, sandbox: &SandboxId) {
+        for volume in self.known.lock().values_mut() {
+            volume.sandboxes.remove(sandbox);
+        }
+    }
+
+    /// The sandboxes of a backend that have volumes.
+    pub fn holders(&self, backend: Backend) -> Vec<SandboxId> {
         let known = self.known.lock();
-        let own = known.iter().filter(|((of, _), volume)| *of == owner && !volume.is_changing);
-        own.map(|((_, name), volume)| VolumeView {
-            name: name.clone(),
-            bytes: volume.permit.gauge().own(Kind::Workspace),
-            sessions: volume.sessions.values().cloned().collect(),
-        })
-        .collect()
+        let all = known.values().flat_map(|volume| &volume.sandboxes);
+        all.filter(|(_, of)| **of == backend).map(|(sandbox, _)| sandbox.clone()).collect()
     }
 
     /// Lets a session use volumes of its owner, as long as the answer is kept; no volume is removed meanwhile.
@@ -180,10 +314,8 @@ impl Volumes {
         names: Vec<VolumeName>,
     ) -> Result<VolumeUse, Problem> {
         let mut known = self.known.lock();
-        let is_there =
-            |name: &VolumeName| known.get(&(owner, name.clone())).is_some_and(|volume| !volume.is_changing);
-        if let Some(missing) = names.iter().find(|name| !is_there(name)) {
-            return Err(no_such(missing));
+        for name in &names {
+            usable(&mut known, &(owner, name.clone()))?;
         }
         Ok(self.begin_use(&mut known, owner, session, session_name, names))
     }
@@ -216,55 +348,64 @@ impl Volumes {
         VolumeUse { volumes: self.clone(), owner, names, session }
     }
 
-    /// Removes a volume that no session names. Answered when the name is free; the files are removed after that.
+    /// Removes a volume that nothing uses. Answered when the name is free; the files are removed after that.
     pub async fn remove(&self, owner: Principal, name: &VolumeName) -> Result<(), Problem> {
         let key = (owner, name.clone());
         {
             let mut known = self.known.lock();
-            let found = known.get_mut(&key).filter(|volume| !volume.is_changing);
-            let volume = found.ok_or_else(|| no_such(name))?;
-            if !volume.sessions.is_empty() && security_controls::holds("volumes_in_use_stay") {
-                let sessions: Vec<_> =
-                    volume.sessions.values().map(|session| format!("`{session}`")).collect();
-                let (word, list) =
-                    (if sessions.len() == 1 { "session" } else { "sessions" }, sessions.join(", "));
-                return Err(Problem::new(
-                    Code::Busy,
-                    format!("the volume `{name}` is used by the {word} {list}"),
-                )
-                .hint("remove what uses it first, with `belljar rm NAME`"));
+            let volume = usable(&mut known, &key)?;
+            if let Some(problem) = volume.in_use(name)
+                && security_controls::holds("volumes_in_use_stay")
+            {
+                return Err(problem);
             }
             volume.is_changing = true;
         }
         let path = self.path(owner, name);
         let aside = path.with_file_name(format!("{REMOVED}{}", SessionId::fresh()));
-        let (from, to) = (path.clone(), aside.clone());
-        let moved = folders::run(owner, WorkKind::Look, None, move || std::fs::rename(from, to)).await;
-        let moved = moved.and_then(|moved| {
-            moved.map_err(|error| {
+        let to = aside.clone();
+        let rename = move || {
+            std::fs::rename(&path, to).map_err(|error| {
                 Problem::new(Code::Storage, format!("`{}` cannot be removed: {error}", path.display()))
             })
-        });
-        let mut known = self.known.lock();
-        match moved {
-            Ok(()) => {
-                let volume = known.remove(&key);
-                drop(known);
-                tokio::spawn(async move {
-                    // The bytes count until they are gone, however long that takes.
-                    while !is_removed(owner, aside.clone()).await {
-                        tokio::time::sleep(REMOVE_AGAIN).await;
-                    }
-                    drop(volume);
-                });
-                Ok(())
-            }
-            Err(problem) => {
-                if let Some(volume) = known.get_mut(&key) {
+        };
+        let settle = move |volumes: &Self, key: &Key, moved: &Result<(), Problem>| {
+            let mut known = volumes.known.lock();
+            if moved.is_err() {
+                if let Some(volume) = known.get_mut(key) {
                     volume.is_changing = false;
                 }
-                Err(problem)
+            } else if let Some(volume) = known.remove(key) {
+                let (volumes, owner) = (volumes.clone(), key.0);
+                tokio::spawn(async move { volumes.remove_files(owner, aside, volume.permit).await });
             }
+        };
+        self.change(key, rename, settle).await
+    }
+
+    /// Removes the folder of a volume that is gone for its user. The bytes count until they are gone, however long that
+    /// takes.
+    async fn remove_files(&self, owner: Principal, path: PathBuf, permit: Permit) {
+        loop {
+            let (remover, folder) = (self.remover, path.clone());
+            let removed = folders::run(owner, WorkKind::Removal, None, move || remover(&folder)).await;
+            match removed.map_err(|problem| problem.message).and_then(|done| done.map_err(|e| e.to_string()))
+            {
+                Ok(()) => break,
+                Err(error) => {
+                    tracing::warn!(error, path = %path.display(), "a volume is not removed yet");
+                }
+            }
+            tokio::time::sleep(self.times.remove_again).await;
+        }
+        drop(permit);
+    }
+}
+
+impl Drop for VolumeTransfer {
+    fn drop(&mut self) {
+        if let Some(volume) = self.volumes.known.lock().get_mut(&self.key) {
+            volume.transfers = volume.transfers.saturating_sub(1);
         }
     }
 }
@@ -280,16 +421,13 @@ impl Drop for VolumeUse {
     }
 }
 
-/// Removes a folder. False if that failed.
-async fn is_removed(owner: Principal, path: PathBuf) -> bool {
-    let shown = path.display().to_string();
-    let removed = folders::run(owner, WorkKind::Removal, None, move || remove_tree(&path)).await;
-    let removed =
-        removed.map_err(|problem| problem.message).and_then(|done| done.map_err(|error| error.to_string()));
-    if let Err(error) = &removed {
-        tracing::warn!(error, path = shown, "a volume is not removed yet");
+/// A volume that is there and is not being made or removed.
+fn usable<'a>(known: &'a mut BTreeMap<Key, Volume>, key: &Key) -> Result<&'a mut Volume, Problem> {
+    match known.get_mut(key) {
+        Some(volume) if volume.is_changing => Err(is_changing(&key.1)),
+        Some(volume) => Ok(volume),
+        None => Err(no_such(&key.1)),
     }
-    removed.is_ok()
 }
 
 fn names_in(folder: &Path) -> Vec<String> {
@@ -311,43 +449,10 @@ fn no_such(name: &VolumeName) -> Problem {
         .hint(format!("`belljar volume ls` lists yours; `belljar volume create {name}` makes it"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::load_text;
-
-    #[tokio::test]
-    async fn a_volume_is_found_again_and_stays_while_a_session_names_it() {
-        let home = tempfile::tempdir().unwrap();
-        let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
-        let service = Service { system: false, ..Service::of_this_process() };
-        let (owner, other) = (service.principal(), Principal::new(service.uid + 1));
-        let (name, session) = (VolumeName::parse("v").unwrap(), SessionName::parse("s").unwrap());
-        let ledger = Ledger::new(&settings.quota);
-        let made = Volumes::new(home.path().join("v"), service);
-        made.create(&ledger, owner, &name, 1 << 20).await.unwrap();
-        let again = made.create(&ledger, owner, &name, 1 << 20).await.unwrap_err();
-        assert_eq!(again.code, Code::VolumeExists);
-        made.measured(owner, &name, 4096).unwrap();
-        assert_eq!(ledger.used(owner, Kind::Workspace), 4096);
-        // The next daemon finds it.
-        let volumes = Volumes::new(home.path().join("v"), service);
-        volumes.load(&Ledger::new(&settings.quota), 1 << 20);
-        assert_eq!((volumes.list(owner).len(), volumes.list(other).len()), (1, 0));
-        let used = volumes.use_by(owner, SessionId::fresh(), &session, vec![name.clone()]).unwrap();
-        assert_eq!(volumes.list(owner)[0].sessions, std::slice::from_ref(&session));
-        let refused = volumes.use_by(other, SessionId::fresh(), &session, vec![name.clone()]).err().unwrap();
-        assert_eq!(refused.code, Code::NoSuchVolume);
-        let refused = volumes.remove(owner, &name).await.unwrap_err();
-        assert!(refused.code == Code::Busy && refused.message.contains("the session `s`"), "{refused:?}");
-        drop(used);
-        // One that is gone leaves the others in use.
-        let names = vec![VolumeName::parse("gone").unwrap(), name.clone()];
-        let used = volumes.use_again(owner, SessionId::fresh(), &session, names);
-        assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::Busy);
-        drop(used);
-        volumes.remove(owner, &name).await.unwrap();
-        assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::NoSuchVolume);
-        assert!(!volumes.path(owner, &name).exists());
-    }
+fn is_changing(name: &VolumeName) -> Problem {
+    Problem::new(Code::Busy, format!("the volume `{name}` is being made or removed"))
+        .hint("try again; if that lasts, see whether the file system of the daemon's home works")
 }
+
+#[cfg(test)]
+mod tests;

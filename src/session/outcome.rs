@@ -76,15 +76,20 @@ pub enum Ending {
 
 /// What the daemon did or observed while the cell ran.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Cause {
     /// Why the daemon ended the cell, if it did. The first reason counts.
     pub ended_by: Option<EndedBy>,
     /// Whether a user has interrupted it.
     pub interrupted: bool,
-    /// The cgroup counted a kill for memory.
+    /// The cgroup counted a kill for memory, or the guardian made one.
     pub out_of_memory: bool,
     /// The cgroup counted a refused fork.
     pub forks_refused: bool,
+    /// Whether something else ran in the sandbox meanwhile, which the cgroup counts, too.
+    pub had_company: bool,
+    /// Whether the guardian itself ended this cell for its memory.
+    pub told_by_guardian: bool,
     pub completed_tool_calls: Vec<String>,
     /// The names of the calls that ended with the cell.
     pub unanswered_tool_calls: Vec<String>,
@@ -108,6 +113,40 @@ pub enum EndedBy {
     NoShell(String),
 }
 
+impl Ending {
+    /// Whether the process was killed, or a shell tells that its program was.
+    pub fn is_kill(&self) -> bool {
+        matches!(self, Self::Lost { exit_code: KILLED | SHELL_KILLED, .. })
+    }
+}
+
+impl Cause {
+    /// What the limits of the whole sandbox may have had to do with the end of a process that was not alone in it.
+    fn of_sandbox(&self, reason: Reason) -> Option<&'static str> {
+        if !self.had_company {
+            return None;
+        }
+        match reason {
+            Reason::OutOfMemory if !self.told_by_guardian => Some(
+                "The sandbox ran out of memory, and other code ran in it as well: which of them took it is not known.",
+            ),
+            Reason::Signal if self.forks_refused => {
+                Some("The sandbox was at its limit on processes meanwhile, and other code ran in it as well.")
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the limit on processes is what ended it: nothing else could have met it.
+    fn is_short_of_pids(&self) -> bool {
+        self.forks_refused && !self.had_company
+    }
+}
+
+/// The exit codes of a process that was killed, and of a shell whose program was.
+const KILLED: i32 = -9;
+const SHELL_KILLED: i32 = 137;
+
 pub struct Changes {
     pub artifacts: Vec<Artifact>,
     pub cut: bool,
@@ -123,7 +162,10 @@ pub fn conclude(
     elapsed: Duration,
 ) -> ExecutionResult {
     let (status, reason, exit_code) = verdict(start.mode, &ending, &cause);
-    let state = state_after(&start, &ending, &cause);
+    let mut state = state_after(&start, &ending, &cause);
+    if let Some(note) = cause.of_sandbox(reason) {
+        state.note = Some(state.note.map_or_else(|| note.to_owned(), |before| format!("{before} {note}")));
+    }
     let (result, exception, displays_dropped) = match ending {
         Ending::Done { result, exception, displays_dropped, .. } => {
             (result.map(bounded_value), exception.map(bounded_exception), displays_dropped)
@@ -177,15 +219,16 @@ fn verdict(mode: Mode, ending: &Ending, cause: &Cause) -> (Status, Reason, Optio
         }
         Ending::Cancelled => (Status::Interrupted, Reason::ByCancel, None),
         Ending::Lost { exit_code, .. } => {
-            let (status, reason) = killed_by(cause).unwrap_or(if cause.out_of_memory && *exit_code == -9 {
-                (Status::Crashed, Reason::OutOfMemory)
-            } else if *exit_code < 0 && cause.forks_refused {
-                (Status::Crashed, Reason::Pids)
-            } else if *exit_code < 0 {
-                (Status::Crashed, Reason::Signal)
-            } else {
-                (Status::Crashed, Reason::ExitCall)
-            });
+            let (status, reason) =
+                killed_by(cause).unwrap_or(if cause.out_of_memory && *exit_code == KILLED {
+                    (Status::Crashed, Reason::OutOfMemory)
+                } else if *exit_code < 0 && cause.is_short_of_pids() {
+                    (Status::Crashed, Reason::Pids)
+                } else if *exit_code < 0 {
+                    (Status::Crashed, Reason::Signal)
+                } else {
+                    (Status::Crashed, Reason::ExitCall)
+                });
             (status, reason, Some(*exit_code))
         }
         Ending::SandboxGone { end } => {
@@ -204,9 +247,9 @@ fn verdict(mode: Mode, ending: &Ending, cause: &Cause) -> (Status, Reason, Optio
 fn command_verdict(exit_code: i32, cause: &Cause) -> (Status, Reason) {
     match exit_code {
         0 => (Status::Success, Reason::Ok),
-        -9 | 137 if cause.out_of_memory => (Status::Crashed, Reason::OutOfMemory),
+        KILLED | SHELL_KILLED if cause.out_of_memory => (Status::Crashed, Reason::OutOfMemory),
         -2 | 130 if cause.interrupted => (Status::Interrupted, Reason::ByUser),
-        ..0 if cause.forks_refused => (Status::Crashed, Reason::Pids),
+        ..0 if cause.is_short_of_pids() => (Status::Crashed, Reason::Pids),
         ..0 => (Status::Crashed, Reason::Signal),
         _ => (Status::Failure, Reason::Exit),
     }
@@ -324,121 +367,4 @@ fn cut(text: &mut String, chars: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn start(mode: Mode) -> CellStart {
-        let timeout = Duration::from_secs(3);
-        CellStart { cell: 4, code: "x".into(), mode, timeout, ..CellStart::default() }
-    }
-
-    fn ended(mode: Mode, ending: Ending, cause: Cause) -> (Status, Reason, Option<i32>, StateKind) {
-        let changes = Changes { artifacts: Vec::new(), cut: false };
-        let result = conclude(start(mode), ending, cause, CellRecord::default(), changes, Duration::ZERO);
-        (result.status, result.reason, result.exit_code, result.state.kind)
-    }
-
-    fn by(ended_by: EndedBy) -> Cause {
-        Cause { ended_by: Some(ended_by), ..Cause::default() }
-    }
-
-    #[test]
-    fn a_lost_worker_is_told_by_its_cause() {
-        use Mode::{Fork, Main};
-        let lost = |exit_code, after| Ending::Lost { exit_code, after, older: false, names: Vec::new() };
-        let back = |exit_code| lost(exit_code, StateAfter::Restored(3));
-        let none = Cause::default;
-        let oom = Cause { out_of_memory: true, ..Cause::default() };
-        let pids = Cause { forks_refused: true, ..Cause::default() };
-        let (crashed, kept, restored) = (Status::Crashed, StateKind::Kept, StateKind::Restored);
-        let cases = [
-            (Main, back(139), none(), (crashed, Reason::ExitCall, Some(139), restored)),
-            (Main, back(0), none(), (crashed, Reason::ExitCall, Some(0), restored)),
-            (Main, back(-11), none(), (crashed, Reason::Signal, Some(-11), restored)),
-            (Main, back(-9), oom.clone(), (crashed, Reason::OutOfMemory, Some(-9), restored)),
-            (Main, back(-11), oom, (crashed, Reason::Signal, Some(-11), restored)),
-            (Main, back(-6), pids, (crashed, Reason::Pids, Some(-6), restored)),
-            (
-                Main,
-                back(-15),
-                by(EndedBy::Deadline),
-                (Status::Timeout, Reason::CellDeadline, Some(-15), restored),
-            ),
-            (Main, lost(-9, StateAfter::Lost), none(), (crashed, Reason::Signal, Some(-9), StateKind::Lost)),
-            (
-                Fork,
-                lost(-9, StateAfter::Kept),
-                by(EndedBy::Deadline),
-                (Status::Timeout, Reason::CellDeadline, Some(-9), kept),
-            ),
-            (
-                Fork,
-                lost(0, StateAfter::Kept),
-                by(EndedBy::Descriptors(String::new())),
-                (crashed, Reason::Descriptors, Some(0), kept),
-            ),
-            (
-                Main,
-                back(-9),
-                by(EndedBy::Interrupt),
-                (Status::Interrupted, Reason::ByUser, Some(-9), restored),
-            ),
-            (
-                Main,
-                back(-9),
-                by(EndedBy::Cancel),
-                (Status::Interrupted, Reason::ByCancel, Some(-9), restored),
-            ),
-        ];
-        for (mode, ending, cause, expected) in cases {
-            assert_eq!(ended(mode, ending.clone(), cause), expected, "{ending:?}");
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_command_is_that_of_its_process() {
-        let lost =
-            |exit_code| Ending::Lost { exit_code, after: StateAfter::Kept, older: false, names: Vec::new() };
-        let (none, kept) = (Cause::default(), StateKind::Kept);
-        let oom = Cause { out_of_memory: true, ..Cause::default() };
-        let interrupted = Cause { interrupted: true, ..Cause::default() };
-        for (exit_code, cause, status, reason) in [
-            (0, &oom, Status::Success, Reason::Ok),
-            (3, &interrupted, Status::Failure, Reason::Exit),
-            (-15, &none, Status::Crashed, Reason::Signal),
-            (-9, &oom, Status::Crashed, Reason::OutOfMemory),
-            (137, &oom, Status::Crashed, Reason::OutOfMemory),
-            (137, &none, Status::Failure, Reason::Exit),
-            (130, &interrupted, Status::Interrupted, Reason::ByUser),
-            (-2, &none, Status::Crashed, Reason::Signal),
-            (0, &by(EndedBy::Deadline), Status::Timeout, Reason::CellDeadline),
-            (-9, &by(EndedBy::Interrupt), Status::Interrupted, Reason::ByUser),
-            (1, &by(EndedBy::NoShell(String::new())), Status::Failure, Reason::NoShell),
-        ] {
-            let found = ended(Mode::Command, lost(exit_code), cause.clone());
-            assert_eq!(found, (status, reason, Some(exit_code), kept), "{exit_code} {cause:?}");
-        }
-    }
-
-    #[test]
-    fn calls_that_ended_with_the_cell_are_named() {
-        let cause = Cause { unanswered_tool_calls: vec!["pay".into(), "mail".into()], ..Cause::default() };
-        let changes = Changes { artifacts: Vec::new(), cut: false };
-        let (start, record) = (start(Mode::Main), CellRecord::default());
-        let result = conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO);
-        let note = result.state.note.unwrap_or_default();
-        assert!(note.contains("ended with the cell: pay, mail."), "{note}");
-    }
-
-    #[test]
-    fn a_lost_sandbox_loses_the_state_in_every_mode() {
-        let end = SandboxEnd { running: false, exit_code: Some(137), out_of_memory: true };
-        let gone = Ending::SandboxGone { end: Some(end) };
-        assert_eq!(
-            ended(Mode::Fork, gone, Cause::default()),
-            (Status::Crashed, Reason::OutOfMemory, None, StateKind::Lost)
-        );
-        let gone = Ending::SandboxGone { end: None };
-        assert_eq!(ended(Mode::Main, gone, Cause::default()).1, Reason::SandboxLost);
-    }
-}
+mod tests;

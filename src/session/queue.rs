@@ -89,6 +89,11 @@ impl<W> Queue<W> {
         commands
     }
 
+    /// How many commands have to end before one that is queued now can run.
+    pub fn commands_ahead(&self) -> usize {
+        (self.commands().len() + 1).saturating_sub(RUNNING_COMMANDS)
+    }
+
     /// The running cell of the main line.
     pub fn main(&self) -> Option<CellNumber> {
         self.running.iter().find(|(_, start)| start.mode == Mode::Main).map(|(cell, _)| *cell)

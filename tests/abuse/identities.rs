@@ -181,6 +181,32 @@ fn a_user_id_that_is_another_account_by_now_inherits_nothing() {
     });
 }
 
+/// A volume alone is enough to be refused: it outlives the sessions of its user.
+#[test]
+fn a_user_id_that_is_another_account_by_now_inherits_no_volume() {
+    in_a_jail(|| {
+        let lists = Lists::of_the_machine();
+        let own = lists.get("passwd");
+        lists.add("passwd", "bjdan:x:61302:61302::/:/bin/sh");
+        let mut daemon = lists.daemon("");
+        ask(&daemon, DAN, "POST", "/v1/volumes", json!({"name": "secret"})).expect_status(201);
+        daemon.kill();
+        lists.set("passwd", &format!("{own}bjeve:x:61302:61302::/:/bin/sh\n"));
+        daemon.restart();
+        let eve = DAN;
+        for (method, path) in
+            [("GET", "/v1/volumes"), ("GET", "/v1/volumes/secret/files/"), ("DELETE", "/v1/volumes/secret")]
+        {
+            let refused = ask(&daemon, eve, method, path, Value::Null).expect_status(403);
+            assert!(refused["message"].as_str().expect("text").contains("`bjdan`"), "{refused}");
+        }
+        ask(&daemon, ROOT, "DELETE", "/v1/volumes/secret@61302", Value::Null).expect_status(200);
+        let list = ask(&daemon, eve, "GET", "/v1/volumes", Value::Null).expect_status(200);
+        assert_eq!(list["volumes"], json!([]));
+        ask(&daemon, eve, "POST", "/v1/volumes", json!({"name": "secret"})).expect_status(201);
+    });
+}
+
 #[test]
 fn user_ids_that_are_lent_to_somebody_are_no_users_of_their_own() {
     in_a_jail(|| {

@@ -62,12 +62,12 @@ class MissingPackages(KernelTest):
 
     def test_a_name_that_nobody_knows_gets_no_command_to_install_it(self):
         hint = self.hint("import nobody_knows_this_one")
-        self.assertIn("`nobody_knows_this_one` is neither a file of the workspace nor an installed package", hint)
+        self.assertIn("`nobody_knows_this_one` is neither a file of the current folder nor an installed package", hint)
         self.assertNotIn("install nobody_knows_this_one", hint)
 
     def meant(self, name, other):
         return (
-            f"`{name}` is neither a file of the workspace nor an installed package; did you mean `{other}`? If not, "
+            f"`{name}` is neither a file of the current folder nor an installed package; did you mean `{other}`? If not, "
             "a package is installed with `%pip install` and its name in the index, which may be another one\n"
         )
 

@@ -388,17 +388,7 @@ impl Guardian {
         }
         let Some(command) = self.commands.open.get_mut(&index) else { return };
         let (cell, meter) = (command.cell, std::mem::replace(&mut command.meter, new_meter(&self.limits)));
-        let (gap, tail) = meter.finish();
-        if let Some(gap) = gap {
-            let (stdout, stderr) = (gap.stdout_bytes, gap.stderr_bytes);
-            self.send(
-                &json!({"type": "output_gap", "cell": cell, "stdout_bytes": stdout, "stderr_bytes": stderr}),
-            );
-        }
-        for (stream, data) in tail {
-            self.bridge.send_output(stream.header(cell), &data, &mut self.poller);
-            self.after_bridge();
-        }
+        self.send_held_back(cell, meter);
     }
 
     // Ends.

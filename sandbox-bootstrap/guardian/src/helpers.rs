@@ -136,7 +136,12 @@ fn be_command(tag: &str, has_terminal: bool, folder: &str, program: &str, argume
         eprintln!("belljar: the folder `{folder}` cannot be entered: {error}");
         return EXIT_CANNOT_RUN;
     }
-    let error = Command::new(program).args(arguments).exec();
+    let mut command = Command::new(program);
+    // The guardian's own says where the sandbox began.
+    if let Ok(folder) = std::env::current_dir() {
+        command.env("PWD", folder);
+    }
+    let error = command.args(arguments).exec();
     eprintln!("belljar: `{program}` cannot be run: {error}");
     if error.kind() == std::io::ErrorKind::NotFound { EXIT_NO_PROGRAM } else { EXIT_CANNOT_RUN }
 }

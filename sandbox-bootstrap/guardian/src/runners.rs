@@ -13,7 +13,7 @@ use crate::frames::Refusal;
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role, Side};
 use crate::limits::{OUTPUT_FRAME_BYTES, OUTPUT_GATHER, RUNNER_INDEXES, SWEEP};
-use crate::output::{STREAMS, Stream};
+use crate::output::{OutputMeter, STREAMS, Stream};
 use crate::poller::Timer;
 use crate::process::send_signal;
 use crate::process_table::Spared;
@@ -353,6 +353,11 @@ impl Guardian {
         self.drain(index);
         let Some(handle) = self.handles.get_mut(&index) else { return };
         let (cell, meter) = (handle.cell, handle.take_meter(&self.limits));
+        self.send_held_back(cell, meter);
+    }
+
+    /// Tells how much of the output was dropped, and forwards what the meter held back.
+    pub fn send_held_back(&mut self, cell: u64, meter: OutputMeter) {
         let (gap, tail) = meter.finish();
         if let Some(gap) = gap {
             let (stdout, stderr) = (gap.stdout_bytes, gap.stderr_bytes);

@@ -109,6 +109,8 @@ impl Zygote {
         let mut command = Command::new(&self.python);
         command.args(["-I", "-X", "utf8", "-B", &self.kernel, "--zygote", &self.workspace]);
         helpers::give_variables(&mut command);
+        // Cells begin there; the guardian's own says where the sandbox began.
+        command.env("PWD", &self.workspace);
         let pid = helpers::start(command.stdin(its).stdout(speaks).stderr(Stdio::inherit()))?;
         Ok(Running { pid, socket, answers, reader: MessageReader::default() })
     }

@@ -59,6 +59,8 @@ impl ExecutorState {
             }
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
             self.running.insert(cell, RunningCell::resumed(start, since, completed, to_end));
+            // What ran beside it before is not known.
+            self.running.values_mut().for_each(|running| running.had_company = true);
             self.arm(myself, cell);
         }
         for (cell, ProcessDeath { exit_code, after, killed }) in dead {

@@ -68,6 +68,8 @@ impl ExecutorState {
         self.count_computed();
         let mut running = RunningCell::of(start, Instant::now());
         running.delivery = sent.as_ref().and_then(|sent| sent.as_ref().ok()).cloned().unwrap_or_default();
+        running.had_company = !self.running.is_empty();
+        self.running.values_mut().for_each(|other| other.had_company = true);
         self.running.insert(cell, running);
         self.arm(myself, cell);
         match sent {
@@ -101,7 +103,8 @@ impl ExecutorState {
         // A client may interrupt a cell as often as it likes: the journal has it once, and the cell is killed
         // some time after the first.
         if !std::mem::replace(&mut running.interrupted, true) {
-            self.args.log.append(EventBody::Interrupting { cell });
+            let command = running.start.mode == Mode::Command;
+            self.args.log.append(EventBody::Interrupting { cell, command });
             self.expect_interrupted(myself, cell);
         }
         self.send(myself, &HostFrame::Interrupt { cell });
@@ -113,7 +116,7 @@ impl ExecutorState {
             && !std::mem::replace(&mut running.interrupted, true)
         {
             // So that the next daemon knows why it ended, if this one does not live to tell.
-            self.args.log.append(EventBody::Interrupting { cell });
+            self.args.log.append(EventBody::Interrupting { cell, command: true });
         }
         self.end_cell(myself, cell, EndedBy::Interrupt);
     }
@@ -265,10 +268,20 @@ impl ExecutorState {
             interrupted: running.interrupted || running.to_end == Some(EndedBy::Interrupt),
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
+            had_company: running.had_company,
+            told_by_guardian: running.out_of_memory,
             completed_tool_calls: std::mem::take(&mut running.completed),
             unanswered_tool_calls: unanswered,
             live: self.live,
         };
+        if cause.out_of_memory && ending.is_kill() {
+            // The kernel counts kills of the whole sandbox. This one is accounted for, so no other cell is blamed for it.
+            for other in
+                self.running.values_mut().filter(|other| other.start.before.oom_kills < after.oom_kills)
+            {
+                other.start.before.oom_kills += 1;
+            }
+        }
         let asks_names =
             matches!(ending, Ending::Lost { after: StateAfter::Restored(_) | StateAfter::Lost, .. });
         let mut ending = ending;

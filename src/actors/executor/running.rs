@@ -28,6 +28,9 @@ pub(super) struct RunningCell {
     pub to_end: Option<EndedBy>,
     /// Whether the guardian reports that the cell ran out of memory.
     pub out_of_memory: bool,
+    /// Whether something else ran in the sandbox meanwhile, whose processes the kernel counts together with those of the
+    /// cell.
+    pub had_company: bool,
     /// The names of completed tool calls.
     pub completed: Vec<String>,
     pub timers: Vec<AbortHandle>,
@@ -56,6 +59,7 @@ impl RunningCell {
             ended_by: None,
             to_end: None,
             out_of_memory: false,
+            had_company: false,
             completed: Vec::new(),
             timers: Vec::new(),
             deadline: None,

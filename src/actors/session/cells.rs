@@ -15,7 +15,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::result::ExecutionResult;
+use crate::protocol::result::{ExecutionResult, Mode};
 use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
@@ -43,6 +43,10 @@ impl SessionActorState {
             replays: request.replay.as_ref().map(|replay| replay.cell),
             origin: request.origin.clone(),
             bound_by: request.bound_by,
+            commands_ahead: match request.mode {
+                Mode::Command => self.machine.queue().commands_ahead(),
+                Mode::Main | Mode::Fork => 0,
+            },
         };
         let paid = match self.log.pay_for(&queued) {
             Ok(paid) => paid,

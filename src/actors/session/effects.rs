@@ -52,7 +52,8 @@ impl SessionActorState {
                 let session = self.myself.clone();
                 // The journal has the start first: if a kernel ran a cell that the journal does not know, its
                 // result would be taken for that of the next cell with the same number.
-                self.append_and(EventBody::CellStarted { cell, before }, move |is_written| {
+                let command = self.machine.is_command(cell);
+                self.append_and(EventBody::CellStarted { cell, command, before }, move |is_written| {
                     let _ = session.cast(SessionMsg::Input(Input::Started { begin, is_written }));
                 });
             }

@@ -1,8 +1,13 @@
 use super::*;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::session::removers::Remover;
-use crate::protocol::ids::SessionName;
+use crate::protocol::ids::{SessionName, VolumeName};
 use crate::protocol::quota::Kind;
+use crate::protocol::receipt::Backend;
+use crate::sandbox::launch::SandboxRequest;
+use crate::sandbox::spec::{Choice, UserMapping};
+use crate::sandbox::workspace::Workspace;
+use crate::sandbox::workspace::own_user::MountedFolder;
 
 const ONE_SESSION: &str = "[quota]\nsessions = 1\n";
 
@@ -92,4 +97,51 @@ async fn what_a_daemon_that_died_had_not_removed_yet_belongs_to_nobody() {
     assert!(!daemon.launcher.is_live(&sandbox.0));
     assert!(daemon.directory.list(None).is_empty() && daemon.sessions() == 0);
     daemon.makes(OWNER, named()).await.unwrap();
+}
+
+/// The engine fails to remove a sandbox, which still has the volume then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let (launcher, volumes) = (&daemon.launcher, &daemon.launcher.volumes);
+    let (service, owner) = (launcher.service, launcher.service.principal());
+    let name = VolumeName::parse("v").unwrap();
+    volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
+    let choice = || Choice { backend: Backend::Process, why: String::new() };
+    let (same, accounts) = (UserMapping::Same, &launcher.accounts);
+    let folder =
+        Workspace::volume(volumes.path(owner, &name), service, same, choice(), owner, accounts).unwrap();
+    let mount = MountedFolder { target: "/data".into(), writable: true, volume: Some(name.clone()), folder };
+    let path = launcher.paths.workspaces_dir().join("w");
+    let workspace = Workspace::managed_for(path, service, same, choice(), owner, 1 << 20, accounts).unwrap();
+    let workspace = workspace.beside(vec![mount]).unwrap();
+    let limits = &launcher.settings.sandbox;
+    let wanted = SandboxRequest {
+        image: None,
+        first_image: None,
+        memory_bytes: limits.memory_bytes,
+        cpus: limits.cpus,
+        pids: limits.pids,
+        checkpoints: limits.checkpoints,
+        checkpoints_at_rest: false,
+        env: std::collections::BTreeMap::new(),
+    };
+    let busy = async || {
+        let refused = volumes.remove(owner, &name).await.unwrap_err();
+        assert!(refused.code == Code::Busy && refused.message.contains("a sandbox"), "{refused:?}");
+    };
+    let start = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let (first, second) = (start().await, start().await);
+    first.remove().await.unwrap();
+    busy().await;
+    home.backend.let_removals_fail(true);
+    second.remove().await.unwrap_err();
+    drop((first, second));
+    busy().await;
+    launcher.reap().await;
+    busy().await;
+    home.backend.let_removals_fail(false);
+    assert_eq!(launcher.reap().await, 1);
+    volumes.remove(owner, &name).await.unwrap();
 }

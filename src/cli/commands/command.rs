@@ -1,4 +1,4 @@
-//! Commands of a session: `sh` runs one, `commands` lists them, `kill` ends one.
+//! Commands of a session: `sh` runs one or goes on in its terminal, `commands` lists them, `kill` ends one.
 
 mod terminal;
 
@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::args::{SessionFlag, seconds};
+use crate::cli::args::{SessionArg, SessionFlag, seconds};
 use crate::cli::commands::cell::stream::{End, Stops, stream_command};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -19,6 +19,7 @@ use crate::protocol::api::{CellState, CellView};
 use crate::protocol::command::{CommandList, CommandSummary, NewCommand};
 use crate::protocol::event::phrases::what_happened;
 use crate::protocol::exit_codes::script_exit_code;
+use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::COMMAND_STDIN_BYTES;
 use crate::protocol::result::ExecutionResult;
 
@@ -49,6 +50,13 @@ pub(in crate::cli) struct Sh {
     /// Do not wait: print its number, for `belljar wait` and `kill`.
     #[arg(long)]
     background: bool,
+    /// Go on in the terminal of the command of this number, whose client is gone.
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["words", "background", "stdin", "tty", "timeout", "cwd", "env"]
+    )]
+    attach: Option<CellNumber>,
     /// The line, or the program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     words: Vec<String>,
@@ -60,7 +68,6 @@ fn variable(text: &str) -> Result<(String, String), String> {
         .ok_or_else(|| "it has to be as in `NAME=VALUE`".to_owned())
 }
 
-/// What is piped in, or comes from a file. A terminal is not read, and neither is anything else.
 /// What can be read from the standard input, as base64.
 fn read_input() -> Result<String, Failure> {
     let failed = |e: std::io::Error| Failure::io("failed to read stdin", &e);
@@ -73,6 +80,16 @@ fn read_input() -> Result<String, Failure> {
 impl Sh {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
+        if let Some(command) = self.attach {
+            if context.json || !terminal::is_there() {
+                let message = "`--attach` passes your terminal on: it needs one, and does without `--json`";
+                let hint = format!("`belljar logs {session} --cell {command}` shows what it wrote");
+                return Err(Failure::usage(message).hint(hint));
+            }
+            let result = terminal::attach(&context.client(), &session, command).await?;
+            show_end(&mut context.screen, &result)?;
+            return Ok(script_exit_code(&result));
+        }
         let mut words = self.words;
         let is_typed_into = self.tty || words.is_empty();
         if words.is_empty() && (self.background || context.json || !terminal::is_there()) {
@@ -130,10 +147,12 @@ fn show_end(screen: &mut Screen, result: &ExecutionResult) -> Result<(), Failure
 }
 
 /// List the commands of a session: those that run or wait, and the last of those that have ended.
+///
+/// `belljar logs NAME --cell N` shows what one of them wrote, and `belljar sh --attach N` goes on in its terminal.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Commands {
     #[command(flatten)]
-    session: SessionFlag,
+    session: SessionArg,
 }
 
 impl Commands {

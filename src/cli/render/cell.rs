@@ -23,6 +23,9 @@ pub(in crate::cli) fn show_event(screen: &mut Screen, event: &EventBody) -> Resu
             let what = approval_subject(&approval.subject);
             screen.note(&format!("{what} waits for `belljar approve {}`{why}", approval.id))
         }
+        EventBody::CellQueued { commands_ahead: 1.., .. } => {
+            event.sentence().map_or(Ok(()), |sentence| screen.note(&sentence.text))
+        }
         event => match event.sentence().filter(|sentence| sentence.severity == Severity::Warning) {
             Some(sentence) => screen.warn(&sentence.text),
             None => Ok(()),

@@ -11,6 +11,7 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use serde::Deserialize;
 use std::io::{BufWriter, Read, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -18,16 +19,20 @@ use tokio_util::io::{ReaderStream, StreamReader, SyncIoBridge};
 
 use super::requests::SessionRequest;
 use crate::actors::session::messages::SessionMsg;
+use crate::control::app::App;
 use crate::control::body::{Path, in_time, upload_slot};
+use crate::control::caller::Caller;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, FileEntry, FolderView, LEFT_OUT};
 use crate::protocol::limits::UNREAD;
 use crate::protocol::periods::period;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
+use crate::quota::Gauge;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
 use crate::sandbox::workspace::owner::WorkKind;
-use crate::sandbox::workspace::usage;
+use crate::sandbox::workspace::upload_room::UploadRoom;
+use crate::sandbox::workspace::{Root, Workspace, usage};
 use crate::security_controls;
 
 const TAR: &str = "application/x-tar";
@@ -50,8 +55,18 @@ pub async fn get(
     headers: HeaderMap,
 ) -> ApiResult<Response> {
     let workspace = request.handles().await?.1.workspace;
-    let path = files::clean(&path)?;
-    let as_json = accepts_json(&headers);
+    send(workspace, &path, &headers, ()).await
+}
+
+/// Sends a file, or a folder as a list or an archive. `kept` is dropped when a folder is sent.
+pub(super) async fn send(
+    workspace: Arc<Workspace>,
+    path: &str,
+    headers: &HeaderMap,
+    kept: impl Send + 'static,
+) -> ApiResult<Response> {
+    let path = files::clean(path)?;
+    let as_json = accepts_json(headers);
     let found = workspace.access(WorkKind::Look, {
         let path = path.clone();
         move |root| match files::open(root, &path)? {
@@ -75,6 +90,7 @@ pub async fn get(
             let (writer, reader) = Outgoing::new();
             let (outcome_sender, outcome) = oneshot::channel();
             tokio::spawn(async move {
+                let _kept = kept;
                 let sent = workspace.access(WorkKind::Transfer, move |root| {
                     let mut writer = BufWriter::with_capacity(CHUNK, writer);
                     let tar_outcome = files::write_tar(root, path.as_ref(), &mut writer);
@@ -173,21 +189,43 @@ pub async fn put(
     request: Request,
 ) -> ApiResult<Json<Done>> {
     let found = target.handles().await;
-    let SessionRequest { app, caller, .. } = target;
+    let session = found.as_ref().ok().map(|(session, _)| session.clone());
+    let sandbox = &target.app.settings.sandbox;
+    let folder = found.map(|(_, handles)| (handles.upload_room(sandbox), handles.workspace));
+    take(&target.app, &target.caller, folder, path, request, ()).await?;
+    if let Some(session) = session {
+        let _ = session.cast(SessionMsg::FilesChanged);
+    }
+    Ok(Json(Done {}))
+}
+
+/// Takes a file or an archive into a folder, of which `folder` says how much there is room for. A refused body is read
+/// nevertheless, so that the client sees why. `kept` is dropped when the work in the folder has ended, also if the client
+/// does not wait for that.
+pub(super) async fn take<R>(
+    app: &App,
+    caller: &Caller,
+    folder: ApiResult<(R, Arc<Workspace>)>,
+    path: String,
+    request: Request,
+    kept: impl Send + 'static,
+) -> ApiResult<()>
+where
+    R: FnOnce(&Root<'_>) -> Result<UploadRoom, Problem> + Send + 'static,
+{
     let is_tar = request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == TAR);
-    let slot = upload_slot(&app, caller.principal)?;
+    let slot = upload_slot(app, caller.principal)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));
-    let (session, handles) = match found {
-        Ok(found) => found,
+    let (open_room, workspace) = match folder {
+        Ok(folder) => folder,
         Err(refused) => {
             // No workspace is involved here, so an ordinary blocking thread reads the rest of the body.
             let _ = tokio::task::spawn_blocking(move || pass_over(&mut input)).await;
             return Err(refused);
         }
     };
-    let open_room = handles.upload_room(&app.settings.sandbox);
-    let received = handles.workspace.access(WorkKind::Transfer, move |root| {
-        let _slot = slot;
+    let received = workspace.access(WorkKind::Transfer, move |root| {
+        let (_slot, _kept) = (slot, kept);
         let received = (|| {
             let path = files::clean(&path)?;
             let upload_room = open_room(root)?;
@@ -203,8 +241,7 @@ pub async fn put(
         received
     });
     received.await??;
-    let _ = session.cast(SessionMsg::FilesChanged);
-    Ok(Json(Done {}))
+    Ok(())
 }
 
 fn receive(mut upload: Upload<'_>, input: &mut impl Read) -> Result<(), Problem> {
@@ -235,8 +272,19 @@ pub async fn remove(
     let (session, handles) = request.handles().await?;
     let path = files::clean(&path)?;
     let most = request.app.settings.sandbox.workspace_bytes;
-    let gauge = handles.gauge;
-    let removed = handles.workspace.access(WorkKind::Removal, move |root| {
+    delete(&handles.workspace, handles.gauge, path, most).await?;
+    let _ = session.cast(SessionMsg::FilesChanged);
+    Ok(Json(Done {}))
+}
+
+/// Removes a file or a folder, and measures what is left.
+pub(super) async fn delete(
+    workspace: &Workspace,
+    gauge: Option<Gauge>,
+    path: String,
+    most: u64,
+) -> ApiResult<()> {
+    let removed = workspace.access(WorkKind::Removal, move |root| {
         files::remove(root, &path)?;
         // The freed room is available to the user as soon as this request is answered.
         if let (Some(gauge), Ok(usage)) = (gauge, usage::measure(root)) {
@@ -245,6 +293,5 @@ pub async fn remove(
         Ok::<(), Problem>(())
     });
     removed.await??;
-    let _ = session.cast(SessionMsg::FilesChanged);
-    Ok(Json(Done {}))
+    Ok(())
 }

@@ -16,7 +16,7 @@ impl EventBody {
             | Self::ToolBegun { cell, .. }
             | Self::CellDied { cell, .. }
             | Self::Display { cell, .. }
-            | Self::Interrupting { cell } => Some(*cell),
+            | Self::Interrupting { cell, .. } => Some(*cell),
             Self::Output { cell, .. } | Self::ToolCalled { cell, .. } => *cell,
             Self::CellFinished { result } => Some(result.cell),
             Self::ApprovalWanted { approval } => approval.cell,
@@ -130,6 +130,7 @@ mod tests {
             replays: None,
             origin: ask.map(|ask| CellOrigin { ask, id: "c".into() }),
             bound_by: None,
+            commands_ahead: 0,
         }
     }
 

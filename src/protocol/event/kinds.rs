@@ -26,6 +26,11 @@ pub struct Event {
     pub body: EventBody,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
@@ -92,9 +97,15 @@ pub enum EventBody {
         /// The ask whose rules bind a cell without `origin`: the cell reads a variable for it, or replays a cell of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bound_by: Option<AskNumber>,
+        /// For a command: how many others have to end before it runs, because only so many run at once.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        commands_ahead: usize,
     },
     CellStarted {
         cell: CellNumber,
+        /// Whether it is a command.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        command: bool,
         /// The counters when the cell started; the cell caused every later increase.
         #[serde(default)]
         before: Counters,
@@ -134,6 +145,9 @@ pub enum EventBody {
     },
     Interrupting {
         cell: CellNumber,
+        /// Whether it is a command.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        command: bool,
     },
     /// The cell's process ended without an answer; the outcome follows with `cell_finished`.
     CellDied {

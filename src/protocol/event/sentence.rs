@@ -5,6 +5,8 @@ use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::RUNNING_COMMANDS;
 use crate::protocol::packages::PackageSet;
 use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::protocol::text::{brief, one_line};
@@ -71,9 +73,12 @@ impl EventBody {
             Self::PackagesInstalling { status } => progress(installing(status)),
             Self::PackagesInstalled { set, .. } => progress(installed(set)),
             Self::PackagesMissing { reason } => warning(packages_missing(reason)),
+            Self::CellQueued { cell, commands_ahead: ahead @ 1.., .. } => {
+                notice(commands_ahead(*cell, *ahead))
+            }
             Self::CellQueued { cell, mode: Mode::Command, .. } => progress(format!("command {cell} waits")),
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
-            Self::CellStarted { cell, .. } => progress(format!("cell {cell} runs")),
+            Self::CellStarted { cell, command, .. } => progress(format!("{} {cell} runs", kind(*command))),
             Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
             Self::ToolCalled { call, name, .. } => progress(format!("tool call {call}: {name}")),
             Self::ToolBegun { call, .. } => progress(format!("tool call {call} is made")),
@@ -83,7 +88,9 @@ impl EventBody {
             Self::ToolAnswered { call, outcome: ToolOutcome::Failure(failure) } => {
                 progress(format!("tool call {call} failed: {}", failure.code))
             }
-            Self::Interrupting { cell } => notice(format!("cell {cell} is being interrupted")),
+            Self::Interrupting { cell, command } => {
+                notice(format!("{} {cell} is being interrupted", kind(*command)))
+            }
             Self::CellFinished { result } => progress(finished(result)),
             Self::StateLost { reason, restored_to: None, .. } => {
                 warning(format!("all variables are gone: {reason}"))
@@ -157,6 +164,15 @@ impl EventBody {
     }
 }
 
+fn kind(command: bool) -> &'static str {
+    if command { "command" } else { "cell" }
+}
+
+fn commands_ahead(command: CellNumber, ahead: usize) -> String {
+    let others = if ahead == 1 { "another has".to_owned() } else { format!("{ahead} others have") };
+    format!("command {command} waits until {others} ended: {RUNNING_COMMANDS} of a session run at once")
+}
+
 fn quote(text: &str) -> String {
     brief(text, QUOTE_CHARS)
 }
@@ -183,7 +199,7 @@ fn finished(result: &ExecutionResult) -> String {
         Status::Interrupted => "was interrupted",
     };
     let why = result.exception.as_ref().map(|e| format!(": {}", e.repr)).unwrap_or_default();
-    let what = if result.mode == Mode::Command { "command" } else { "cell" };
+    let what = kind(result.mode == Mode::Command);
     format!("{what} {} {how} after {:.0} ms{why}", result.cell, result.duration_ms)
 }
 

@@ -1,8 +1,12 @@
 //! Facts of a sandbox without any difference from its spec, from which tests of backends begin.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::same_mounts;
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{HeldBy, LimitFact, ProcessFact};
-use crate::sandbox::spec::SandboxSpec;
+use crate::sandbox::spec::{SandboxSpec, SpecMount};
 
 pub fn process(spec: &SandboxSpec) -> ProcessFact {
     ProcessFact {
@@ -41,4 +45,26 @@ pub fn probe() -> Probe {
         is_init: true,
         not_dumpable: true,
     }
+}
+
+/// No process has this pid, so nothing can be read of its mounts.
+#[test]
+fn mounts_that_cannot_be_looked_at_are_not_the_checked_ones() {
+    let nobody = i32::MAX;
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let identity_of = |path: &Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.dev(), found.ino())
+    };
+    let mount = |identity| SpecMount {
+        source: folder.path().to_owned(),
+        target: "/data".into(),
+        writable: false,
+        identity,
+    };
+    assert!(same_mounts(nobody, &[]));
+    // Root would know. Another user sees at least what the path leads to by now.
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(same_mounts(nobody, &[mount(identity_of(folder.path()))]), !is_root);
+    assert!(!same_mounts(nobody, &[mount(identity_of(other.path()))]));
 }

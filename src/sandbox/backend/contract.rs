@@ -88,8 +88,17 @@ pub trait SandboxBackend: Send + Sync {
         folder: &Path,
     ) -> Result<Option<Box<dyn RunningSandbox>>, Problem>;
 
-    /// Removes every sandbox of this daemon's home that is not live, and returns how many.
-    async fn reap(&self, is_live: IsLive<'_>) -> usize;
+    /// Removes every sandbox of this daemon's home that is not live.
+    async fn reap(&self, is_live: IsLive<'_>) -> Reaped;
+}
+
+/// What the reaper did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// The number of sandboxes that were removed.
+    pub count: usize,
+    /// Whether some could not be listed or removed, so that sandboxes without a session may still run.
+    pub some_are_left: bool,
 }
 
 /// A sandbox that a backend holds. Dropping it leaves the sandbox running.

@@ -13,6 +13,7 @@ use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::folder::{give, guest, open_folder_of_ours};
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind};
 use crate::sandbox::workspace::root::Root;
+use crate::sandbox::workspace::upload_room::FillLevel;
 use crate::sandbox::workspace::{Service, Workspace, groups, project, usage};
 
 /// A folder that a sandbox has beside its workspace.
@@ -73,6 +74,18 @@ fn guest_as(
     })
 }
 
+/// The same, unless the user's id is another account by now.
+fn guest_of_account(
+    service: Service,
+    mapping: UserMapping,
+    user: Principal,
+    path: &Path,
+    accounts: &UidAccounts,
+) -> Result<GuestUser, Problem> {
+    accounts.check(user)?;
+    guest_as(service, mapping, user, path)
+}
+
 impl Workspace {
     /// A new managed folder, as [`Workspace::managed`] makes it, for a guest that runs as the session's user.
     pub fn managed_for(
@@ -84,8 +97,7 @@ impl Workspace {
         bytes: u64,
         accounts: &UidAccounts,
     ) -> Result<Self, Problem> {
-        accounts.check(user)?;
-        let guest = guest_as(service, mapping, user, &path)?;
+        let guest = guest_of_account(service, mapping, user, &path, accounts)?;
         let made = Self::managed_as(path, service, guest, choice, bytes)?;
         Ok(Self { accounts: Some(accounts.clone()), ..made.paid_by(user) })
     }
@@ -99,8 +111,7 @@ impl Workspace {
         user: Principal,
         accounts: &UidAccounts,
     ) -> Result<Self, Problem> {
-        accounts.check(user)?;
-        let guest = guest_as(service, mapping, user, &path)?;
+        let guest = guest_of_account(service, mapping, user, &path, accounts)?;
         let root = open_folder_of_ours(&path).map_err(|error| storage(&path, &error.into()))?;
         Ok(Self {
             path,
@@ -131,6 +142,12 @@ impl Workspace {
         }
         self.mounts = folders;
         Ok(self)
+    }
+
+    /// Shares the room for uploads with all who upload to the same folder.
+    #[must_use]
+    pub fn filled(self, fill_level: Arc<FillLevel>) -> Self {
+        Self { fill_level, ..self }
     }
 
     /// The user who pays for the folder.

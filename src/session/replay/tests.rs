@@ -35,6 +35,7 @@ fn recorded(calls: &[(&'static str, u8)]) -> RecordedCell {
         replays: None,
         origin: None,
         bound_by: None,
+        commands_ahead: 0,
     };
     let called = calls.iter().zip(0_u64..).map(|((name, value), call)| EventBody::ToolCalled {
         cell: Some(1),

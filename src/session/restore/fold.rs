@@ -167,13 +167,13 @@ impl Fold {
         let restored = &mut self.restored;
         match &event.body {
             EventBody::CellQueued { .. } => self.queued(event),
-            EventBody::CellStarted { cell, before } => self.started(*cell, *before, &event.at),
+            EventBody::CellStarted { cell, before, .. } => self.started(*cell, *before, &event.at),
             EventBody::CellDied { cell, exit_code, after, killed } => {
                 if let Some(open) = self.open.get_mut(cell) {
                     open.died = Some(ProcessDeath { exit_code: *exit_code, after: *after, killed: *killed });
                 }
             }
-            EventBody::Interrupting { cell } => self.interrupting(*cell),
+            EventBody::Interrupting { cell, .. } => self.interrupting(*cell),
             EventBody::CellFinished { result } => self.finished(result, event.seq),
             EventBody::SandboxReady { receipt, preloaded, .. } => {
                 restored.preloaded.clone_from(preloaded);
@@ -263,6 +263,7 @@ impl Fold {
             replays,
             origin,
             bound_by,
+            ..
         } = &event.body
         else {
             return;

@@ -21,6 +21,7 @@ fn queued(cell: CellNumber, mode: Mode) -> EventBody {
         replays: None,
         origin: None,
         bound_by: None,
+        commands_ahead: 0,
     }
 }
 
@@ -40,11 +41,12 @@ fn replayed(cell: CellNumber, of: CellNumber) -> EventBody {
         replays: Some(of),
         origin,
         bound_by,
+        commands_ahead: 0,
     }
 }
 
 fn started(cell: CellNumber) -> EventBody {
-    EventBody::CellStarted { cell, before: Counters { oom_kills: cell, forks_refused: 0 } }
+    EventBody::CellStarted { cell, command: false, before: Counters { oom_kills: cell, forks_refused: 0 } }
 }
 
 fn called(call: u64, cell: CellNumber) -> EventBody {
@@ -352,7 +354,13 @@ fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
 #[test]
 fn a_cell_that_begins_again_has_nothing_of_its_earlier_run() {
     let died = EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Kept, killed: true };
-    let first = [replayed(1, 7), started(1), called(1, 1), answered(1), EventBody::Interrupting { cell: 1 }];
+    let first = [
+        replayed(1, 7),
+        started(1),
+        called(1, 1),
+        answered(1),
+        EventBody::Interrupting { cell: 1, command: false },
+    ];
     let gone = EventBody::SandboxGone { reason: "why".into() };
     for between in [vec![died.clone(), gone], vec![died]] {
         let restored = restored_from(&[&first[..], &between, &[started(1)]].concat());
@@ -422,8 +430,14 @@ fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
     assert_eq!(only(&[]), (None, None));
     assert_eq!(only(&[died(false)]), (None, end(false)));
     assert_eq!(only(&[died(true)]), (None, end(true)));
-    assert_eq!(only(&[EventBody::Interrupting { cell: 1 }]), (Some(EndedBy::Interrupt), None));
-    assert_eq!(only(&[EventBody::Interrupting { cell: 2 }, EventBody::Reset]), (Some(EndedBy::Cancel), None));
+    assert_eq!(
+        only(&[EventBody::Interrupting { cell: 1, command: false }]),
+        (Some(EndedBy::Interrupt), None)
+    );
+    assert_eq!(
+        only(&[EventBody::Interrupting { cell: 2, command: false }, EventBody::Reset]),
+        (Some(EndedBy::Cancel), None)
+    );
 }
 
 #[test]

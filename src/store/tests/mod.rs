@@ -40,7 +40,7 @@ fn created(name: &str) -> EventBody {
 }
 
 fn started(cell: u64) -> EventBody {
-    EventBody::CellStarted { cell, before: Counters::default() }
+    EventBody::CellStarted { cell, command: false, before: Counters::default() }
 }
 
 fn append(log: &EventLog, events: u64) {

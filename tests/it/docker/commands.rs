@@ -13,7 +13,7 @@ use super::helpers::{
 };
 use super::repl::Step::{Keys, Shows};
 use super::repl::play;
-use crate::support::{Daemon, eventually, keeps_every_state, keeps_variables};
+use crate::support::{Daemon, engine, eventually, keeps_every_state, keeps_variables};
 
 /// Runs a command to its end and gives the result.
 fn ran(daemon: &Daemon, command: &Value) -> Value {
@@ -65,6 +65,13 @@ pub fn a_command_ends_with_the_code_or_the_signal_of_its_process() {
     let place =
         ran(&daemon, &json!({"line": "pwd; echo $A-$B", "cwd": "folder", "env": {"A": "1", "B": "2 3"}}));
     assert_eq!(text(&place, "stdout"), "/workspace/folder\n1-2 3\n");
+    // Programs that ask no system call know it, too.
+    let told = |cwd: &str| ran(&daemon, &json!({"argv": ["printenv", "PWD"], "cwd": cwd}));
+    assert_eq!(
+        (text(&told("folder/../folder"), "stdout"), text(&told(""), "stdout")),
+        ("/workspace/folder\n", "/workspace\n")
+    );
+    assert_eq!(printed(&daemon, "import os; print(os.environ['PWD'])"), "/workspace\n");
     assert_eq!(value(&daemon, "x"), "1");
     for wrong in [json!({}), json!({"line": "x", "argv": ["x"]}), json!({"line": "a\u{0}b"})] {
         assert_eq!(text(&post(&daemon, "commands", &wrong).expect_status(400), "code"), "bad_request");
@@ -394,4 +401,150 @@ fn a_model_runs_commands_where_the_operator_lists_them_and_a_person_is_asked() {
     let Some(daemon) = scripted("", &script) else { return };
     assert_eq!(answer(&daemon, json!({"text": "go"})), "done");
     assert!(events_of(&daemon, "cell_queued").is_empty(), "it ran though nobody had listed it");
+}
+
+#[test]
+pub fn commands_are_interrupted_and_read_later() {
+    let Some(daemon) = session() else { return };
+    printed(&daemon, "print('of a cell')");
+    let command =
+        background(&daemon, "trap 'echo bye; exit 3' INT; echo ready; while :; do sleep 0.05; done");
+    wait_for_line(&daemon, command, "ready");
+    let number = command.to_string();
+    let told = daemon.cli(["interrupt", S]).ok();
+    assert!(told.stderr.contains("`--command N` interrupts a command"), "{}", told.stderr);
+    assert_eq!(state_of(&daemon, command), "running");
+    let told = daemon.cli(["interrupt", S, "--command", &number]).ok();
+    assert!(told.stderr.contains(&format!("interrupting command {number}")), "{}", told.stderr);
+    assert_ended(&outcome(&daemon, command), "failure", "exit", 3);
+    daemon.cli(["interrupt", S, "--command", "999"]).exits(125);
+    // One that has ended is listed, and what it wrote can be read.
+    assert!(daemon.cli(["commands", S]).ok().stdout.contains("trap"));
+    let logs = daemon.cli(["logs", S, "--cell", &number]).ok();
+    assert_eq!(logs.stdout, "ready\nbye\n", "{}", logs.stderr);
+    for line in ["runs", "is being interrupted", "failed"] {
+        assert!(logs.stderr.contains(&format!("command {number} {line}")), "{line}: {}", logs.stderr);
+    }
+    assert!(!logs.stderr.contains(&format!("cell {number} ")), "{}", logs.stderr);
+    assert_eq!(daemon.cli(["logs", S, "--cell", &number, "--follow"]).ok().stdout, "ready\nbye\n");
+    daemon.cli(["logs", S, "--cell", "999"]).exits(125);
+}
+
+#[test]
+pub fn a_command_that_waits_for_others_says_so() {
+    let Some(daemon) = session() else { return };
+    let first: Vec<u64> = (0..8).map(|_| background(&daemon, "sleep 3000")).collect();
+    let waits = background(&daemon, "echo it ran");
+    assert_eq!(state_of(&daemon, waits), "queued");
+    std::thread::scope(|scope| {
+        let sh = scope.spawn(|| daemon.cli(["sh", "-s", S, "echo me too"]));
+        eventually("it is queued", || {
+            let commands = daemon.http("GET", "/v1/sessions/s/commands", b"").expect_status(200);
+            (list(&commands, "commands").len() == 10).then_some(())
+        });
+        kill(&daemon, first[0]);
+        assert_eq!(text(&outcome(&daemon, waits), "stdout"), "it ran\n");
+        let told = sh.join().expect("the client").ok();
+        assert_eq!(told.stdout, "me too\n");
+        assert!(
+            told.stderr.contains("waits until 2 others have ended: 8 of a session run at once"),
+            "{}",
+            told.stderr
+        );
+    });
+    let ahead: Vec<u64> = gapless(&daemon, S)
+        .iter()
+        .filter(|event| event["type"] == "cell_queued")
+        .map(|event| event["commands_ahead"].as_u64().unwrap_or(0))
+        .collect();
+    assert_eq!(ahead, [0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+}
+
+/// The kernel counts what it ends for memory in the sandbox as a whole.
+#[test]
+pub fn neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other() {
+    let Some(daemon) = session_with("", json!({"memory_bytes": 256 << 20})) else { return };
+    printed(&daemon, "x = [1]");
+    let hog = "import time\nheld = []\nwhile True:\n    held.append(bytearray(b'x') * (8 << 20))\n    time.sleep(0.02)";
+    // Blamed with a reservation at most: the kernel may have ended something else as well.
+    let is_not_blamed = |result: &Value| {
+        let note = result.pointer("/state/note").and_then(Value::as_str).unwrap_or_default();
+        let blamed = text(result, "reason") == "out_of_memory" && !note.contains("which of them took it");
+        assert!(!blamed, "{result:#}");
+    };
+    let command = background(&daemon, "while [ ! -e go ]; do sleep 0.05; done; kill -9 $$");
+    let result = daemon.run(S, hog);
+    assert_eq!(text(&result, "reason"), "out_of_memory", "{result:#}");
+    printed(&daemon, "open('go', 'w').close()");
+    is_not_blamed(&outcome(&daemon, command));
+    // The other way round.
+    let code = "import os, signal, time\nwhile not os.path.exists('now'):\n    time.sleep(0.05)\nos.kill(os.getpid(), signal.SIGKILL)";
+    let cell = queue(&daemon, &json!({"code": code}));
+    eventually("it runs", || (state_of(&daemon, cell) == "running").then_some(()));
+    let result = ran(&daemon, &json!({"argv": ["python3", "-c", hog], "timeout_s": 60}));
+    assert_eq!(text(&result, "reason"), "out_of_memory", "{result:#}");
+    assert_ended(&line(&daemon, "touch now"), "success", "ok", 0);
+    is_not_blamed(&outcome(&daemon, cell));
+}
+
+#[test]
+pub fn a_person_comes_back_to_a_shell() {
+    let Some(daemon) = session() else { return };
+    let shell = started(&daemon, &json!({"tty": {"rows": 10, "columns": 20}}));
+    let typed = "bWFyaz1rZXB0OyBlY2hvIGZpcnN0JG1hcms7IGVjaG8gZG9uZSQoKDEgKyAxKSkK";
+    post(&daemon, &format!("commands/{shell}/type"), &json!({ "data_base64": typed })).expect_status(200);
+    eventually("it answers", || written(&daemon, Some(shell)).contains("done2").then_some(()));
+    let number = shell.to_string();
+    play(
+        &daemon,
+        &["sh", "-s", S, "--attach", &number],
+        &[],
+        &[
+            // What it had written before comes first.
+            Shows("firstkept"),
+            Shows("done2"),
+            Keys("echo still $mark\r"),
+            Shows("still kept"),
+            Keys("stty size\r"),
+            Shows("40 120"),
+            Keys("exit\r"),
+        ],
+    );
+    assert_ended(&outcome(&daemon, shell), "success", "ok", 0);
+    let bare = daemon.cli(["sh", "-s", S, "--attach", &number]).exits(64);
+    assert!(bare.stderr.contains("needs one"), "{}", bare.stderr);
+}
+
+#[test]
+fn an_image_without_a_shell_says_so() {
+    const IMAGE: &str = "belljar-test/no-shell";
+    if !engine() {
+        return;
+    }
+    let dockerfile =
+        format!("FROM {}\nUSER 0\nRUN rm -f /bin/sh /usr/bin/sh /bin/dash /usr/bin/dash\n", "belljar/base");
+    let docker = |arguments: &[&str], input: &str| {
+        let mut child = std::process::Command::new("docker")
+            .args(arguments)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("docker");
+        std::io::Write::write_all(&mut child.stdin.take().expect("its input"), input.as_bytes())
+            .expect("written");
+        assert!(child.wait().expect("docker").success(), "{arguments:?}");
+    };
+    docker(&["build", "-q", "--network", "none", "-t", IMAGE, "-"], &dockerfile);
+    let daemon = Daemon::with_config(&format!("[sandbox]\nbackend = \"docker\"\nimages = [\"{IMAGE}\"]\n"));
+    daemon.cli(["new", S]).ok();
+    let refused = line(&daemon, "echo no");
+    assert_eq!((text(&refused, "status"), text(&refused, "reason")), ("failure", "no_shell"), "{refused:#}");
+    let told = daemon.cli(["sh", "-s", S, "echo no"]).exits(1);
+    assert!(told.stderr.contains("the image has no shell"), "{}", told.stderr);
+    // A program needs none, and neither do cells.
+    let program = ran(&daemon, &json!({"argv": ["python3", "-c", "print('without')"]}));
+    assert_eq!(text(&program, "stdout"), "without\n");
+    assert_eq!(printed(&daemon, "print(1)"), "1\n");
+    drop(daemon);
+    docker(&["rmi", "-f", IMAGE], "");
 }

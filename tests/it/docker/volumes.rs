@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use super::helpers::text;
-use super::many_users::{ALICE, BOB, ask, run, shared, used};
-use crate::support::{Daemon, User, docker_group, engine, eventually};
+use super::many_users::{ALICE, BOB, CAROL, ask, run, shared, used};
+use crate::support::{Daemon, Response, User, docker_group, engine, eventually, http_as};
 
 const USER: User = User { uid: 61_005, gid: 61_005, group: None };
 
@@ -25,7 +25,7 @@ fn folder_of(user: User) -> tempfile::TempDir {
     folder
 }
 
-fn session(daemon: &Daemon, user: User, name: &str, mut request: Value) -> crate::support::Response {
+fn session(daemon: &Daemon, user: User, name: &str, mut request: Value) -> Response {
     (request["name"], request["image"]) = (json!(name), json!(daemon.image()));
     ask(daemon, user, "POST", "/v1/sessions", request)
 }
@@ -189,6 +189,17 @@ pub fn volumes_and_mounts_are_made_and_shown_by_commands() {
     assert!(listed.contains("NAME  SIZE") && listed.contains("data") && listed.contains('a'), "{listed}");
     let told = daemon.cli(["volume", "rm", "data"]).exits(125);
     assert!(told.stderr.contains("is used by the session `a`"), "{}", told.stderr);
+    // Files go in and out without the session, too.
+    let note = folder.path().join("note");
+    let note = note.to_str().expect("a path");
+    daemon.cli(["cp", note, "volume/data:into/"]).ok();
+    assert_eq!(
+        daemon.cli(["exec", "-s", "a", "print(open('/data/into/note').read())"]).ok().stdout,
+        "of the caller\n"
+    );
+    assert_eq!(daemon.cli(["cp", "volume/data:x", "-"]).ok().stdout, "of the caller");
+    let told = daemon.cli(["cp", "volume/none:x", "-"]).exits(125);
+    assert!(told.stderr.contains("no volume `none`"), "{}", told.stderr);
     daemon.cli(["rm", "a"]).ok();
     daemon.cli(["new", "b", "--image", daemon.image(), "--volume", "data:/data:ro"]).ok();
     assert_eq!(
@@ -205,4 +216,107 @@ pub fn volumes_and_mounts_are_made_and_shown_by_commands() {
     daemon.cli(["new", "c", "--mount", &mount.replace(":ro", ":rw")]).exits(64);
     let told = daemon.cli(["new", "c", "--volume", "data:/data"]).exits(125);
     assert!(told.stderr.contains("belljar volume create data"), "{}", told.stderr);
+}
+
+#[test]
+pub fn an_administrator_sees_and_removes_the_volumes_of_all_users() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("");
+    ask(&daemon, ALICE, "POST", "/v1/volumes", json!({"name": "v"})).expect_status(201);
+    let of_all = "/v1/volumes?all=true";
+    assert_eq!(ask(&daemon, BOB, "GET", of_all, Value::Null).status, 403);
+    let all = ask(&daemon, CAROL, "GET", of_all, Value::Null).expect_status(200);
+    assert_eq!((&all["volumes"][0]["owner"], text(&all, "/volumes/0/name")), (&json!(ALICE.uid), "v"));
+    assert_eq!(
+        ask(&daemon, CAROL, "GET", "/v1/volumes", Value::Null).expect_status(200)["volumes"],
+        json!([])
+    );
+    let named = format!("/v1/volumes/v@{}", ALICE.uid);
+    assert_eq!(
+        text(&ask(&daemon, BOB, "DELETE", &named, Value::Null).expect_status(404), "code"),
+        "no_such_volume"
+    );
+    assert_eq!(ask(&daemon, CAROL, "DELETE", "/v1/volumes/v", Value::Null).status, 404);
+    // The names of others are no way to their files.
+    assert_eq!(ask(&daemon, CAROL, "GET", &format!("{named}/files/"), Value::Null).status, 400);
+    ask(&daemon, CAROL, "DELETE", &named, Value::Null).expect_status(200);
+    assert_eq!(
+        ask(&daemon, ALICE, "GET", "/v1/volumes", Value::Null).expect_status(200)["volumes"],
+        json!([])
+    );
+}
+
+#[test]
+pub fn files_of_a_volume_are_its_owners_and_stay_within_its_bounds() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("[sandbox]\nworkspace = \"16MiB\"\n");
+    ask(&daemon, ALICE, "POST", "/v1/volumes", json!({"name": "v"})).expect_status(201);
+    let at = |user, method: &str, path: &str, body: &[u8]| {
+        http_as(user, &daemon.socket(), method, &format!("/v1/volumes/v/files/{path}"), &[], body)
+    };
+    at(ALICE, "PUT", "sub/x", b"of alice").expect_status(200);
+    let path = daemon.home().join(format!("v/{}/v", ALICE.uid));
+    let found = std::fs::metadata(path.join("sub/x")).expect("on the host");
+    assert_eq!((found.uid(), found.gid()), (ALICE.uid, ALICE.gid));
+    let got = at(ALICE, "GET", "sub/x", b"");
+    assert_eq!((got.status, got.text().as_str()), (200, "of alice"));
+    for method in ["GET", "PUT", "DELETE"] {
+        let refused = at(BOB, method, "sub/x", b"").expect_status(404);
+        assert_eq!(text(&refused, "code"), "no_such_volume", "{method}");
+    }
+    // No link leads out, and no path does.
+    std::os::unix::fs::symlink("/etc", path.join("out")).expect("a link");
+    assert_ne!(at(ALICE, "GET", "out/passwd", b"").status, 200);
+    assert_ne!(at(ALICE, "PUT", "out/passwd", b"x").status, 200);
+    assert_ne!(at(ALICE, "GET", "..%2f..%2faccounts", b"").status, 200);
+    let refused = at(ALICE, "PUT", "large", &vec![1; 20 << 20]).expect_status(413);
+    assert_eq!(text(&refused, "code"), "too_large");
+    assert!(!path.join("large").exists());
+    at(ALICE, "PUT", "fits", &vec![1; 8 << 20]).expect_status(200);
+    assert!(used(&daemon, ALICE, "workspace") >= 8 << 20, "charged at once");
+    at(ALICE, "DELETE", "fits", b"").expect_status(200);
+    assert!(used(&daemon, ALICE, "workspace") < 8 << 20, "and given back");
+    daemon.assert_sound();
+}
+
+/// A user can write into a volume from outside, with the rights of a guest's process.
+#[test]
+pub fn what_is_written_to_a_volume_from_outside_is_charged_and_ends_cells() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("[sandbox]\nworkspace = \"64MiB\"\n[quota]\nworkspace = \"64MiB\"\n");
+    ask(&daemon, ALICE, "POST", "/v1/volumes", json!({"name": "v"})).expect_status(201);
+    session(&daemon, ALICE, "a", json!({"volumes": [{"name": "v", "target": "/data"}]})).expect_status(201);
+    let path = daemon.home().join(format!("v/{}/v", ALICE.uid));
+    let write = |name: &str, mib: usize| {
+        std::fs::write(path.join(name), vec![1; mib << 20]).expect("written");
+        chown(path.join(name), Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
+    };
+    write("first", 40);
+    eventually("it is charged", || (used(&daemon, ALICE, "workspace") >= 40 << 20).then_some(()));
+    let queued =
+        ask(&daemon, ALICE, "POST", "/v1/sessions/a/cells", json!({"code": "import time; time.sleep(60)"}));
+    let cell = queued.expect_status(202)["cell"].as_u64().expect("a number");
+    // The first look at a volume only notes its size.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    write("second", 60);
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    write("third", 60);
+    let path_of_cell = format!("/v1/sessions/a/cells/{cell}?wait=true");
+    let view = ask(&daemon, ALICE, "GET", &path_of_cell, Value::Null).expect_status(200);
+    assert_eq!(text(&view, "/result/reason"), "policy_violation", "{view:#}");
+    eventually("further cells are refused", || {
+        let refused = ask(&daemon, ALICE, "POST", "/v1/sessions/a/cells", json!({"code": "1"}));
+        (refused.status == 429 && refused.text().contains("quota_exceeded")).then_some(())
+    });
+    for name in ["second", "third"] {
+        std::fs::remove_file(path.join(name)).expect("removed");
+    }
+    eventually("there is room again", || (used(&daemon, ALICE, "workspace") < 64 << 20).then_some(()));
+    assert_eq!(run(&daemon, ALICE, "a", "1")["status"], "success");
 }

@@ -97,6 +97,9 @@ both! {
         a_fork_bomb_of_a_command_costs_no_variables, a_command_outlives_the_daemon_and_nothing_of_it_is_lost,
         commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,
         the_command_line_passes_a_command_through, a_person_types_into_a_shell,
+        a_person_comes_back_to_a_shell, a_command_that_waits_for_others_says_so,
+        neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other,
+        commands_are_interrupted_and_read_later,
         a_terminal_can_be_typed_into_and_resized_over_the_api;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
@@ -195,7 +198,10 @@ both! {
 // As root alone: folders that belong to root or to several users, and what is about the journal and takes long.
 again! { root_alone, None,
     volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
-        what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else;
+        what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else,
+        an_administrator_sees_and_removes_the_volumes_of_all_users,
+        files_of_a_volume_are_its_owners_and_stay_within_its_bounds,
+        what_is_written_to_a_volume_from_outside_is_charged_and_ends_cells;
     users: users_install_at_once_and_nobody_has_the_packages_of_another;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;

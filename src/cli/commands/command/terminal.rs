@@ -12,6 +12,7 @@ use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
+use crate::protocol::api::{CellState, CellView};
 use crate::protocol::command::{NewCommand, TerminalSize, Typed};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -130,11 +131,44 @@ pub(super) async fn type_into(
     if let Ok(name) = std::env::var("TERM") {
         command.env.entry("TERM".to_owned()).or_insert(name);
     }
+    let path = format!("/v1/sessions/{session}/commands?stream=true");
+    let events: Events = client.events(&path, Some(&command)).await?;
+    pass_on(client, session, events, None, StreamPosition::after(0)).await
+}
+
+/// Goes on in the terminal of a command that runs, after all that it has written is shown again.
+pub(super) async fn attach(
+    client: &Client,
+    session: &SessionKey,
+    command: CellNumber,
+) -> Result<Box<ExecutionResult>, Failure> {
+    let path = format!("/v1/sessions/{session}/commands/{command}");
+    let view: CellView = client.get(&path).await?.parse()?;
+    if view.state == CellState::Done {
+        return Err(Failure::new(format!("command {command} has ended"))
+            .hint(format!("`belljar logs {session} --cell {command}` shows what it wrote")));
+    }
+    // A size that differs makes a program draw its screen anew, and a command without a terminal refuses to be told.
+    let (here, resize) = (size(), format!("{path}/resize"));
+    let smaller = TerminalSize { columns: here.columns.saturating_sub(1).max(1), ..here };
+    client.post(&resize, &smaller).await?;
+    let events_path = format!("/v1/sessions/{session}/events?after={}", view.events_after);
+    let events: Events = client.events::<()>(&events_path, None).await?;
+    client.post(&resize, &here).await?;
+    pass_on(client, session, events, Some(command), StreamPosition::after(view.events_after)).await
+}
+
+/// Passes keys on to a command, and what it writes to the person's terminal, until it ends. Without a number, the first
+/// event tells it.
+async fn pass_on(
+    client: &Client,
+    session: &SessionKey,
+    mut events: Events,
+    mut number: Option<CellNumber>,
+    mut trail: StreamPosition,
+) -> Result<Box<ExecutionResult>, Failure> {
     let mut resized =
         signal(SignalKind::window_change()).map_err(|e| Failure::io("failed to listen for signals", &e))?;
-    let path = format!("/v1/sessions/{session}/commands?stream=true");
-    let mut events: Events = client.events(&path, Some(&command)).await?;
-    let (mut number, mut trail): (Option<CellNumber>, _) = (None, StreamPosition::after(0));
     let raw = RawTerminal::new()?;
     let (mut keys, mut controls) = (keys(), ControlStrings::default());
     loop {
@@ -161,7 +195,10 @@ pub(super) async fn type_into(
                 return Err(Failure::new("the daemon ended the stream before it told of the command"));
             }
             Ok(None) | Err(_) => {
-                let hint = format!("it goes on: `belljar commands -s {session}` lists it");
+                let again = number.map_or_else(String::new, |number| {
+                    format!("`belljar sh -s {session} --attach {number}`")
+                });
+                let hint = format!("it goes on: {again} comes back to it");
                 events = trail.resume(client, session, &hint).await?;
                 continue;
             }
@@ -172,11 +209,10 @@ pub(super) async fn type_into(
             continue;
         }
         match event.body {
-            EventBody::Output { text, .. } => {
-                let mut stdout = std::io::stdout().lock();
-                let written =
-                    stdout.write_all(controls.filter(&text).as_bytes()).and_then(|()| stdout.flush());
-                written.map_err(|e| Failure::io("failed to write to the terminal", &e))?;
+            EventBody::Output { text, .. } => show(&controls.filter(&text))?,
+            EventBody::CellQueued { commands_ahead: 1.., .. } => {
+                let sentence = event.body.sentence().map(|sentence| sentence.text).unwrap_or_default();
+                show(&format!("{sentence}\r\n"))?;
             }
             EventBody::CellFinished { result } => {
                 drop(raw);
@@ -185,6 +221,12 @@ pub(super) async fn type_into(
             _ => {}
         }
     }
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|e| Failure::io("failed to write to the terminal", &e))
 }
 
 /// Tells the daemon something about the terminal. A daemon that is away for a moment, or a command that has just ended,

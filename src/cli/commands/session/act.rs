@@ -11,6 +11,7 @@ use crate::cli::render::screen::Screen;
 use crate::protocol::api::{Interrupted, SessionList, Undo as Request, Undone};
 use crate::protocol::ask::{AskNumber, AskOutcome, AskView};
 use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::CellNumber;
 
 /// Stop all processes of a session's sandbox; `thaw`, or the next work in it, lets them go on.
 #[derive(Debug, Args)]
@@ -40,23 +41,32 @@ impl Thaw {
     }
 }
 
-/// Interrupt the running cell of a session; its variables are kept.
+/// Interrupt the running cell of a session, whose variables are kept, or a command.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Interrupt {
     #[command(flatten)]
     session: SessionArg,
     /// Cancel the ask of this number, with what runs for it.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "command")]
     ask: Option<AskNumber>,
+    /// Interrupt the command of this number, which is killed if it does not end.
+    #[arg(long, value_name = "N")]
+    command: Option<CellNumber>,
 }
 
 impl Interrupt {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        if let Some(command) = self.command {
+            let path = self.session.path(&format!("/commands/{command}/interrupt"))?;
+            let answer = context.client().post_empty(&path).await?;
+            return context
+                .show(&answer, |screen, _: Value| screen.note(&format!("interrupting command {command}")));
+        }
         let Some(ask) = self.ask else {
             let answer = context.client().post_empty(&self.session.path("/interrupt")?).await?;
             return context.show(&answer, |screen, interrupted: Interrupted| match interrupted.cell {
                 Some(cell) => screen.note(&format!("interrupting cell {cell}")),
-                None => screen.note("no cell is running"),
+                None => screen.note("no cell is running; `--command N` interrupts a command"),
             });
         };
         let answer = context.client().post_empty(&self.session.path(&format!("/asks/{ask}/cancel"))?).await?;

@@ -1,4 +1,4 @@
-//! `belljar cp`: copy files and folders into and out of a session's workspace.
+//! `belljar cp`: copy files and folders into and out of a session's workspace or a volume.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -25,20 +25,23 @@ use crate::cli::failure::Failure;
 use crate::cli::render::human::size;
 use crate::protocol::api::{FileKind, LEFT_OUT};
 use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::VolumeName;
 
 const PROGRESS: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 const BYTES: &str = "application/octet-stream";
+/// What comes before the name of a volume. No name of a session has a slash.
+const VOLUME: &str = "volume/";
 
-/// Copy files and folders into or out of a session's workspace.
+/// Copy files and folders into or out of a session's workspace or a volume.
 ///
-/// One side is `NAME:PATH`. `-` is stdin or stdout. Links are not copied.
+/// One side is `NAME:PATH`, or `volume/NAME:PATH` for a volume. `-` is stdin or stdout. Links are not copied.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Cp {
-    /// Where from: a local path, `-`, or `NAME:PATH`.
+    /// Where from: a local path, `-`, `NAME:PATH` or `volume/NAME:PATH`.
     #[arg(value_name = "SRC")]
     source: String,
-    /// Where to: a local path, `-`, or `NAME:PATH`.
+    /// Where to: a local path, `-`, `NAME:PATH` or `volume/NAME:PATH`.
     #[arg(value_name = "DST")]
     target: String,
 }
@@ -47,8 +50,32 @@ pub(in crate::cli) struct Cp {
 enum CopyEnd {
     /// A local path; none for stdin or stdout.
     Local(Option<PathBuf>),
-    /// A path relative to the workspace; empty for the workspace itself.
-    Session { session: SessionKey, path: String },
+    /// A path relative to the workspace or the volume; empty for the folder itself.
+    Remote { place: Place, path: String },
+}
+
+/// What the daemon keeps files in.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    Session(SessionKey),
+    Volume(VolumeName),
+}
+
+impl Place {
+    fn url(&self, path: &str) -> String {
+        let place = match self {
+            Self::Session(session) => format!("sessions/{session}"),
+            Self::Volume(volume) => format!("volumes/{volume}"),
+        };
+        format!("/v1/{place}/files/{}", escaped_path(path))
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Session(session) => session.as_str(),
+            Self::Volume(volume) => volume.as_str(),
+        }
+    }
 }
 
 impl CopyEnd {
@@ -57,59 +84,68 @@ impl CopyEnd {
         if text == "-" {
             return Ok(Self::Local(None));
         }
-        let named = text.split_once(':').and_then(|(name, path)| Some((SessionKey::parse(name).ok()?, path)));
+        let place = |name: &str| match name.strip_prefix(VOLUME) {
+            Some(name) => VolumeName::parse(name).ok().map(Place::Volume),
+            None => SessionKey::parse(name).ok().map(Place::Session),
+        };
+        let named = text.split_once(':').and_then(|(name, path)| Some((place(name)?, path)));
         match named {
-            Some((session, path)) => Ok(Self::Session { session, path: workspace_path(path)? }),
+            Some((place, path)) => {
+                let path = if matches!(place, Place::Session(_)) { in_workspace(path) } else { path };
+                Ok(Self::Remote { path: inner_path(path)?, place })
+            }
             None => Ok(Self::Local(Some(PathBuf::from(text)))),
         }
     }
 }
 
 /// A path relative to the workspace. Guests see the workspace as `/workspace`, so that prefix is accepted.
-fn workspace_path(path: &str) -> Result<String, Failure> {
-    let inside = match path.strip_prefix("/workspace") {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
-        _ if path.starts_with('/') => {
-            return Err(Failure::usage(format!("only the workspace can be copied, not `{path}`"))
-                .hint("write the path as in `NAME:folder/file`"));
-        }
-        _ => path,
-    };
-    if Path::new(inside).components().any(|part| part == Component::ParentDir) {
-        return Err(Failure::usage(format!("`..` leads out of the workspace: `{path}`")));
+fn in_workspace(path: &str) -> &str {
+    let rest = path.strip_prefix("/workspace").filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    rest.map_or(path, |rest| rest.trim_start_matches('/'))
+}
+
+/// A path that leads nowhere but into the folder.
+fn inner_path(path: &str) -> Result<String, Failure> {
+    if path.starts_with('/') {
+        return Err(Failure::usage(format!(
+            "only what is in the workspace or the volume can be copied, not `{path}`"
+        ))
+        .hint("write the path as in `NAME:folder/file`"));
     }
-    Ok(inside.trim_start_matches("./").to_owned())
+    if Path::new(path).components().any(|part| part == Component::ParentDir) {
+        return Err(Failure::usage(format!("`..` leads out of the workspace or the volume: `{path}`")));
+    }
+    Ok(path.trim_start_matches("./").to_owned())
 }
 
 impl Cp {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match (CopyEnd::parse(&self.source)?, CopyEnd::parse(&self.target)?) {
-            (CopyEnd::Local(source), CopyEnd::Session { session, path }) => {
-                upload(context, &session, &path, source).await?;
+            (CopyEnd::Local(source), CopyEnd::Remote { place, path }) => {
+                upload(context, &place, &path, source).await?;
             }
-            (CopyEnd::Session { session, path }, CopyEnd::Local(target)) => {
-                download(context, &session, &path, target).await?;
+            (CopyEnd::Remote { place, path }, CopyEnd::Local(target)) => {
+                download(context, &place, &path, target).await?;
             }
-            (CopyEnd::Session { .. }, CopyEnd::Session { .. }) => {
-                return Err(Failure::usage("only one side can be a session"));
+            (CopyEnd::Remote { .. }, CopyEnd::Remote { .. }) => {
+                return Err(Failure::usage("only one side can be a session or a volume"));
             }
             (CopyEnd::Local(_), CopyEnd::Local(_)) => {
-                return Err(Failure::usage("one side has to be a session, as in `NAME:PATH`")
-                    .hint("a session's name has letters, digits, `-`, `_` and `.` only"));
+                return Err(Failure::usage(
+                    "one side has to be a session, as in `NAME:PATH`, or a volume, as in `volume/NAME:PATH`",
+                )
+                .hint("a name has letters, digits, `-`, `_` and `.` only"));
             }
         }
         Ok(exit::SUCCESS)
     }
 }
 
-fn url(session: &SessionKey, path: &str) -> String {
-    format!("/v1/sessions/{session}/files/{}", escaped_path(path))
-}
-
-/// Copies into the session; without a source, from stdin.
+/// Copies into the session or volume; without a source, from stdin.
 async fn upload(
     context: &mut Context,
-    session: &SessionKey,
+    place: &Place,
     path: &str,
     source: Option<PathBuf>,
 ) -> Result<(), Failure> {
@@ -120,7 +156,7 @@ async fn upload(
         }
         let stdin =
             io::stdin().as_fd().try_clone_to_owned().map_err(|e| Failure::io("failed to open stdin", &e))?;
-        return send_file(context, &url(session, path), tokio::fs::File::from_std(stdin.into())).await;
+        return send_file(context, &place.url(path), tokio::fs::File::from_std(stdin.into())).await;
     };
     let opened = |e| {
         Failure::io(format_args!("failed to open `{}`", source.display()), &e)
@@ -135,13 +171,13 @@ async fn upload(
             source.canonicalize().map_err(opened)?
         };
         let name = whole.file_name().and_then(|name| name.to_str()).ok_or_else(|| {
-            Failure::usage(format!("`{}` has no name that could be used in the workspace", source.display()))
+            Failure::usage(format!("`{}` has no name that could be used there", source.display()))
         })?;
         format!("{path}{name}")
     } else {
         path.to_owned()
     };
-    let url = url(session, &path);
+    let url = place.url(&path);
     if source.is_dir() {
         let upload = async |content| send(context, &url, TAR, content).await;
         let ((), skipped) = send_packed(source, "failed to read the folder", upload).await?;
@@ -184,18 +220,17 @@ async fn send(
     answer.map(|_| ())
 }
 
-/// Copies out of the session; without a target, to stdout.
+/// Copies out of the session or volume; without a target, to stdout.
 async fn download(
     context: &mut Context,
-    session: &SessionKey,
+    place: &Place,
     path: &str,
     target: Option<PathBuf>,
 ) -> Result<(), Failure> {
-    let response = context.client().download::<()>(&url(session, path), None).await?;
+    let response = context.client().download::<()>(&place.url(path), None).await?;
     let is_folder =
         response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
-    let name =
-        Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(session.as_str()).to_owned();
+    let name = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(place.name()).to_owned();
     let last_shown = tokio::time::Instant::now();
     let mut received = CountedBody { body: response, bytes: 0, left_out: 0, last_shown };
     match target {
@@ -307,11 +342,15 @@ mod tests {
     use super::*;
 
     fn session(name: &str, path: &str) -> CopyEnd {
-        CopyEnd::Session { session: SessionKey::parse(name).unwrap(), path: path.into() }
+        CopyEnd::Remote { place: Place::Session(SessionKey::parse(name).unwrap()), path: path.into() }
+    }
+
+    fn volume(name: &str, path: &str) -> CopyEnd {
+        CopyEnd::Remote { place: Place::Volume(VolumeName::parse(name).unwrap()), path: path.into() }
     }
 
     #[test]
-    fn a_side_is_a_session_if_a_name_and_a_colon_come_first() {
+    fn a_side_is_a_session_or_a_volume_if_a_name_and_a_colon_come_first() {
         for (text, side) in [
             ("-", CopyEnd::Local(None)),
             ("a.txt", CopyEnd::Local(Some("a.txt".into()))),
@@ -323,10 +362,16 @@ mod tests {
             ("s:a:b", session("s", "a:b")),
             ("s:/workspace", session("s", "")),
             ("s:/workspace/a/", session("s", "a/")),
+            ("volume:a", session("volume", "a")),
+            ("volume/v:", volume("v", "")),
+            ("volume/v:a/b", volume("v", "a/b")),
+            ("./volume/v:a", CopyEnd::Local(Some("./volume/v:a".into()))),
         ] {
             assert_eq!(CopyEnd::parse(text).unwrap(), side, "{text}");
         }
-        for wrong in ["s:/etc/passwd", "s:../x", "s:a/../../x", "s:/workspace2"] {
+        for wrong in
+            ["s:/etc/passwd", "s:../x", "s:a/../../x", "s:/workspace2", "volume/v:/x", "volume/v:../x"]
+        {
             assert_eq!(CopyEnd::parse(wrong).unwrap_err().exit, exit::USAGE, "{wrong}");
         }
     }

@@ -3,6 +3,8 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, size};
@@ -25,11 +27,15 @@ enum Action {
     },
     /// List your volumes.
     #[command(alias = "list")]
-    Ls,
+    Ls {
+        /// Those of all users, for administrators, who name one of another user as `NAME@USER`.
+        #[arg(long)]
+        all: bool,
+    },
     /// Remove a volume that no session uses, with all that is in it.
     Rm {
-        #[arg(value_parser = VolumeName::parse)]
-        name: VolumeName,
+        #[arg(value_parser = SessionKey::parse)]
+        name: SessionKey,
     },
 }
 
@@ -41,11 +47,11 @@ impl Volume {
                 let answer = client.post("/v1/volumes", &NewVolume { name }).await?;
                 context.show(&answer, |screen, made: VolumeView| screen.line(made.name.as_str()))
             }
-            Action::Ls => {
-                let answer = client.get("/v1/volumes").await?;
+            Action::Ls { all } => {
+                let answer = client.get(&format!("/v1/volumes?all={all}")).await?;
                 context.show(&answer, |screen, list: VolumeList| match list.volumes.as_slice() {
                     [] => screen.note("no volumes; make one with `belljar volume create NAME`"),
-                    volumes => screen.table(&table(volumes)),
+                    volumes => screen.table(&table(volumes, all)),
                 })
             }
             Action::Rm { name } => {
@@ -56,10 +62,11 @@ impl Volume {
     }
 }
 
-fn table(volumes: &[VolumeView]) -> Table {
+fn table(volumes: &[VolumeView], of_all: bool) -> Table {
     let cells = |volume: &VolumeView| {
         let sessions: Vec<&str> = volume.sessions.iter().map(SessionName::as_str).collect();
-        [volume.name.to_string(), size(volume.bytes), sessions.join(", ")]
+        [owner(volume.owner), volume.name.to_string(), size(volume.bytes), sessions.join(", ")]
     };
-    Table::new(["NAME", "SIZE", "SESSIONS"], volumes.iter().map(cells))
+    let heads = ["OWNER", "NAME", "SIZE", "SESSIONS"];
+    Table::new(heads, volumes.iter().map(cells)).without_first(usize::from(!of_all))
 }

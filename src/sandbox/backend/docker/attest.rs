@@ -30,8 +30,8 @@ pub struct Evidence {
     /// Whether the folder behind `/workspace` is the one that was opened and checked. `None` where the host does not
     /// let this user look.
     pub workspace_is_ours: Option<bool>,
-    /// The same for the folders beside it.
-    pub mounts_are_ours: Option<bool>,
+    /// Whether the folders beside it are, all of them. One that cannot be looked at is not known to be.
+    pub mounts_are_ours: bool,
 }
 
 /// Reads the facts from the host's kernel.
@@ -87,7 +87,7 @@ pub fn differences(
     checks.probe(probe);
     let mut check = |holds, what| checks.check(holds, what);
     check(evidence.workspace_is_ours != Some(false), "the folder mounted as the workspace");
-    check(evidence.mounts_are_ours != Some(false), "the folders mounted beside the workspace");
+    check(evidence.mounts_are_ours, "the folders mounted beside the workspace");
 
     let host = inspected.host_config.clone().unwrap_or_default();
     check(host.network_mode.as_deref() == Some("none"), "the network mode");

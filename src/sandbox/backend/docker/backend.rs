@@ -12,7 +12,7 @@ use crate::protocol::api::ImageView;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{IsLive, Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend};
 use crate::sandbox::etc;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
@@ -158,24 +158,27 @@ impl SandboxBackend for Docker {
         Ok(container.map(|container| Box::new(container) as Box<dyn RunningSandbox>))
     }
 
-    async fn reap(&self, is_live: IsLive<'_>) -> usize {
+    async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
+        let some_are_left = true;
         let found = match self.engine.ours(&self.instance).await {
             Ok(found) => found,
-            // Without an engine there are no containers of this daemon.
-            Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => return 0,
+            // Without an engine there are no containers of this daemon, or none that it could remove.
+            Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => {
+                return Reaped { count: 0, some_are_left };
+            }
             Err(error) => {
                 tracing::warn!(%error, "the reaper cannot list containers");
-                return 0;
+                return Reaped { count: 0, some_are_left };
             }
         };
-        let mut reaped = 0;
+        let mut reaped = Reaped::default();
         for container in found {
             if container.sandbox.as_deref().is_some_and(is_live) {
                 continue;
             }
             match self.engine.remove(&container.id).await {
                 Ok(()) => {
-                    reaped += 1;
+                    reaped.count += 1;
                     tracing::info!(container = container.id, "reaped");
                     if let Some(sandbox) = container.sandbox.filter(|sandbox| is_name(sandbox))
                         && let Err(error) = remove_tree(&self.sandboxes_dir.join(&sandbox))
@@ -184,7 +187,10 @@ impl SandboxBackend for Docker {
                         tracing::warn!(%error, sandbox, "its folder cannot be removed");
                     }
                 }
-                Err(error) => tracing::warn!(%error, container = container.id, "cannot be reaped"),
+                Err(error) => {
+                    reaped.some_are_left = true;
+                    tracing::warn!(%error, container = container.id, "cannot be reaped");
+                }
             }
         }
         reaped

@@ -21,7 +21,7 @@ use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{
-    ByteStream, ConnectError, IsLive, Progress, RunningSandbox, SandboxBackend, SandboxEnd,
+    ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
 };
 use crate::sandbox::kernel::files::pretend_to_compile;
 use crate::sandbox::spec::{
@@ -45,6 +45,8 @@ struct Shared {
     late_thaws: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// The next removals take long, each until its sender is used or dropped.
     slow_removals: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// Set while no sandbox can be removed.
+    removals_fail: AtomicBool,
     /// Set when sandboxes are isolated otherwise than when they were started.
     are_changed: AtomicBool,
 }
@@ -60,6 +62,7 @@ impl FakeBackend {
             failing_freezes: Mutex::default(),
             late_thaws: Mutex::default(),
             slow_removals: Mutex::default(),
+            removals_fail: AtomicBool::new(false),
             are_changed: AtomicBool::new(false),
         }))
     }
@@ -111,6 +114,11 @@ impl FakeBackend {
         let (sender, receiver) = oneshot::channel();
         self.0.slow_removals.lock().push_back(receiver);
         sender
+    }
+
+    /// From now on removals of sandboxes fail, or succeed again.
+    pub fn let_removals_fail(&self, fail: bool) {
+        self.0.removals_fail.store(fail, Ordering::Relaxed);
     }
 
     /// The next freeze fails, but only when the test says so.
@@ -193,10 +201,13 @@ impl SandboxBackend for FakeBackend {
         Ok(adopted)
     }
 
-    async fn reap(&self, is_live: IsLive<'_>) -> usize {
+    async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
+        if self.0.removals_fail.load(Ordering::Relaxed) {
+            return Reaped { count: 0, some_are_left: true };
+        }
         let sandboxes = self.0.sandboxes.lock();
         let left = sandboxes.iter().filter(|(id, kernel)| kernel.lives() && !is_live(&id.0));
-        left.map(|(_, kernel)| kernel.end()).count()
+        Reaped { count: left.map(|(_, kernel)| kernel.end()).count(), some_are_left: false }
     }
 }
 
@@ -278,6 +289,9 @@ impl RunningSandbox for FakeSandbox {
         let slow = self.backend.0.slow_removals.lock().pop_front();
         if let Some(slow) = slow {
             let _ = slow.await;
+        }
+        if self.backend.0.removals_fail.load(Ordering::Relaxed) {
+            return Err(Problem::new(Code::SandboxFailed, "as the test wants it"));
         }
         self.kernel.end();
         Ok(())

@@ -37,7 +37,7 @@ pub struct Evidence {
     pub namespaces: Vec<String>,
     pub mounts: Vec<SeenMount>,
     pub workspace_is_ours: Option<bool>,
-    pub mounts_are_ours: Option<bool>,
+    pub mounts_are_ours: bool,
 }
 
 /// A row of `/proc/<pid>/mountinfo`.
@@ -170,7 +170,7 @@ pub fn differences(
         check(evidence.namespaces.iter().any(|own| own == name), &format!("the {name} namespace"));
     }
     check(evidence.workspace_is_ours == Some(true), "the folder mounted as the workspace");
-    check(evidence.mounts_are_ours == Some(true), "the folders mounted beside the workspace");
+    check(evidence.mounts_are_ours, "the folders mounted beside the workspace");
     let writable = spec.mounts.iter().filter(|mount| mount.writable).map(|mount| Path::new(&mount.target));
     let writable: Vec<&Path> = writable.chain([Path::new(WORKSPACE)]).collect();
     let strange = evidence.mounts.iter().filter(|mount| !is_meant(mount, targets, &writable));

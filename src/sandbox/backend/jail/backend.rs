@@ -13,7 +13,7 @@ use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::backend::{IsLive, Progress, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -169,8 +169,8 @@ impl SandboxBackend for Jails {
     }
 
     /// Ends the jails whose folders belong to no live sandbox, and removes those folders.
-    async fn reap(&self, is_live: IsLive<'_>) -> usize {
-        let mut reaped = 0;
+    async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
+        let mut reaped = Reaped::default();
         for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if is_live(&name) {
@@ -178,14 +178,17 @@ impl SandboxBackend for Jails {
             }
             match process::reap(self.walls, &SandboxId(name.clone()), &entry.path()).await {
                 Ok(true) => {
-                    reaped += 1;
+                    reaped.count += 1;
                     tracing::info!(sandbox = name, "reaped");
                     if let Err(error) = remove_tree(&entry.path()) {
                         tracing::warn!(%error, sandbox = name, "its folder cannot be removed");
                     }
                 }
                 Ok(false) => {}
-                Err(problem) => tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped"),
+                Err(problem) => {
+                    reaped.some_are_left = true;
+                    tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped");
+                }
             }
         }
         reaped

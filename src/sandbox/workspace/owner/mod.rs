@@ -13,4 +13,4 @@ mod threads;
 pub use current::CurrentIds;
 pub use ids::{Ids, NO_GROUP};
 pub use switch::acting_as;
-pub use threads::{WorkKind, run};
+pub use threads::{WorkKind, begin, late, run};

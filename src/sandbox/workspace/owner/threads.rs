@@ -79,27 +79,42 @@ impl Default for Pool {
 
 static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
 
-/// Does `work` on such a thread, charged to the user `pays`, with the rights of `ids` or the daemon's own.
+/// Does `work` on such a thread, charged to the user `pays`, with the rights of `ids` or the daemon's own. Work that takes
+/// longer than its kind may is given up by the caller, and done nevertheless.
 pub async fn run<T: Send + 'static>(
     pays: Principal,
     lane: WorkKind,
     ids: Option<Arc<CurrentIds>>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
+    let outcome = begin(pays, lane, ids, work)?;
+    match lane.deadline() {
+        None => outcome.await,
+        Some(deadline) => tokio::time::timeout(deadline, outcome).await.map_err(|_| late(deadline))?,
+    }
+}
+
+/// Begins such work, or lets it wait for a thread, and gives the outcome, for a caller who has to know it however long it
+/// takes.
+pub fn begin<T: Send + 'static>(
+    pays: Principal,
+    lane: WorkKind,
+    ids: Option<Arc<CurrentIds>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<impl Future<Output = Result<T, Problem>> + Send + 'static, Problem> {
     let (done, outcome) = oneshot::channel();
     let job = move || {
         let ids = ids.map(|ids| ids.now());
         drop(done.send(acting_as(ids.as_deref(), work)));
     };
     POOL.submit((pays, lane), Box::new(job))?;
-    let outcome = match lane.deadline() {
-        None => outcome.await,
-        Some(deadline) => tokio::time::timeout(deadline, outcome).await.map_err(|_| {
-            Problem::new(Code::Storage, format!("the folder did not answer within {} s", deadline.as_secs()))
-                .hint("see whether the file system that it lies on works")
-        })?,
-    };
-    io_result_to_problem(outcome.map_err(|_| died())?)
+    Ok(async move { io_result_to_problem(outcome.await.map_err(|_| died())?) })
+}
+
+/// The problem of a caller who has waited long enough for a folder.
+pub fn late(deadline: Duration) -> Problem {
+    Problem::new(Code::Storage, format!("the folder did not answer within {} s", deadline.as_secs()))
+        .hint("see whether the file system that it lies on works")
 }
 
 fn io_result_to_problem<T>(outcome: std::io::Result<T>) -> Result<T, Problem> {

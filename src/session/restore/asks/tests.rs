@@ -138,6 +138,7 @@ fn no_more_is_kept_of_results_than_a_model_is_told() {
         replays: None,
         origin: Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into() }),
         bound_by: None,
+        commands_ahead: 0,
     };
     let answered = |value: serde_json::Value| EventBody::AskToolAnswered {
         ask: 1,

@@ -78,6 +78,7 @@ fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
         origin,
         bound_by: None,
         replays: None,
+        commands_ahead: 0,
     }
 }
 
@@ -140,7 +141,7 @@ fn an_ask_is_told_in_sections() {
             delta("ute it."),
             replied("I compute it.", 1),
             queued(1, "import math\n15_000 * 1.0425\n", 1),
-            EventBody::CellStarted { cell: 1, before: Counters::default() },
+            EventBody::CellStarted { cell: 1, command: false, before: Counters::default() },
             output(1, "half a li"),
             output(1, "ne\nand"),
             call,

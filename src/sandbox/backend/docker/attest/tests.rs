@@ -76,7 +76,7 @@ fn well() -> Inspection {
         limits: sample::limits(&spec),
         ceilings: Ceilings { locked_memory: 65_536, message_queues: 0 },
         workspace_is_ours: Some(true),
-        mounts_are_ours: Some(true),
+        mounts_are_ours: true,
     };
     Inspection { spec, inspected, evidence, probe: sample::probe() }
 }
@@ -115,7 +115,7 @@ fn the_process_is_compared() {
         ("the seccomp filter", |seen| seen.evidence.process.seccomp = 0),
         ("the seccomp filter", |seen| seen.evidence.process.seccomp = 1),
         ("the folder mounted as the workspace", |seen| seen.evidence.workspace_is_ours = Some(false)),
-        ("the folders mounted beside the workspace", |seen| seen.evidence.mounts_are_ours = Some(false)),
+        ("the folders mounted beside the workspace", |seen| seen.evidence.mounts_are_ours = false),
     ]);
     // Root is refused even if the spec asks for it.
     let mut seen = well();

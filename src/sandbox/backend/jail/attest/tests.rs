@@ -36,7 +36,7 @@ fn well() -> (Evidence, Probe) {
         namespaces: NAMESPACES.into_iter().chain([USER_NAMESPACE]).map(str::to_owned).collect(),
         mounts: visible(MOUNTINFO),
         workspace_is_ours: Some(true),
-        mounts_are_ours: Some(true),
+        mounts_are_ours: true,
     };
     (evidence, sample::probe())
 }
