@@ -23,6 +23,7 @@ pub mod files;
 pub mod gone;
 pub mod guards;
 pub mod helpers;
+pub mod installer_programs;
 pub mod jobs;
 pub mod laws;
 pub mod lifecycle;
