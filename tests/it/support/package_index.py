@@ -1,10 +1,11 @@
 """A package index on loopback with a certificate of its own and tiny packages.
 
-usage: package_index.py FOLDER UV     prints its port; ends with its stdin
+usage: package_index.py FOLDER UV [MANY]     prints its port; ends with its stdin
 
 `ca.pem` in FOLDER is the authority to trust; `requests` there has a line for every request. UV is a folder with a wheel
 of `uv`, or `fake` for one that looks around in its sandbox instead of installing anything. While FOLDER has a file
-`slow`, files are not sent to their end.
+`slow`, files are not sent to their end. MANY packages of 300 modules each, `bell-many-0` and so on, are there for
+benchmarks.
 """
 
 import base64
@@ -85,7 +86,16 @@ def source(name, version):
     return plain + ".tar.gz", packed.getvalue()
 
 
-def packages(uv):
+def large(number):
+    """A package of many modules, and one that imports them all."""
+    name = "bell_many_{}".format(number)
+    body = "".join("def f{0}(x):\n    return x + {0}\n".format(place) for place in range(100))
+    files = {"{}/m{}.py".format(name, module): body for module in range(300)}
+    files[name + "/all.py"] = "".join("from . import m{}\n".format(module) for module in range(300))
+    return wheel(name.replace("_", "-"), "1.0", {name + "/__init__.py": "", **files})
+
+
+def packages(uv, many=0):
     hello = "VERSION = {!r}\ndef main():\n    print('hello', VERSION)\n"
     found = {
         "bell-hello": [
@@ -103,6 +113,7 @@ def packages(uv):
         ],
         "bell-large": [wheel("bell-large", "1.0", {"bell_large.py": "'''" + "x" * 40_000_000 + "'''"})],
     }
+    found.update({"bell-many-{}".format(number): [large(number)] for number in range(many)})
     if uv == "fake":
         name = "uv-9.9.9-py3-none-manylinux_2_17_{0}.manylinux2014_{0}.whl".format(platform.machine())
         packed = io.BytesIO()
@@ -129,9 +140,9 @@ def certify(folder):
     return context
 
 
-def main(folder, uv):
+def main(folder, uv, many=0):
     folder = pathlib.Path(folder)
-    found = packages(uv)
+    found = packages(uv, int(many))
     files = {name: content for versions in found.values() for name, content in versions}
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -177,4 +188,4 @@ def main(folder, uv):
     os._exit(0)
 
 
-main(*sys.argv[1:3])
+main(*sys.argv[1:4])
