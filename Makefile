@@ -161,7 +161,7 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 	images/build.sh science
 
 .PHONY: bench
-bench: setup build ## measure cells, sessions, jobs, recovery, memory and neighbours; the report is target/bench/report.md
+bench: setup build ## measure cells, sessions, jobs, packages, recovery, memory and neighbours; the report is target/bench/report.md
 	benches/kernel.py
 	benches/run.py $(RELEASE) $(ARGS)
 

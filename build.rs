@@ -50,7 +50,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
             if name != "__pycache__" && !name.starts_with('.') {
                 collect(&path, files)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "py") || name == "matplotlibrc" {
+        } else if path.extension().is_some_and(|extension| extension == "py")
+            || name == "matplotlibrc"
+            || folder.ends_with("shims/bin")
+        {
             files.push(path);
         }
     }

@@ -29,7 +29,7 @@ import report as reports
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-SECTIONS = ("requests", "sessions", "jobs", "recovery", "neighbours")
+SECTIONS = ("requests", "sessions", "jobs", "packages", "recovery", "neighbours")
 # Nothing new begins after this; what runs then has its own bound, so that all of it stays below 20 minutes. What peers
 # need is installed before.
 RUN_SECONDS = 16 * 60

@@ -176,9 +176,10 @@ class Installation:
         return path
 
     def _find_uv(self):
+        kernel = os.path.dirname(os.path.abspath(__file__))  # has a `uv` for code in cells, which asks for this here
         for folder in os.environ.get("PATH", "").split(os.pathsep):
             path = os.path.join(folder, "uv")
-            if os.access(path, os.X_OK):
+            if os.access(path, os.X_OK) and not path.startswith(kernel):
                 return path
         return self._given_uv if os.path.exists(self._given_uv) else self._fetch_uv()
 

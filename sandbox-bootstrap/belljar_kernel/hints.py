@@ -111,7 +111,11 @@ def install(distribution):
 
 
 def no_pip():
-    return "this sandbox has no `pip`; `belljar install -s SESSION NAME` installs a package into the session"
+    return f"this sandbox has no `pip`; {install_outside()}"
+
+
+def install_outside():
+    return "`belljar install -s SESSION NAME` installs a package into the session"
 
 
 def pip_option(option):

@@ -1,11 +1,15 @@
 """What `pip install` in a cell asks for. A sandbox has no network, so the host's installer does it."""
 
+import re
+
 from . import hints
 from .late_imports import from_stdlib
 
 _PYTHONS = ("python", "python3")
 _PIPS = ("pip", "pip3")
 _SHELL_SIGNS = frozenset("();<>|&")
+_FILE = ("-r", "--requirement")
+_FILE_BYTES = 64 * 1024
 _QUIET = ("-q", "-qq", "-qqq", "--quiet")
 # They ask for what is so anyway.
 _WITHOUT_EFFECT = frozenset(
@@ -17,6 +21,8 @@ _WITHOUT_EFFECT = frozenset(
         "--no-input",
         "--only-binary=:all:",
         "--prefer-binary",
+        "--root-user-action=ignore",
+        "--system",
         "--user",
     )
 )
@@ -54,9 +60,13 @@ def of_line(text):
 def requirements(words):
     """The packages that `install …` names, and whether it shall say nothing about them."""
     packages, is_quiet = [], False
-    for word in words[1:]:
+    words = iter(words[1:])
+    for word in words:
+        option, sign, value = word.partition("=")
         if word in _QUIET:
             is_quiet = True
+        elif word in _FILE or (option in _FILE and sign):
+            packages += _of_file(value if sign else next(words, ""))
         elif word.startswith("-"):
             if word not in _WITHOUT_EFFECT:
                 raise CannotInstall(hints.pip_option(word))
@@ -65,3 +75,30 @@ def requirements(words):
     if not packages:
         raise CannotInstall("`pip install` needs the name of a package, as in `%pip install polars`")
     return packages, is_quiet
+
+
+def _of_file(path):
+    """The packages that a file names, one in a line."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_FILE_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise CannotInstall(f"the requirements in `{path}` cannot be read: {problem}") from None
+    if len(text) > _FILE_BYTES:
+        raise CannotInstall(f"the requirements in `{path}` are longer than {_FILE_BYTES} characters")
+    lines = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+    found = [line for line in lines if line]
+    for line in found:
+        if line.startswith("-"):
+            raise CannotInstall(hints.pip_option(line.split()[0]))
+    return found
+
+
+def normal(name):
+    """The name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def name_of(requirement):
+    """The name at the beginning of a requirement."""
+    return re.match(r"[A-Za-z0-9._-]*", requirement).group()

@@ -13,8 +13,9 @@ use super::effects::Setup;
 use super::history::tool_result;
 use super::turn::AnsweredCall;
 use super::words::Words;
-use crate::protocol::ask::{AskSpec, Dialect};
+use crate::protocol::ask::{ApprovalPolicy, AskSpec, Dialect};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
+use crate::protocol::tool_names::INSTALL_TOOL;
 
 pub(super) use next_step::COMPLETION;
 
@@ -24,6 +25,23 @@ pub(super) struct DialectContext<'a> {
     pub spec: &'a AskSpec,
     pub setup: &'a Setup,
     pub words: Words,
+}
+
+impl DialectContext<'_> {
+    /// Whether the model and its code may install packages.
+    pub fn installs(&self) -> bool {
+        self.setup.allowed(self.spec).any(|tool| tool.name == INSTALL_TOOL)
+    }
+
+    /// Whether a person is asked before.
+    pub fn asks_before_installing(&self) -> bool {
+        let names = match &self.spec.approval {
+            ApprovalPolicy::Ask => return true,
+            ApprovalPolicy::Tools(names) => names.as_slice(),
+            ApprovalPolicy::Auto => &[],
+        };
+        names.iter().chain(&self.spec.also_approve).any(|name| name == INSTALL_TOOL)
+    }
 }
 
 /// The parts of a request beside its messages.

@@ -4,6 +4,7 @@
 //! - `{tools}`: the tools, one per line, in the form that the dialect needs;
 //! - `{workspace}`: the path of the workspace in the sandbox;
 //! - `{dependencies}`: the main packages of the image;
+//! - `{install}`: whether and how more can be installed;
 //! - `{contract}`: the required form of a reply in the dialect;
 //! - `{answer}`: the schema of the final answer, empty if there is none;
 //! - `{context}`: the given variables, empty if there are none.
@@ -52,6 +53,7 @@ pub(super) fn system(scene: DialectContext) -> String {
         ("tools", tool_lines(scene)),
         ("workspace", scene.setup.workspace.clone()),
         ("dependencies", scene.words.dependencies(&scene.setup.dependencies.main)),
+        ("install", scene.words.install(scene.installs(), scene.asks_before_installing())),
         ("contract", contract(scene)),
         ("answer", scene.spec.schema.as_ref().map(Value::to_string).unwrap_or_default()),
         ("context", context_names(scene)),

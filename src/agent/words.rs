@@ -144,6 +144,25 @@ impl Words {
         ))
     }
 
+    /// How packages are installed, for the system prompt.
+    pub fn install(self, allowed: bool, asked: bool) -> String {
+        if !allowed {
+            return self.pick(|| "Nothing can be installed.".to_owned(), || "不能安装软件包。".to_owned());
+        }
+        let asks = if asked {
+            self.pick(
+                || "; a person decides about each request, so name all that you need in one".to_owned(),
+                || "；每次请求都要由人批准，因此请一次列出所需的全部软件包".to_owned(),
+            )
+        } else {
+            String::new()
+        };
+        self.pick(
+            || format!("`%pip install NAME` in a cell installs a package for the session{asks}."),
+            || format!("在单元格中用 `%pip install 名称` 可以为会话安装软件包{asks}。"),
+        )
+    }
+
     /// The packages of the image, as far as they are known.
     pub fn dependencies(self, available: &[String]) -> String {
         if available.is_empty() {

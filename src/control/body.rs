@@ -194,10 +194,22 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
     type Rejection = RefusedRequest;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, RefusedRequest> {
-        axum::extract::Query::try_from_uri(&parts.uri).map(|axum::extract::Query(value)| Self(value)).map_err(
-            |error| Problem::new(Code::BadRequest, error.body_text()).hint("see `GET /openapi.json`").into(),
-        )
+        let parsed = axum::extract::Query::try_from_uri(&parts.uri);
+        parsed
+            .map(|axum::extract::Query(value)| Self(value))
+            .map_err(|error| query_problem(&error.body_text()).into())
     }
+}
+
+/// Words the library's message about a query string, which begins with the parameter if it is known.
+fn query_problem(text: &str) -> Problem {
+    let text = text.rsplit_once("query string: ").map_or(text, |(_, rest)| rest);
+    let is_name = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let message = match text.split_once(": ").filter(|(name, _)| is_name(name)) {
+        Some((name, why)) => format!("the parameter `{name}` of the query is not what it should be: {why}"),
+        None => format!("the query is not what it should be: {text}"),
+    };
+    Problem::new(Code::BadRequest, message).hint("`GET /openapi.json` has the parameters of each path")
 }
 
 /// The parameters in the path; a mistake in them is refused with a message.
@@ -229,6 +241,28 @@ mod tests {
         let mut received = each_within(Duration::from_millis(10), body);
         assert_eq!(received.try_next().await.unwrap().unwrap(), "begun");
         assert_eq!(received.try_next().await.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_wrong_query_is_told_with_its_parameter() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code)]
+        struct Parameters {
+            wait: Option<bool>,
+        }
+        let told = |query: &str| {
+            let uri: axum::http::Uri = format!("/x?{query}").parse().unwrap();
+            let error = axum::extract::Query::<Parameters>::try_from_uri(&uri).unwrap_err();
+            query_problem(&error.body_text()).message
+        };
+        let message = told("wait=maybe");
+        assert!(
+            message.starts_with("the parameter `wait` of the query is not what it should be: "),
+            "{message}"
+        );
+        let message = told("tiemout=3");
+        assert!(message.contains("`tiemout`") && !message.contains("deserialize"), "{message}");
     }
 
     #[test]

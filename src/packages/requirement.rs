@@ -51,7 +51,8 @@ pub enum RequirementError {
 
 impl RequirementError {
     /// What to write instead.
-    fn remedy(&self) -> &'static str {
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
         match self {
             Self::Option => {
                 "name packages only; the index and all other settings of an installation are in `[packages]` of the configuration"
@@ -94,6 +95,17 @@ impl fmt::Display for Requirement {
 }
 
 impl Requirement {
+    /// Operators and versions, as in `>=` and `2.1`.
+    pub fn ranges(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.versions.iter().map(|(by, version)| (by.as_str(), version.as_str()))
+    }
+
+    /// Whether it is only a name with ranges of versions.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.extras.is_empty() && self.marker.is_none()
+    }
+
     /// # Errors
     /// The text is no requirement, or one that is not allowed.
     pub fn parse(text: &str) -> Result<Self, RequirementError> {

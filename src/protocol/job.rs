@@ -30,7 +30,7 @@ pub struct NewJob {
     pub backend: Option<Backend>,
     /// Patterns of files that are kept when the job has ended.
     pub artifacts: Vec<String>,
-    /// Packages that the image has to have: a name, or `name==version`.
+    /// Packages that the image has to have, as in `numpy` or `numpy>=2,<3`; nothing is installed for it.
     pub require: Vec<String>,
     /// Packages that are installed before the script runs, as in `POST …/install`.
     pub with: Vec<String>,

@@ -15,7 +15,7 @@ use crate::protocol::ids::SandboxId;
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::quota::Amounts;
-use crate::sandbox::kernel::files::GUARDIAN_FILE;
+use crate::sandbox::kernel::files::{GUARDIAN_FILE, SHIMS_BIN, SHIMS_LIB};
 use crate::security_controls;
 
 /// Paths inside the sandbox.
@@ -297,10 +297,13 @@ pub(in crate::sandbox) fn environment(spec: &SandboxSpec, kernel_dir: &str) -> V
 pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<String> {
     let threads = threads(cpus);
     let mut list = vec![
-        // Programs of installed packages come last, so that none of them can stand in for a program of the image.
-        format!("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin"),
+        // The `pip` and `uv` of the kernel come first: those of an image look for a network. Programs of installed
+        // packages come last, so that none of them can stand in for a program of the image.
+        format!(
+            "PATH={KERNEL_DIR}/{SHIMS_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin"
+        ),
         // For Python programs that code in the sandbox starts; the kernel itself ignores it.
-        format!("PYTHONPATH={PACKAGES_SITE}"),
+        format!("PYTHONPATH={KERNEL_DIR}/{SHIMS_LIB}:{PACKAGES_SITE}"),
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
         "PYTHONDONTWRITEBYTECODE=1".into(),

@@ -256,7 +256,7 @@ class Commands(KernelTest):
 
     def test_what_is_no_plain_pip_install_is_no_matter_of_the_host(self):
         self.offer_installer()
-        for option in ("-r list.txt", "--index-url=https://localhost", "-e .", "-U x"):
+        for option in ("--index-url=https://localhost", "-e .", "-U x"):
             self.fails(f"%pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
             self.fails(f"!pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
         self.fails("%pip install", "needs the name of a package", "NotebookError")
@@ -266,6 +266,14 @@ class Commands(KernelTest):
         for code in ("!pip install x; exit 3", "!echo pip install x", "!pip list", "!pip install x | cat"):
             self.run_ok(code)
         self.assertEqual(self.kernel.seen_calls, [])
+
+    def test_a_file_of_requirements_names_packages_only(self):
+        self.offer_installer()
+        self.run_ok("open('list.txt', 'w').write('# all\\na>=1  # why\\n\\nb\\n')\nopen('bad.txt', 'w').write('-i https://x\\n')")
+        self.assertEqual(self.run_ok("%pip install -r list.txt c").stdout, "installed: a>=1, b, c\n")
+        self.assertEqual(self.run_ok("!pip install --requirement=list.txt").stdout, "installed: a>=1, b\n")
+        self.fails("%pip install -r bad.txt", "has no option `-i` here", "NotebookError")
+        self.fails("%pip install -r nowhere.txt", "`nowhere.txt` cannot be read", "NotebookError")
 
     def test_a_refused_installation_is_raised(self):
         def refuse(packages):

@@ -96,6 +96,11 @@ impl Commands {
         }
     }
 
+    /// The number of the running command whose processes have this tag.
+    pub fn cell_of_tag(&self, tag: u64) -> Option<u64> {
+        self.open.values().find(|command| command.tag == Some(tag)).map(|command| command.cell)
+    }
+
     fn of_cell(&self, cell: u64) -> Option<u32> {
         self.open.iter().find(|(_, command)| command.cell == cell).map(|(index, _)| *index)
     }

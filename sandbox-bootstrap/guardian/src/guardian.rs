@@ -28,6 +28,7 @@ use crate::output::Stream;
 use crate::poller::{Poller, Timer, Token};
 use crate::process::Processes;
 use crate::process_table;
+use crate::requests::Requests;
 use crate::strays::Strays;
 use crate::websocket;
 use crate::zygote::{Wanted, Zygote};
@@ -44,6 +45,7 @@ pub struct Guardian {
     pub evaluator: Evaluator,
     pub commands: Commands,
     pub inbox: Inbox,
+    pub requests: Requests,
     pub memory: Memory,
     pub memory_limit: MemoryLimit,
     /// Runners by index.
@@ -77,6 +79,7 @@ impl Guardian {
             evaluator: Evaluator::default(),
             commands: Commands::default(),
             inbox: Inbox::default(),
+            requests: Requests::default(),
             memory: Memory::new(processes.is_init()),
             memory_limit: MemoryLimit::default(),
             processes,
@@ -98,6 +101,9 @@ impl Guardian {
     pub fn run(&mut self) -> bool {
         if !self.ensure_zygote() {
             return false;
+        }
+        if self.processes.is_init() {
+            self.requests.listen(&self.poller); // before any code of the session could take the name
         }
         self.poller.after(Timer::Orphan, FIRST_HELLO);
         self.start_worker();
@@ -136,6 +142,9 @@ impl Guardian {
             Token::CommandOutput(index, stream) => self.command_wrote(index, stream),
             Token::CommandInput(index) => self.feed_command(index),
             Token::Command(_) => self.reap(),
+            Token::Requests => self.request_came(),
+            Token::Request => self.request_ready(),
+            Token::RequestOut => self.requests.flush(&self.poller),
         }
     }
 
@@ -171,6 +180,7 @@ impl Guardian {
             Timer::Evaluator => self.evaluator_timed_out(),
             Timer::GatherCommand(index) => self.read_command(index, true),
             Timer::EndCommand(index) => self.end_command(index),
+            Timer::Requests => self.watch_requests(),
         }
     }
 

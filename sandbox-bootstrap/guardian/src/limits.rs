@@ -175,6 +175,16 @@ pub const TYPED_BYTES: usize = 256 * 1024;
 /// Bytes that are read of each stream when a command has ended; what it left running may write for ever.
 pub const LAST_OUTPUT_BYTES: usize = 2 * PIPE_BYTES;
 
+// Requests of programs.
+/// Bytes of one: 100 packages of 500 bytes each, and what JSON adds to them.
+pub const REQUEST_BYTES: usize = 128 * 1024;
+/// A program sends its request within this time, and takes its answer.
+pub const REQUEST_PATIENCE: Duration = ms(5_000);
+/// After a request, the next one is taken.
+pub const REQUEST_PAUSE: Duration = ms(20);
+/// Programs that wait for their turn.
+pub const REQUESTS_WAITING: i32 = 16;
+
 // Expressions.
 pub const COMPUTES: usize = 16;
 /// A process that evaluates an expression and was found stopped this often, at every reaping, is given up.

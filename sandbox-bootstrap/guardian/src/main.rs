@@ -8,7 +8,7 @@
 //! Layout: `websocket`, `wire`, `outbox`, `output`, `calls`, `frames` and `process_table` only turn values into values;
 //! `poller`, `bridge`, `channel`, `handle`, `zygote`, `helpers`, `process`, `memory` do the I/O; `guardian` is the loop
 //! and owns all of it, with `runners`, `messages`, `endings`, `mainline`, `recovery`, `strays`, `memory_limit`,
-//! `computations`, `evaluator` and `commands` as its parts.
+//! `computations`, `evaluator`, `commands` and `requests` as its parts.
 
 mod bridge;
 mod calls;
@@ -35,6 +35,7 @@ mod probe;
 mod process;
 mod process_table;
 mod recovery;
+mod requests;
 mod runners;
 mod strays;
 mod sys;

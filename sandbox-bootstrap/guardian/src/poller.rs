@@ -29,6 +29,10 @@ pub enum Token {
     CommandInput(u32),
     /// The pidfd of a command.
     Command(u32),
+    /// The socket that programs connect to.
+    Requests,
+    Request,
+    RequestOut,
 }
 
 impl Token {
@@ -50,6 +54,9 @@ impl Token {
             Self::CommandOutput(index, Stream::Stderr) => (13, index),
             Self::CommandInput(index) => (14, index),
             Self::Command(index) => (15, index),
+            Self::Requests => (16, 0),
+            Self::Request => (17, 0),
+            Self::RequestOut => (18, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -73,7 +80,10 @@ impl Token {
             12 => Self::CommandOutput(index, Stream::Stdout),
             13 => Self::CommandOutput(index, Stream::Stderr),
             14 => Self::CommandInput(index),
-            _ => Self::Command(index),
+            15 => Self::Command(index),
+            16 => Self::Requests,
+            17 => Self::Request,
+            _ => Self::RequestOut,
         }
     }
 }
@@ -106,6 +116,8 @@ pub enum Timer {
     GatherCommand(u32),
     /// The grace of a command that is to be killed is over.
     EndCommand(u32),
+    /// The next request may come.
+    Requests,
 }
 
 /// A descriptor's place in the epoll set.
@@ -230,6 +242,9 @@ mod tests {
             Token::CommandOutput(9, Stream::Stderr),
             Token::CommandInput(10),
             Token::Command(11),
+            Token::Requests,
+            Token::Request,
+            Token::RequestOut,
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);
         }

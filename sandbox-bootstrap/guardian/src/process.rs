@@ -110,7 +110,7 @@ impl Processes {
     }
 
     /// The tag of a process; `None` on the main line, unless its code has set one itself, which only harms it.
-    fn tag_of(&self, pid: i32) -> Option<u64> {
+    pub fn tag_of(&self, pid: i32) -> Option<u64> {
         let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
         let line = limits.lines().find(|line| line.starts_with("Max realtime timeout"))?;
         let most = line.split_ascii_whitespace().rev().nth(1)?.parse().ok()?;

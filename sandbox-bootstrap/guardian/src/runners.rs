@@ -54,7 +54,8 @@ impl Guardian {
             .chain(self.zygote.pid())
             .chain(self.computations.pids())
             .chain(self.evaluator.pid())
-            .chain(self.commands.pids());
+            .chain(self.commands.pids())
+            .chain(self.requests.pid());
         runners.filter_map(|handle| handle.pid).chain(own).collect()
     }
 

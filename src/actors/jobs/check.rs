@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::packages::requirement::{is_version, normalised, parse_all};
+use crate::packages::requirement::{Requirement, parse_all};
 use crate::protocol::glob::PATTERN_CHARS;
 use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
@@ -48,9 +48,8 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
         return Err(bad(format!("`{}` is no pattern of artifacts", quotable(pattern)))
             .hint(format!("use a relative path with `*`, `?` or `**`, at most {PATTERN_CHARS} characters")));
     }
-    if let Some(package) = job.require.iter().find(|package| !is_package(package)) {
-        return Err(bad(format!("`{}` is no requirement", quotable(package)))
-            .hint("use the name of a package, or `name==version`"));
+    for text in &job.require {
+        required(text)?;
     }
     if !job.with.is_empty() {
         parse_all(&job.with, &settings.packages.names)?;
@@ -78,10 +77,18 @@ fn is_pattern(pattern: &str) -> bool {
         && !pattern.split('/').any(|part| part == "..")
 }
 
-/// A package as `require` names it: `name`, or `name==version`.
-fn is_package(package: &str) -> bool {
-    let (name, version) = package.split_once("==").unwrap_or((package, "0"));
-    normalised(name).is_some() && is_version(version)
+/// What `--require` names: a package and ranges of its versions, which can be looked up in an image.
+pub fn required(text: &str) -> Result<Requirement, Problem> {
+    let found = Requirement::parse(text).map_err(|error| {
+        bad(format!("`{}` is no requirement: {error}", quotable(text))).hint(error.remedy())
+    })?;
+    if !found.is_plain() {
+        return Err(bad(format!("`{}` has extras or a marker, which cannot be checked", quotable(text)))
+            .hint(
+                "require a package with ranges of its version, as in `numpy>=2,<3`; `--with` installs others",
+            ));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -115,6 +122,8 @@ mod tests {
             NewJob { artifacts: words(&["../x"]), ..job() },
             NewJob { artifacts: words(&["/etc/*"]), ..job() },
             NewJob { require: words(&["numpy; import os"]), ..job() },
+            NewJob { require: words(&["numpy[x]>=2"]), ..job() },
+            NewJob { require: words(&["numpy>2.*"]), ..job() },
             NewJob { with: words(&["--index-url=x"]), ..job() },
             NewJob { args: vec!["x".repeat(JOB_WORDS_BYTES + 1)], ..job() },
         ] {

@@ -6,6 +6,7 @@
 
 use serde_json::json;
 
+use super::check::required;
 use crate::protocol::job::NewJob;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files;
@@ -16,24 +17,7 @@ use crate::sandbox::workspace::files;
 pub const ORDER: &str = ".belljar-job";
 
 /// The code of the cell. It imports modules that the kernel loaded before any file of the input existed.
-pub const CODE: &str = r#"import json, os, sys
-with open(".belljar-job", encoding="utf-8") as file:
-    job = json.load(file)
-if job["require"]:
-    # Modules of the input could stand in the way of the library's.
-    sys.path[:] = [entry for entry in sys.path if entry]
-    from importlib.metadata import PackageNotFoundError, version
-    for wanted in job["require"]:
-        name, _, exact = wanted.partition("==")
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            raise RuntimeError(f"the image has no package `{name}`; use an image that has it (`--image`)") from None
-        if exact and found != exact:
-            raise RuntimeError(f"the image has `{name}` {found}, and not {exact}")
-os.unlink(".belljar-job")
-os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["env"]})
-"#;
+pub const CODE: &str = include_str!("cell.py");
 
 /// Whether the process has become the script.
 #[must_use]
@@ -50,7 +34,10 @@ pub fn order(job: &NewJob) -> String {
     let mut env = job.env.clone();
     // Unbuffered, so that the output of a killed script is not lost in its buffer.
     env.entry("PYTHONUNBUFFERED".into()).or_insert_with(|| "1".into());
-    json!({"argv": argv, "env": env, "require": job.require}).to_string()
+    let require = job.require.iter().filter_map(|text| required(text).ok()).map(
+        |requirement| json!({"name": requirement.name, "ranges": requirement.ranges().collect::<Vec<_>>()}),
+    );
+    json!({"argv": argv, "env": env, "require": require.collect::<Vec<_>>()}).to_string()
 }
 
 #[cfg(test)]
@@ -70,6 +57,51 @@ mod tests {
             assert_eq!(ran.unwrap().status.code(), Some(exits));
             let workspace = std::fs::File::open(&folder).unwrap();
             assert_eq!(has_begun(&Root::of_daemon(workspace.as_fd())), !left);
+        }
+    }
+
+    #[test]
+    fn what_is_required_is_held_against_versions_as_pip_does() {
+        // A distribution is what its metadata says; this one stands for that of an image.
+        let site = tempfile::tempdir().unwrap();
+        let fits = |version: &str, ranges: &str| {
+            let info = site.path().join("thing-1.dist-info");
+            std::fs::create_dir_all(&info).unwrap();
+            let about = format!("Metadata-Version: 2.1\nName: thing\nVersion: {version}\n");
+            std::fs::write(info.join("METADATA"), about).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let require = vec![format!("Thing{ranges}")];
+            let job = NewJob { script: "s.py".into(), require, ..NewJob::default() };
+            std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+            std::fs::write(folder.path().join("s.py"), "").unwrap();
+            let mut python = std::process::Command::new("python3");
+            let ran = python.args(["-c", CODE]).env("PYTHONPATH", site.path()).current_dir(&folder).output();
+            let ran = ran.unwrap();
+            let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+            assert!(ran.status.success() || said.contains(&format!("has `thing` {version}")), "{said}");
+            ran.status.success()
+        };
+        for (version, ranges, wanted) in [
+            ("2.1.0", "", true),
+            ("2.1.0", ">=2,<3", true),
+            ("2.1.0", "==2.1", true),
+            ("2.1.0", "==2.*", true),
+            ("2.10.0", "~=2.9", true),
+            ("2.1.0+cpu", "==2.1.0", true),
+            ("2.1.0", "!=2.0", true),
+            ("1!1.0", ">2", true),
+            ("3.0rc1", ">=2,<3", false),
+            ("3.0", ">=2,<3", false),
+            ("2.10", "<2.9", false),
+            ("3.0", "~=2.9", false),
+            ("2.1.post1", ">2.1", false),
+            ("2.1.post1", ">=2.1", true),
+            ("2.1.dev3", ">=2.1", false),
+            ("2.1rc2", "<2.1rc10", true),
+            ("2.1.0", "===2.1", false),
+            ("not-a-version", ">=1", false),
+        ] {
+            assert_eq!(fits(version, ranges), wanted, "{version} {ranges}");
         }
     }
 

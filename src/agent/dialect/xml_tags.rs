@@ -1,16 +1,17 @@
-//! Text with tags: `<pip-dependencies-to-install>` names packages, `<execution-code>` holds Python. A reply
-//! without code is the final answer. Other tools are called as functions in Python.
+//! Text with tags: `<pip-dependencies-to-install>` names packages, which the cell installs if the model may;
+//! `<execution-code>` holds Python. A reply without code is the final answer. Other tools are called as functions in Python.
 //!
 //! Several blocks of code form one program, in their order. Results return as tool messages that answer a
 //! call which stands for the tag.
 
+use serde_json::Value;
 use std::collections::HashSet;
 
 use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, nothing_said, only_text};
 use crate::agent::history::NO_ARGUMENTS;
 use crate::agent::words::Field;
 use crate::protocol::chat::{ChatReply, Finish, ToolCall};
-use crate::protocol::tool_names::CELL_TOOL;
+use crate::protocol::tool_names::{CELL_TOOL, INSTALL_TOOL};
 
 const DEPENDENCIES: &str = "pip-dependencies-to-install";
 const CODE: &str = "execution-code";
@@ -18,33 +19,23 @@ const CALL_NAME: &str = "execution_code";
 /// The most packages of one reply that are looked at.
 const DEPENDENCIES_LISTED: usize = 100;
 
-/// Modules of the standard library that models often list as packages to install.
-const STANDARD: [&str; 24] = [
-    "collections",
-    "csv",
-    "dataclasses",
-    "datetime",
-    "decimal",
-    "enum",
-    "fractions",
-    "functools",
-    "io",
-    "itertools",
-    "json",
-    "logging",
-    "math",
-    "os",
-    "pathlib",
-    "random",
-    "re",
-    "sqlite3",
-    "statistics",
-    "string",
-    "sys",
-    "textwrap",
-    "time",
-    "typing",
-];
+/// The modules of the standard library, which models often list as packages to install.
+const STANDARD: &str = "\
+    abc aifc argparse array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii bisect builtins \
+    bz2 cProfile calendar cgi cgitb chunk cmath cmd code codecs codeop collections colorsys compileall \
+    concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses dataclasses datetime \
+    dbm decimal difflib dis distutils doctest email encodings ensurepip enum errno faulthandler fcntl filecmp \
+    fileinput fnmatch fractions ftplib functools gc getopt getpass gettext glob graphlib grp gzip hashlib \
+    heapq hmac html http imaplib imghdr imp importlib inspect io ipaddress itertools json keyword linecache \
+    locale logging lzma mailbox mailcap marshal math mimetypes mmap modulefinder msilib multiprocessing netrc \
+    nis nntplib numbers operator optparse os ossaudiodev pathlib pdb pickle pickletools pipes pkgutil platform \
+    plistlib poplib posix posixpath pprint profile pstats pty pwd py_compile pyclbr pydoc pyexpat queue quopri \
+    random re readline reprlib resource rlcompleter runpy sched secrets select selectors shelve shlex shutil \
+    signal site smtpd smtplib sndhdr socket socketserver spwd sqlite3 ssl stat statistics string stringprep \
+    struct subprocess sunau symtable sys sysconfig syslog tabnanny tarfile telnetlib tempfile termios textwrap \
+    threading time timeit tkinter token tokenize tomllib trace traceback tracemalloc tty turtle types typing \
+    unicodedata unittest urllib uu uuid venv warnings wave weakref webbrowser wsgiref xdrlib xml xmlrpc zipapp \
+    zipfile zipimport zlib zoneinfo";
 
 pub(super) struct XmlTags;
 
@@ -76,8 +67,13 @@ impl Speech for XmlTags {
             };
         }
         let missing: Vec<&str> = wanted.iter().filter(|name| !has(scene, name)).map(String::as_str).collect();
+        let code = code.join("\n");
         let input = if missing.is_empty() {
-            CallInput::Cell(code.join("\n"))
+            CallInput::Cell(code)
+        } else if scene.installs() {
+            // In the cell itself, so that the rules for calls of its code hold, and a person who looks at it sees it. A
+            // list of JSON is one of Python, too.
+            CallInput::Cell(format!("{INSTALL_TOOL}({})\n{code}", Value::from(missing)))
         } else {
             CallInput::Impossible(
                 words.missing_dependencies(&missing.join(", "), &scene.setup.dependencies.main),
@@ -113,16 +109,25 @@ fn contents<'a>(text: &'a str, tag: &str) -> Vec<&'a str> {
 /// The packages that a reply lists, each once, and no more than are looked at.
 fn dependencies(text: &str) -> Vec<String> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
-    for name in contents(text, DEPENDENCIES).iter().flat_map(|list| {
-        // An unclosed list must not include the code after it.
-        list.split('<').next().unwrap_or_default().split([',', '\n'])
-    }) {
+    for name in contents(text, DEPENDENCIES).iter().flat_map(|list| before_tag(list).split([',', '\n'])) {
         let name = name.trim();
-        if names.len() < DEPENDENCIES_LISTED && !name.is_empty() && seen.insert(name) {
+        if name.starts_with(['<', '>', '=', '!', '~']) {
+            // A further range of the version of the package before it.
+            if let Some(before) = names.last_mut() {
+                *before = format!("{before},{name}");
+            }
+        } else if names.len() < DEPENDENCIES_LISTED && !name.is_empty() && seen.insert(name) {
             names.push(name.to_owned());
         }
     }
     names
+}
+
+/// The text up to the next tag: an unclosed list must not include the code after it. `<3` is no tag.
+fn before_tag(list: &str) -> &str {
+    let is_tag = |place: &usize| list[place + 1..].starts_with(|c: char| c == '/' || c.is_ascii_alphabetic());
+    let end = list.match_indices('<').map(|(place, _)| place).find(is_tag);
+    &list[..end.unwrap_or(list.len())]
 }
 
 /// The name as `pip` compares it, without versions and extras.
@@ -133,7 +138,7 @@ fn normal(name: &str) -> String {
 
 fn has(scene: DialectContext, name: &str) -> bool {
     let name = normal(name);
-    STANDARD.contains(&name.as_str())
+    STANDARD.split(' ').any(|module| module == name.replace('-', "_"))
         || scene.setup.dependencies.installed.iter().any(|known| normal(known) == name)
 }
 
@@ -174,6 +179,7 @@ mod tests {
     fn dependencies_are_trimmed_and_named_once() {
         let list = |text: &str| dependencies(&format!("<{DEPENDENCIES}>{text}</{DEPENDENCIES}>"));
         assert_eq!(list(" pandas, ,numpy>=2,\npandas"), ["pandas", "numpy>=2"]);
+        assert_eq!(list("torch>=2, <3, x~=1.0,\n!=1.5"), ["torch>=2,<3", "x~=1.0,!=1.5"]);
         assert_eq!(list(""), Vec::<String>::new());
         let many: Vec<String> = (0..200_000).map(|number| format!("p{number}")).collect();
         assert_eq!(list(&many.join(",")), many[..DEPENDENCIES_LISTED]);

@@ -18,7 +18,7 @@ Your code runs as cells of one session, as in a notebook: variables, functions a
 - Files belong into the workspace {workspace}, which is the working directory. Read and write text in UTF-8, and name the encoding when you open a file.
 - Figures: save them with numbered, telling file names and print their absolute paths.
 - A cell that takes too long is stopped. Split long work, or ask for a longer time limit.
-- There is no network and nothing can be installed. Beside the standard library there is: {dependencies}.
+- There is no network. {install} Beside the standard library there is: {dependencies}.
 - Close files and connections (use `with`), and keep large data out of the output.",
     compute: "# Exact small computations
 `compute_with_python` evaluates one Python expression. Use it for everything that has to be right to the character: reversing, slicing and searching text, arithmetic, sorting, filtering, lists and dicts. Do not do these in your head.
@@ -56,5 +56,5 @@ To run Python, write the code between tags, after a sentence on what it is for:
 <execution-code>
 print(1 + 1)
 </execution-code>
-The first tag lists the packages that the code needs, separated by commas; leave it out if it needs none. Only packages that are installed can be used. Tools are called from Python, as functions. The result comes back before your next reply. A reply without `<execution-code>` is your final answer.",
+The first tag lists the packages that the code needs, separated by commas; leave it out if it needs none. Those that the image lacks are installed first, where that is possible. Tools are called from Python, as functions. The result comes back before your next reply. A reply without `<execution-code>` is your final answer.",
 };

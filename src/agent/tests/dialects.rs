@@ -157,6 +157,34 @@ fn packages_that_the_image_lacks_are_named_and_the_code_does_not_run() {
 }
 
 #[test]
+fn packages_that_the_image_lacks_are_installed_by_the_cell_if_the_model_may() {
+    let mut may = setup();
+    may.tools.push(tool("install_packages", json!({"packages": {"type": "array"}}), &["packages"]));
+    let tools: Vec<String> = may.tools.iter().map(|tool| tool.name.clone()).collect();
+    let spec = AskSpec { tools, ..spec(Dialect::XmlTags) };
+    let (mut machine, effects) = started(spec.clone(), may.clone());
+    let prompt = format!("{effects:?}");
+    assert!(
+        prompt.contains("`%pip install NAME` in a cell installs a package for the session. Beside"),
+        "{prompt}"
+    );
+    let reply = reply(
+        &mut machine,
+        text(
+            "<pip-dependencies-to-install>numpy, torch>=2, <3, argparse, x\"y</pip-dependencies-to-install><execution-code>1</execution-code>",
+        ),
+    );
+    assert_eq!(effect_names(&reply), ["cell step_0 install_packages([\"torch>=2,<3\",\"x\\\"y\"])\n1"]);
+    // With a person in between the prompt says so, and without the tool that nothing can be installed.
+    let asked = AskSpec { also_approve: vec!["install_packages".into()], ..spec.clone() };
+    let (_, effects) = started(asked, may.clone());
+    assert!(format!("{effects:?}").contains("a person decides about each request"), "{effects:?}");
+    let none = AskSpec { tools: vec!["execute_python_code".into()], ..spec };
+    let (_, effects) = started(none, may);
+    assert!(format!("{effects:?}").contains("There is no network. Nothing can be installed."), "{effects:?}");
+}
+
+#[test]
 fn a_model_without_tool_messages_sees_results_as_text() {
     let spec = AskSpec { tools: vec!["execute_python_code".into()], ..spec(Dialect::XmlTags) };
     let (mut machine, _) = started(spec, Setup { model_tools: false, ..setup() });

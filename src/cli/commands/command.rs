@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::args::{SessionArg, SessionFlag, seconds};
+use crate::cli::args::{SessionArg, SessionFlag, seconds, variables};
 use crate::cli::commands::cell::stream::{End, Stops, stream_command};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -38,9 +38,10 @@ pub(in crate::cli) struct Sh {
     /// The folder that it begins in, from the workspace on.
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// An environment variable; can be repeated. Never a secret: commands are recorded.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    env: Vec<(String, String)>,
+    /// Set a variable of the environment, `NAME=VALUE`, or `NAME` with the value that it has here; can be repeated.
+    /// Never a secret: commands are recorded.
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
     /// Read its input from here, to the end, before it begins; without this it has none.
     #[arg(short = 'i', long, conflicts_with = "tty")]
     stdin: bool,
@@ -60,12 +61,6 @@ pub(in crate::cli) struct Sh {
     /// The line, or the program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     words: Vec<String>,
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .ok_or_else(|| "it has to be as in `NAME=VALUE`".to_owned())
 }
 
 /// What can be read from the standard input, as base64.
@@ -105,7 +100,7 @@ impl Sh {
             argv: words,
             line,
             cwd: self.cwd,
-            env: self.env.into_iter().collect(),
+            env: variables(&self.env, |name| std::env::var(name).ok())?,
             stdin_base64: if self.stdin { Some(read_input()?) } else { None },
             timeout_s: self.timeout,
             background: self.background,

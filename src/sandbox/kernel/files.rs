@@ -26,6 +26,9 @@ const TAG_CHARS: usize = 32;
 const LAYOUT: &str = "3";
 /// The program in the tree that is the first process of a sandbox.
 pub const GUARDIAN_FILE: &str = "belljar-guardian";
+/// The folders in the tree of programs and of modules that stand before those of the image: `pip` and `uv`.
+pub const SHIMS_BIN: &str = "shims/bin";
+pub const SHIMS_LIB: &str = "shims/lib";
 const PACKAGES_FILE: &str = "packages.json";
 const PREPARED_FILE: &str = "prepared.json";
 
@@ -185,7 +188,8 @@ pub fn open_to_all(path: &Path) -> std::io::Result<()> {
     if !folder && !found.is_file() {
         return Err(std::io::Error::other("something other than a file was put there"));
     }
-    let is_program = path.file_name().is_some_and(|name| name == GUARDIAN_FILE);
+    let is_shim = path.parent().is_some_and(|folder| folder.ends_with(SHIMS_BIN));
+    let is_program = is_shim || path.file_name().is_some_and(|name| name == GUARDIAN_FILE);
     let mode = if folder || is_program { 0o755 } else { 0o644 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     if folder {
@@ -236,6 +240,12 @@ mod tests {
         );
         let program = std::fs::metadata(tree.join(GUARDIAN_FILE)).unwrap();
         assert_eq!(program.mode() & 0o7777, 0o755);
+        for (shim, mode) in
+            [("pip", 0o755), ("pip3", 0o755), ("uv", 0o755), ("../lib/pip/__main__.py", 0o644)]
+        {
+            let found = std::fs::metadata(tree.join(SHIMS_BIN).join(shim)).unwrap();
+            assert_eq!(found.mode() & 0o7777, mode, "{shim}");
+        }
         assert_eq!(bytecode_name("a/b.py", "t"), Path::new("a/__pycache__/b.t.pyc"));
         // An existing folder is never written into.
         assert!(assemble(&tree, &output).is_err());

@@ -63,6 +63,13 @@ pub fn variables_that_steer_the_kernel_are_refused_by_name() {
     let said = daemon.cli(["exec", "-s", "a", "import os; os.environ['A'], os.environ['EMPTY']"]).ok().stdout;
     assert_eq!(said, "('b=c', '')\n");
     assert!(daemon.cli(["show", "a"]).ok().stdout.contains("A, EMPTY"));
+    // A command takes them in the same way.
+    let said = daemon.cli(["sh", "-s", "a", "--env", "PATH", "--env", "B=1=2", "echo $B $PATH"]).ok().stdout;
+    assert!(said.starts_with("1=2 ") && said.contains("/bin"), "{said}");
+    for words in [&["new", "--env", "NOT_SET", "b"][..], &["sh", "-s", "a", "--env", "NOT_SET", "ls"]] {
+        let told = daemon.cli(words.iter().copied()).exits(64);
+        assert!(told.stderr.contains("the variable `NOT_SET` is not set"), "{}", told.stderr);
+    }
     let script = daemon.home().join("script.py");
     std::fs::write(&script, "import os; print(os.environ['A'])").expect("a script");
     let script = script.to_str().expect("a path");

@@ -24,6 +24,7 @@ pub mod gone;
 pub mod guards;
 pub mod helpers;
 pub mod installer;
+pub mod installer_programs;
 pub mod jobs;
 pub mod laws;
 pub mod lifecycle;

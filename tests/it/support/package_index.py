@@ -1,11 +1,12 @@
 """A package index on loopback with a certificate of its own and tiny packages.
 
-usage: package_index.py FOLDER UV     prints its port; ends with its stdin
+usage: package_index.py FOLDER UV [MANY]     prints its port; ends with its stdin
 
 `ca.pem` in FOLDER is the authority to trust; `requests` there has a line for every request. UV is a folder with a wheel
 of `uv`, or `fake` for one that looks around in its sandbox instead of installing anything. While FOLDER has a file
 `slow`, files are not sent to their end. While it has a file `password`, only requests with what it says (`user:password`)
-are answered. While it has a file `changed`, `bell-dep` has other content under the same version.
+are answered. While it has a file `changed`, `bell-dep` has other content under the same version. MANY packages of 300
+modules each, `bell-many-0` and so on, are there for benchmarks.
 """
 
 import base64
@@ -86,7 +87,16 @@ def source(name, version):
     return plain + ".tar.gz", packed.getvalue()
 
 
-def packages(uv):
+def large(number):
+    """A package of many modules, and one that imports them all."""
+    name = "bell_many_{}".format(number)
+    body = "".join("def f{0}(x):\n    return x + {0}\n".format(place) for place in range(100))
+    files = {"{}/m{}.py".format(name, module): body for module in range(300)}
+    files[name + "/all.py"] = "".join("from . import m{}\n".format(module) for module in range(300))
+    return wheel(name.replace("_", "-"), "1.0", {name + "/__init__.py": "", **files})
+
+
+def packages(uv, many=0):
     hello = "VERSION = {!r}\ndef main():\n    print('hello', VERSION)\n"
     found = {
         "bell-hello": [
@@ -107,6 +117,7 @@ def packages(uv):
         ],
         "bell-large": [wheel("bell-large", "1.0", {"bell_large.py": "'''" + "x" * 40_000_000 + "'''"})],
     }
+    found.update({"bell-many-{}".format(number): [large(number)] for number in range(many)})
     if uv == "fake":
         name = "uv-9.9.9-py3-none-manylinux_2_17_{0}.manylinux2014_{0}.whl".format(platform.machine())
         packed = io.BytesIO()
@@ -133,9 +144,9 @@ def certify(folder):
     return context
 
 
-def main(folder, uv):
+def main(folder, uv, many=0):
     folder = pathlib.Path(folder)
-    original = packages(uv)
+    original = packages(uv, int(many))
     changed = dict(original)
     changed["bell-dep"] = [wheel("bell-dep", "1.0", {"bell_dep/__init__.py": "", "bell_dep/inner.py": "DEEP = 8\n"})]
     original_files, changed_files = (
@@ -191,4 +202,4 @@ def main(folder, uv):
     os._exit(0)
 
 
-main(*sys.argv[1:3])
+main(*sys.argv[1:4])

@@ -68,7 +68,7 @@ pub(in crate::cli) struct Run {
     /// Where to put them; for several jobs, in a folder for each.
     #[arg(long, value_name = "DIR")]
     artifacts_to: Option<PathBuf>,
-    /// A package that the image has to have, perhaps with its version: `numpy`, `numpy==2.1.0`.
+    /// A package that the image has to have, perhaps in a range of versions: `numpy`, `numpy>=2,<3`.
     #[arg(long, value_name = "PKG")]
     require: Vec<String>,
     /// A package to install before a script runs, as in 'polars' or 'numpy<3'; can be repeated.

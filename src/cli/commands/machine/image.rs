@@ -12,13 +12,13 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::cli::client::http::next_chunk;
+use crate::cli::client::http::{Client, next_chunk};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, bar, or_dash, size};
 use crate::cli::temporary_folder::scratch_folder;
 use crate::config::Paths;
-use crate::protocol::api::{ImageList, ImageView, PullImage};
+use crate::protocol::api::{ImageList, ImageView, NewSession, PullImage, SessionView};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Backend;
@@ -109,17 +109,46 @@ fn table(images: &[ImageView]) -> Table {
 }
 
 async fn show(context: &mut Context, reference: Option<String>) -> Result<u8, Failure> {
-    let list: ImageList = context.client().get("/v1/images").await?.parse()?;
-    let is_wanted = |image: &ImageView| reference.as_ref().map_or(image.default, |it| *it == image.reference);
-    let Some(image) = list.images.iter().find(|image| is_wanted(image)) else {
+    let client = context.client();
+    let find = |list: ImageList| {
+        let is_wanted = |image: &ImageView| match &reference {
+            Some(reference) => without_latest(reference) == without_latest(&image.reference),
+            None => image.default,
+        };
+        list.images.into_iter().find(is_wanted)
+    };
+    let mut found = find(client.get("/v1/images").await?.parse()?);
+    if let Some(image) = found.as_ref().filter(|image| image.id.is_some() && image.packages.is_none())
+        && look_into(&client, image).await.is_ok()
+    {
+        found = find(client.get("/v1/images").await?.parse()?);
+    }
+    let Some(image) = found else {
         let message = match &reference {
             Some(reference) => format!("there is no image `{}` that sessions may use", one_line(reference)),
             None => "no image is there that a session could use".to_owned(),
         };
         return Err(Failure::new(message).hint("`belljar image list` lists them"));
     };
-    let value = serde_json::to_value(image).map_err(|e| Failure::new(e.to_string()))?;
-    context.show_value(&value, |screen, _| details(image).iter().try_for_each(|line| screen.line(line)))
+    let value = serde_json::to_value(&image).map_err(|e| Failure::new(e.to_string()))?;
+    context.show_value(&value, |screen, _| details(&image).iter().try_for_each(|line| screen.line(line)))
+}
+
+/// `NAME:latest` is what `NAME` means.
+fn without_latest(reference: &str) -> &str {
+    reference.strip_suffix(":latest").unwrap_or(reference)
+}
+
+/// Has the daemon find out what an image has that no session has used yet, by making one.
+async fn look_into(client: &Client, image: &ImageView) -> Result<(), Failure> {
+    let new = NewSession {
+        image: Some(image.reference.clone()),
+        backend: Some(image.backend),
+        preload: Some(Vec::new()),
+        ..NewSession::default()
+    };
+    let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
+    client.delete(&format!("/v1/sessions/{}?wait=true", session.id)).await.map(drop)
 }
 
 fn details(image: &ImageView) -> Vec<String> {
@@ -131,7 +160,10 @@ fn details(image: &ImageView) -> Vec<String> {
         format!("default:  {}", if image.default { "yes" } else { "no" }),
     ];
     lines.push(match &image.packages {
-        None => "packages: not known until a session has used the image".to_owned(),
+        None => format!(
+            "packages: not known until a session has used the image, as with `belljar new --image {}`",
+            one_line(&image.reference)
+        ),
         Some(packages) if packages.installed.is_empty() => {
             "packages: Python's standard library only".to_owned()
         }

@@ -1,0 +1,283 @@
+//! Requests of programs: `pip install` in a child of a cell, or in a command, asks the host's installer.
+//!
+//! Such a program has no descriptor of the kernel, so it connects to a socket with a name. The guardian listens there, but
+//! takes nothing from it: a descriptor that code of the session sends along is closed by its receiver, which can take as
+//! long as its sender likes. So a fork of the guardian accepts one connection, reads one request and passes it on in a
+//! pipe, and ends when the answer is delivered or the program is gone. The others wait until then.
+//!
+//! The daemon takes a request for a tool call of the session's code, so the same rules hold for it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io;
+use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::process::{self, Pid, Signal};
+use rustix::stdio;
+use serde_json::json;
+
+use crate::channel::{Channel, Read};
+use crate::guardian::Guardian;
+use crate::limits::{REQUEST_BYTES, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_WAITING};
+use crate::poller::{Poller, Timer, Token, Watch};
+use crate::process::send_signal;
+use crate::sys;
+use crate::wire::{self, MessageReader};
+
+/// In the abstract namespace, where nobody can remove it. Each sandbox has a network of its own, and such names with it.
+const NAME: &[u8] = b"belljar-requests";
+/// A request, with the pid of the program before it; and its answer.
+const REQUEST: u8 = b'C';
+const ANSWER: u8 = b'A';
+const PID_BYTES: usize = 4;
+
+/// The request that is being read or waits for its answer.
+struct Open {
+    /// The fork that talks to the program.
+    pid: i32,
+    channel: Channel,
+    call: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct Requests {
+    listener: Option<(OwnedFd, Watch)>,
+    open: Option<Open>,
+}
+
+impl Requests {
+    /// Waits for programs. Without a network of its own, the sandbox would share the name with others, so there it has none.
+    pub fn listen(&mut self, poller: &Poller) {
+        self.listener = new_listener().ok().map(|listener| (listener, Watch::new(Token::Requests)));
+        self.watch(poller, true);
+    }
+
+    fn watch(&mut self, poller: &Poller, on: bool) {
+        if let Some((listener, watch)) = &mut self.listener {
+            watch.set(poller, listener, if on { EventFlags::IN } else { EventFlags::empty() });
+        }
+    }
+
+    pub fn pid(&self) -> Option<i32> {
+        self.open.as_ref().map(|open| open.pid)
+    }
+
+    /// A child of the guardian has ended. False if it was not the fork for a request.
+    pub fn ended(&mut self, pid: i32, poller: &mut Poller) -> bool {
+        let Some(mut open) = self.open.take_if(|open| open.pid == pid) else { return false };
+        open.channel.end(poller);
+        poller.after(Timer::Requests, REQUEST_PAUSE);
+        true
+    }
+
+    pub fn flush(&mut self, poller: &Poller) {
+        if let Some(open) = &mut self.open {
+            open.channel.flush(poller);
+        }
+    }
+
+    /// Passes on the answer to a call. False if no request made it.
+    pub fn answer(&mut self, call: u64, text: &str, poller: &Poller) -> bool {
+        let Some(open) = self.open.as_mut().filter(|open| open.call == Some(call)) else { return false };
+        open.call = None;
+        send_signal(open.pid, Signal::CONT); // code of the session may have stopped it
+        let message = wire::pack(ANSWER, text.as_bytes());
+        if open.channel.send(message, poller).is_err() {
+            send_signal(open.pid, Signal::KILL);
+        }
+        true
+    }
+}
+
+fn new_listener() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::bind(&listener, &SocketAddrUnix::new_abstract_name(NAME)?)?;
+    net::listen(&listener, REQUESTS_WAITING)?;
+    Ok(listener)
+}
+
+impl Guardian {
+    /// A program has connected: a fork talks to it.
+    pub fn request_came(&mut self) {
+        self.requests.watch(&self.poller, false);
+        if self.is_pressed || self.requests.open.is_some() {
+            self.poller.within(Timer::Requests, REQUEST_PAUSE);
+            return;
+        }
+        let listener = self.requests.listener.as_ref().map(|(listener, _)| listener);
+        let started = listener.ok_or(io::Errno::BADF).and_then(|listener| {
+            let mut channel = Channel::new(Token::Request, Token::RequestOut)?;
+            let ends = channel.runner_ends().ok_or(io::Errno::BADF)?;
+            let pid = sys::fork_into(|| match keep_only(ends.1, ends.0, listener) {
+                Ok(()) => serve(),
+                Err(_) => 1,
+            })?;
+            channel.close_runner_ends();
+            channel.read(true, &self.poller);
+            Ok(Open { pid, channel, call: None })
+        });
+        match started {
+            Ok(open) => self.requests.open = Some(open),
+            Err(_) => self.poller.within(Timer::Requests, REQUEST_PAUSE), // for want of a process or a descriptor
+        }
+    }
+
+    pub fn watch_requests(&mut self) {
+        let is_free = self.requests.open.is_none();
+        self.requests.watch(&self.poller, is_free);
+    }
+
+    /// The fork has passed something on, or has ended.
+    pub fn request_ready(&mut self) {
+        let Some(open) = &mut self.requests.open else { return };
+        match open.channel.receive(&mut self.scratch, &self.poller) {
+            Read::Nothing => {}
+            // It can be reaped a moment after it has closed its end.
+            Read::End => self.poller.within(Timer::Reap, REQUEST_PAUSE),
+            Read::Some => {
+                let Ok(Some((REQUEST, payload))) = open.channel.next() else { return };
+                let Some((pid, said)) = payload.split_first_chunk::<PID_BYTES>() else { return };
+                let call = self.next_call;
+                self.next_call += 1;
+                open.call = Some(call);
+                let cell = self.cell_of_process(i32::from_be_bytes(*pid));
+                self.send_said(&json!({"type": "tool_call", "call": call, "cell": cell}), said);
+            }
+        }
+    }
+
+    /// The cell or the command that a process belongs to, as far as its tag says; `None` if nothing of it runs any more.
+    fn cell_of_process(&self, pid: i32) -> Option<u64> {
+        let cell = match self.processes.tag_of(pid) {
+            Some(tag) => self.commands.cell_of_tag(tag).or_else(|| {
+                let copy = self.handles.values().find(|handle| self.processes.tag(handle.index) == Some(tag));
+                copy.map(|handle| handle.cell)
+            }),
+            None => self.line.worker.and_then(|index| self.handles.get(&index)).map(|handle| handle.cell),
+        };
+        cell.filter(|cell| *cell != 0)
+    }
+}
+
+// In the fork.
+
+/// Keeps the guardian's channel as standard input and output, the listener as standard error, and nothing else.
+fn keep_only(input: impl AsFd, output: impl AsFd, listener: &OwnedFd) -> io::Result<()> {
+    stdio::dup2_stdin(input)?;
+    stdio::dup2_stdout(output)?;
+    stdio::dup2_stderr(listener)?;
+    crate::close_inherited();
+    Ok(())
+}
+
+/// Serves one program.
+fn serve() -> i32 {
+    let _ = rustix::thread::set_name(c"belljar-request");
+    // The guardian may have ended before this was set; then the pipe is closed, too.
+    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
+    let Ok(client) = net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) else { return 0 };
+    i32::from(serve_client(&client).is_none())
+}
+
+fn serve_client(client: &OwnedFd) -> Option<()> {
+    let program = sockopt::socket_peercred(client).map_or(0, |peer| Pid::as_raw(Some(peer.pid)));
+    let request = read_line(client)?;
+    let message = wire::pack_parts(REQUEST, &[&program.to_be_bytes(), &request]);
+    write_all(&message, |bytes| io::write(stdio::stdout(), bytes))?;
+    let answer = wait_for_answer(client)?;
+    sockopt::set_socket_timeout(client, sockopt::Timeout::Send, Some(REQUEST_PATIENCE)).ok()?;
+    write_all(&answer, |bytes| net::send(client, bytes, SendFlags::NOSIGNAL))
+}
+
+fn write_all(mut bytes: &[u8], write: impl Fn(&[u8]) -> io::Result<usize>) -> Option<()> {
+    while !bytes.is_empty() {
+        match write(bytes) {
+            Ok(written) => bytes = bytes.get(written..)?,
+            Err(io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}
+
+/// What the program sends up to the end of a line, within bounds.
+fn read_line(client: &OwnedFd) -> Option<Vec<u8>> {
+    let (deadline, mut line, mut chunk) = (Instant::now() + REQUEST_PATIENCE, Vec::new(), [0; 4096]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        let mut ready = [PollFd::new(client, PollFlags::IN)];
+        wait(&mut ready, Some(left));
+        if ready[0].revents().is_empty() {
+            continue;
+        }
+        let count = io::read(client, &mut chunk).ok().filter(|count| *count > 0)?;
+        line.extend_from_slice(&chunk[..count]);
+        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            line.truncate(end);
+            return (end <= REQUEST_BYTES).then_some(line);
+        }
+        if line.len() > REQUEST_BYTES {
+            return None;
+        }
+    }
+}
+
+/// The guardian's answer; `None` if the program or the guardian is gone before.
+fn wait_for_answer(client: &OwnedFd) -> Option<Vec<u8>> {
+    let (mut reader, mut chunk, input) = (MessageReader::default(), [0; 4096], stdio::stdin());
+    loop {
+        let mut ready =
+            [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(client, PollFlags::empty())];
+        wait(&mut ready, None);
+        if ready[1].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+            return None;
+        }
+        if ready[0].revents().is_empty() {
+            continue;
+        }
+        let count = io::read(input, &mut chunk).ok().filter(|count| *count > 0)?;
+        reader.feed(&chunk[..count]);
+        if let Some((_, answer)) = reader.next().ok()? {
+            return Some(answer);
+        }
+    }
+}
+
+fn wait(ready: &mut [PollFd<'_>], limit: Option<Duration>) {
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let _ = poll(ready, limit.as_ref());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_one_line_of_bounded_length() {
+        let (client, program) = pair();
+        io::write(&program, b"{\"a\":1}\nmore").unwrap();
+        assert_eq!(read_line(&client).unwrap(), b"{\"a\":1}");
+        let (client, program) = pair();
+        drop(program);
+        assert_eq!(read_line(&client), None);
+        let (client, program) = pair();
+        let writer = std::thread::spawn(move || {
+            write_all(&vec![b'x'; REQUEST_BYTES + 5000], |bytes| {
+                net::send(&program, bytes, SendFlags::NOSIGNAL)
+            })
+        });
+        assert_eq!(read_line(&client), None);
+        drop(client);
+        writer.join().unwrap();
+    }
+}
