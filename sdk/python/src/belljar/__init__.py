@@ -1,0 +1,51 @@
+"""Runs model-written Python in the sandboxes of a Belljar daemon.
+
+    from belljar import Sandbox
+
+    with Sandbox.create() as box:
+        box.run_code("x = 20")
+        print(box.run_code("x + 22").text)
+"""
+
+from .daemon import Daemon
+from .errors import (
+    AskError,
+    BadRequestError,
+    BelljarError,
+    BusyError,
+    CommandError,
+    DaemonError,
+    ExistsError,
+    ForbiddenError,
+    ImageError,
+    ModelError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PackageError,
+    QuotaError,
+    SandboxError,
+    StorageError,
+    ToolError,
+    TooLargeError,
+    UndoError,
+)
+from .results import (
+    Artifact,
+    CommandInfo,
+    CommandResult,
+    Execution,
+    ExecutionError,
+    FileInfo,
+    Installed,
+    Logs,
+    Package,
+    Result,
+    SandboxInfo,
+    State,
+    Truncated,
+    Undone,
+    Variable,
+)
+from .sandbox import Sandbox
+
+__version__ = "0.1.0"
