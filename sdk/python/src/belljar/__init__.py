@@ -7,6 +7,10 @@
         print(box.run_code("x + 22").text)
 """
 
+from ._api import SandboxOptions
+from .asks import Approval, AskOptions, AsyncApproval
+from .async_sandbox import AsyncSandbox
+from .commands import AsyncCommandHandle, CommandHandle
 from .daemon import Daemon
 from .errors import (
     AskError,
@@ -48,4 +52,49 @@ from .results import (
 )
 from .sandbox import Sandbox
 
+__all__ = [
+    "Approval",
+    "Artifact",
+    "AskError",
+    "AskOptions",
+    "AsyncApproval",
+    "AsyncCommandHandle",
+    "AsyncSandbox",
+    "BadRequestError",
+    "BelljarError",
+    "BusyError",
+    "CommandError",
+    "CommandHandle",
+    "CommandInfo",
+    "CommandResult",
+    "Daemon",
+    "DaemonError",
+    "Execution",
+    "ExecutionError",
+    "ExistsError",
+    "FileInfo",
+    "ForbiddenError",
+    "ImageError",
+    "Installed",
+    "Logs",
+    "ModelError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "Package",
+    "PackageError",
+    "QuotaError",
+    "Result",
+    "Sandbox",
+    "SandboxError",
+    "SandboxInfo",
+    "SandboxOptions",
+    "State",
+    "StorageError",
+    "TooLargeError",
+    "ToolError",
+    "Truncated",
+    "UndoError",
+    "Undone",
+    "Variable",
+]
 __version__ = "0.1.0"

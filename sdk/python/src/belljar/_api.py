@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from dataclasses import replace
-from typing import Any, Mapping, Sequence
+from typing import Any, Literal, Mapping, Sequence, TypedDict
 
 from ._calls import Call, as_json, delete, get, nothing, post
 from ._wire import quoted, quoted_path
@@ -68,24 +68,54 @@ def _names(value: Mapping[str, str] | None, name: str) -> dict[str, str]:
     return dict(value)
 
 
+class SandboxOptions(TypedDict, total=False):
+    """How a sandbox is made; what is not given is as the daemon's configuration says."""
+
+    name: str | None
+    image: str | None
+    #: Bytes, or text such as `"2GiB"`.
+    memory: int | str | None
+    cpus: float | None
+    #: The most processes and threads.
+    pids: int | None
+    #: Variables of the environment, for every process.
+    envs: Mapping[str, str] | None
+    #: For finding it again.
+    labels: Mapping[str, str] | None
+    #: A folder of the host that is worked in; otherwise the daemon makes one, which goes with the sandbox.
+    workspace: str | None
+    #: From a path in the sandbox to the name of a volume, `"models"` or `"models:ro"`.
+    volumes: Mapping[str, str] | None
+    #: From a path in the sandbox to a folder of the host, which is there to read.
+    mounts: Mapping[str, str] | None
+    #: Variables that it begins with, as JSON has them.
+    seed: Mapping[str, Any] | None
+    #: Imports that it begins with, such as `"numpy as np"`.
+    preload: Sequence[str] | None
+    checkpointing: Literal["every", "idle", "off"] | None
+    backend: Literal["docker", "bubblewrap", "process"] | None
+    #: Seconds without use after which its processes end.
+    idle: float | None
+
+
 def new_session(
     *,
-    name: str | None,
-    image: str | None,
-    memory: int | str | None,
-    cpus: float | None,
-    pids: int | None,
-    envs: Mapping[str, str] | None,
-    labels: Mapping[str, str] | None,
-    workspace: str | None,
-    volumes: Mapping[str, str] | None,
-    mounts: Mapping[str, str] | None,
-    seed: Mapping[str, Any] | None,
-    preload: Sequence[str] | None,
-    checkpointing: str | None,
-    backend: str | None,
-    idle: float | None,
     ephemeral: bool,
+    name: str | None = None,
+    image: str | None = None,
+    memory: int | str | None = None,
+    cpus: float | None = None,
+    pids: int | None = None,
+    envs: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    workspace: str | None = None,
+    volumes: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
+    seed: Mapping[str, Any] | None = None,
+    preload: Sequence[str] | None = None,
+    checkpointing: str | None = None,
+    backend: str | None = None,
+    idle: float | None = None,
 ) -> Call[SandboxInfo]:
     body: dict[str, Any] = {"ephemeral": ephemeral}
     given = {

@@ -4,6 +4,7 @@ serves several loops, one after the other or in several threads."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,7 @@ from ._calls import (
     time_to_send,
 )
 from ._connection import Connection, Place, Pool, open_socket, silent
+from ._threads import in_thread
 from ._wire import EventDecoder, ResponseParser, ServerSentEvent, WireError
 from .errors import DaemonError, problem_of
 
@@ -55,6 +57,9 @@ class AsyncClient:
                     while (event := await events.next()) is not None:
                         attempts.reset()
                         follower.take(event)
+                        for outcome in follower.outcomes():
+                            if inspect.isawaitable(outcome):
+                                await outcome
                         if follower.is_done:
                             return follower.result()
                 finally:
@@ -146,7 +151,7 @@ class AsyncClient:
             except OSError as error:
                 stream.close()
                 if self.place.needs_start(error) and may_start:
-                    await loop.run_in_executor(None, _daemon.start, self.place.path)
+                    await in_thread(lambda: _daemon.start(self.place.path))
                     continue
                 raise _daemon.unreachable(self.place.path, error) from error
             except BaseException:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Any, Callable
+from typing import Callable
 
 from . import _api
 from ._calls import Call
 from ._follow import CellFollower, Event
 from ._hold import Hold
+from ._tools import Toolbox
 from .daemon import Daemon
-from .results import Execution, ExecutionError, Result, SandboxInfo, execution_of
+from .results import Execution, ExecutionError, Result, SandboxInfo
 
 OnText = Callable[[str], object]
 OnResult = Callable[[Result], object]
@@ -26,6 +27,8 @@ class SandboxBase:
         self._path = _api.session_path(info.id)
         self._process = os.getpid()
         self._is_owned = is_owned
+        self._toolbox = Toolbox()
+        self._loans: list[Callable[[], object]] = []
         self._let_go: Callable[[], object] = lambda: None
         if is_owned:
             # Nothing that the hold refers to refers to the sandbox, so that one which is forgotten goes, too.
@@ -48,6 +51,12 @@ class SandboxBase:
         """Whether the sandbox goes at the end of a `with` block: not in a process that was forked within it."""
         return self._is_owned and self._process == os.getpid()
 
+    def _end_loans(self) -> None:
+        if self._process == os.getpid():
+            for end in self._loans:
+                end()
+        self._loans.clear()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
@@ -61,27 +70,23 @@ def cell_follower(
 ) -> CellFollower:
     texts = {"stdout": on_stdout, "stderr": on_stderr}
 
-    def saw(event: Event) -> None:
+    def saw(event: Event) -> object:
         kind = event.get("type")
         if kind == "output":
             on_text = texts.get(str(event.get("stream")))
-            if on_text is not None:
-                on_text(str(event.get("text")))
-        elif kind == "display" and on_result is not None:
-            on_result(Result(event.get("mime") or {}, is_main_result=False))
+            return None if on_text is None else on_text(str(event.get("text")))
+        if kind == "display" and on_result is not None:
+            return on_result(Result(event.get("mime") or {}, is_main_result=False))
+        return None
 
     return CellFollower(session, start, saw)
 
 
-def told_execution(told: dict[str, Any], on_result: OnResult | None, on_error: OnError | None) -> Execution:
-    """The end of a cell whose displays were told before."""
-    execution = execution_of(told)
+def last_told(execution: Execution, on_result: OnResult | None, on_error: OnError | None) -> list[object]:
+    """Tells the callbacks what is known only at the end, and gives what they return."""
+    outcomes = []
     if on_result is not None and execution.results and execution.results[-1].is_main_result:
-        on_result(execution.results[-1])
-    tell_error(execution, on_error)
-    return execution
-
-
-def tell_error(execution: Execution, on_error: OnError | None) -> None:
+        outcomes.append(on_result(execution.results[-1]))
     if on_error is not None and execution.error is not None:
-        on_error(execution.error)
+        outcomes.append(on_error(execution.error))
+    return outcomes

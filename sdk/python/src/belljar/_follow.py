@@ -19,6 +19,12 @@ class Follower(ABC, Generic[T]):
     def __init__(self) -> None:
         self._last = 0
         self._result: T | None = None
+        self._outcomes: list[object] = []
+
+    def outcomes(self) -> list[object]:
+        """What callbacks have returned since the last time: coroutines, perhaps."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
     @property
     def is_done(self) -> bool:
@@ -52,7 +58,7 @@ class Follower(ABC, Generic[T]):
 class CellFollower(Follower[dict[str, Any]]):
     """Follows a cell or a command from the request that starts it to its result."""
 
-    def __init__(self, session: str, start: Call[object], on_event: Callable[[Event], None]) -> None:
+    def __init__(self, session: str, start: Call[object], on_event: Callable[[Event], object]) -> None:
         super().__init__()
         self._session = session
         self._start = start
@@ -76,4 +82,23 @@ class CellFollower(Follower[dict[str, Any]]):
         if finished is not None:
             self._result = finished
         else:
-            self._on_event(event)
+            self._outcomes.append(self._on_event(event))
+
+
+class AskFollower(Follower[dict[str, Any]]):
+    """Follows an ask to its end."""
+
+    def __init__(self, session: str, ask: int, on_event: Callable[[Event], object]) -> None:
+        super().__init__()
+        self._path = f"{session}/asks/{ask}?stream=true"
+        self._ask = ask
+        self._on_event = on_event
+
+    def call(self) -> Call[object]:
+        # The stream begins with the ask; what was seen is passed over.
+        return get(self._path, nothing)
+
+    def saw(self, event: Event) -> None:
+        self._outcomes.append(self._on_event(event))
+        if event.get("type") == "ask_finished" and event.get("ask") == self._ask:
+            self._result = event["end"]

@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 
-from ._calls import RECEIVE_BYTES, Attempts, Broken, Call, nothing
+from ._calls import Attempts, Broken, Call, nothing
 from ._connection import Connection, Place
 from ._sync import SyncClient
 from .errors import BelljarError, DaemonError
@@ -46,10 +46,7 @@ class Hold:
         attempts = Attempts()
         while not self._closed.is_set():
             try:
-                try:
-                    self._listen(attempts)
-                except OSError as error:
-                    raise Broken(str(error)) from error
+                self._listen(attempts)
             except (Broken, DaemonError) as error:
                 try:
                     self._closed.wait(attempts.pause_after(error))
@@ -61,20 +58,16 @@ class Hold:
                 return
 
     def _listen(self, attempts: Attempts) -> None:
-        connection = self._connection = self._client.hold(self._call)
+        stream = self._client.events(self._call)
+        self._connection = stream.connection
         try:
-            if self._closed.is_set():
-                return
-            attempts.reset()
-            while not self._closed.is_set():
-                try:
-                    if not connection.socket.recv(RECEIVE_BYTES):
-                        raise Broken("the daemon let go")
-                except TimeoutError:
-                    continue
+            if not self._closed.is_set():
+                attempts.reset()
+                stream.next()
+                raise Broken("the daemon let go")
         finally:
             self._connection = None
-            connection.close()
+            stream.close()
 
 
 _holds: weakref.WeakSet[Hold] = weakref.WeakSet()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, TypeVar
 
 from . import _daemon
 from ._calls import (
@@ -49,39 +49,35 @@ class SyncClient:
         attempts = Attempts()
         while True:
             try:
-                with self.events(follower.call()) as events:
-                    for event in events:
+                events = self.events(follower.call())
+                try:
+                    while (event := events.next()) is not None:
                         attempts.reset()
                         follower.take(event)
                         if follower.is_done:
                             return follower.result()
+                finally:
+                    events.close()
                 raise Broken("the stream ended")
             except (Broken, DaemonError) as error:
                 time.sleep(attempts.pause_after(error))
 
-    @contextmanager
-    def events(self, call: Call[object]) -> Iterator[Iterator[ServerSentEvent]]:
-        """The events of one connection, which ends with the block."""
+    def events(self, call: Call[object]) -> EventStream:
+        """The events of one connection, which the caller has to close."""
         connection = self._connect()
         try:
             parser = ResponseParser(call.most)
             self._send(connection, call.encoded())
-            self._read_head(connection, parser)
-            yield self._read_events(connection, parser)
-        finally:
-            connection.close()
-
-    def hold(self, call: Call[object]) -> Connection:
-        """A connection whose answer goes on for as long as it is kept. Its head is read."""
-        connection = self._connect()
-        try:
-            parser = ResponseParser(call.most)
-            self._send(connection, call.encoded())
-            self._read_head(connection, parser)
+            while parser.head is None:
+                self.receive(connection, parser)
+            if not parser.head.is_success:
+                while not parser.is_done:
+                    self.receive(connection, parser)
+                raise problem_of(parser.head.status, parser.take())
         except BaseException:
             connection.close()
             raise
-        return connection
+        return EventStream(self, connection, parser)
 
     def _exchange(self, call: Call[T]) -> T:
         connection = self._pool.take() or self._connect()
@@ -89,7 +85,7 @@ class SyncClient:
             parser = ResponseParser(call.most)
             self._send(connection, call.encoded())
             while not parser.is_done:
-                self._receive(connection, parser)
+                self.receive(connection, parser)
         except BaseException:
             connection.close()
             raise
@@ -99,25 +95,6 @@ class SyncClient:
             connection.close()
         assert parser.head is not None
         return call.outcome(parser.head, parser.take())
-
-    def _read_head(self, connection: Connection, parser: ResponseParser) -> None:
-        while parser.head is None:
-            self._receive(connection, parser)
-        if not parser.head.is_success:
-            while not parser.is_done:
-                self._receive(connection, parser)
-            raise problem_of(parser.head.status, parser.take())
-
-    def _read_events(self, connection: Connection, parser: ResponseParser) -> Iterator[ServerSentEvent]:
-        decoder = EventDecoder()
-        while True:
-            try:
-                yield from decoder.feed(parser.take())
-            except WireError as error:
-                raise DaemonError(str(error), code="bad_answer") from error
-            if parser.is_done:
-                return
-            self._receive(connection, parser)
 
     def _send(self, connection: Connection, data: bytes) -> None:
         try:
@@ -132,7 +109,7 @@ class SyncClient:
         except OSError as error:
             raise connection.broken(str(error)) from error
 
-    def _receive(self, connection: Connection, parser: ResponseParser) -> None:
+    def receive(self, connection: Connection, parser: ResponseParser) -> None:
         while True:
             try:
                 data = connection.socket.recv(RECEIVE_BYTES)
@@ -181,3 +158,31 @@ class SyncClient:
             raise Broken(str(error)) from error
         finally:
             connection.close()
+
+
+class EventStream:
+    """The events of one connection, one by one."""
+
+    def __init__(self, client: SyncClient, connection: Connection, parser: ResponseParser) -> None:
+        self._client = client
+        self._parser = parser
+        self._decoder = EventDecoder()
+        self._ready: deque[ServerSentEvent] = deque()
+        self.connection = connection
+
+    def next(self) -> ServerSentEvent | None:
+        """None at the end of the stream."""
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            try:
+                self._ready.extend(self._decoder.feed(self._parser.take()))
+            except WireError as error:
+                raise DaemonError(str(error), code="bad_answer") from error
+            if not self._ready:
+                if self._parser.is_done:
+                    return None
+                self._client.receive(self.connection, self._parser)
+
+    def close(self) -> None:
+        self.connection.close()

@@ -226,7 +226,7 @@ def execution_of(told: Json) -> Execution:
     if exception is not None:
         error = ExecutionError(exception["type"], exception["value"], exception["traceback"])
     elif status != "success":
-        reason = told["reason"]
+        reason = str(told["reason"])
         value = f"it exited with {told.get('exit_code')}" if reason == "exit" else _REASONS.get(reason, reason)
         error = ExecutionError(status, value, "")
     state = told["state"]
