@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-AT_ONCE = 4
+AT_ONCE = 6
 #: The longest that one class may take.
 SECONDS = 600
 #: The slowest first, so that none of them is alone at the end.

@@ -32,6 +32,9 @@ class SandboxCases(WithDaemon):
             assert failed.error is not None
             self.assertEqual((failed.status, failed.error.name), ("failure", "ZeroDivisionError"))
             self.assertIn("x / 0", failed.error.traceback)
+            foreign = box.run_code("import json; json.loads('{')").error
+            assert foreign is not None
+            self.assertEqual((foreign.name, foreign.type), ("JSONDecodeError", "json.decoder.JSONDecodeError"))
             with self.assertRaisesRegex(RuntimeError, "ZeroDivisionError"):
                 failed.check()
             self.assertEqual([variable.name for variable in box.variables() if variable.name == "x"], ["x"])

@@ -115,6 +115,8 @@ class ExecutionError:
     name: str
     value: str
     traceback: str
+    #: The name with the exception's module, unless that is `builtins`.
+    type: str
 
     def __str__(self) -> str:
         return self.traceback or f"{self.name}: {self.value}"
@@ -224,11 +226,12 @@ def execution_of(told: Json) -> Execution:
     status, exception = told["status"], told.get("exception")
     error = None
     if exception is not None:
-        error = ExecutionError(exception["type"], exception["value"], exception["traceback"])
+        kind = str(exception["type"])
+        error = ExecutionError(kind.rpartition(".")[2], exception["value"], exception["traceback"], kind)
     elif status != "success":
         reason = str(told["reason"])
         value = f"it exited with {told.get('exit_code')}" if reason == "exit" else _REASONS.get(reason, reason)
-        error = ExecutionError(status, value, "")
+        error = ExecutionError(status, value, "", status)
     state = told["state"]
     stdout, stderr = told["stdout"], told["stderr"]
     return Execution(
