@@ -45,10 +45,11 @@ class RestartCases(WithDaemon):
             self.ground.kill()
             self.assertEqual((command().exit_code, "".join(told)), (0, "1\n2\n3\n4\n"))
 
-    def test_a_held_sandbox_stays_and_a_new_one_can_be_made(self) -> None:
+    def test_a_sandbox_is_held_again_by_the_next_daemon(self) -> None:
         with Sandbox.create() as box:
             box.run_code("x = 1")
             self.ground.kill()
+            self.assertEqual(box.run_code("x").text, "1")
             # Longer than a sandbox stays that nobody holds.
             time.sleep(13)
             self.assertEqual(box.run_code("x").text, "1")
