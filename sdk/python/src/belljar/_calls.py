@@ -63,7 +63,10 @@ class Call(Generic[T]):
             raise problem_of(head.status, body)
         if self.expects is not None and head.headers.get("content-type") != self.expects[0]:
             raise BadRequestError(self.expects[1], code="bad_request")
-        return self.parse(body)
+        try:
+            return self.parse(body)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise _senseless() from error
 
     def encoded(self) -> bytes:
         return encode_request(self.method, self.path, self.headers, self.body)
@@ -73,8 +76,12 @@ def as_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError:
-        hint = "the daemon may be of another version; restart it with `belljar daemon stop`"
-        raise DaemonError("the daemon's answer makes no sense", code="bad_answer", hint=hint) from None
+        raise _senseless() from None
+
+
+def _senseless() -> DaemonError:
+    hint = "the daemon may be of another version; restart it with `belljar daemon stop`"
+    return DaemonError("the daemon's answer makes no sense", code="bad_answer", hint=hint)
 
 
 def nothing(_body: bytes) -> None:
@@ -94,10 +101,13 @@ def post(path: str, parse: Callable[[bytes], T], body: object = None, *, accept:
     return Call("POST", path, parse, b"" if body is None else encoded_json(body), headers)
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+
+
 def encoded_json(value: object) -> bytes:
     """JSON as the daemon reads it. `NaN` is none, and neither is half of a surrogate pair."""
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        return _ENCODER.encode(value).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequestError(f"a value cannot be sent as JSON: {error}", code="bad_request") from error
 

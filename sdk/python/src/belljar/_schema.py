@@ -127,6 +127,13 @@ class FunctionTool:
         if "return" in hints:
             self.definition["output"] = schema_of(hints["return"])
 
+    @classmethod
+    def defined(cls, definition: dict[str, Any], function: Callable[..., Any]) -> FunctionTool:
+        """A tool whose definition is given, and whose function takes what that says."""
+        tool = cls.__new__(cls)
+        tool.function, tool.name, tool.definition, tool._kinds = function, definition["name"], definition, {}
+        return tool
+
     def bound(self, arguments: dict[str, Any]) -> Callable[[], Any]:
         """A call that is ready to be made. Arguments were checked by the daemon; models check more."""
         values = {name: value_of(self._kinds.get(name, Any), value) for name, value in arguments.items()}

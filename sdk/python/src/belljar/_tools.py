@@ -35,7 +35,12 @@ class Toolbox:
     def add(self, function: Callable[..., Any], name: str | None, description: str | None) -> None:
         if not callable(function):
             raise wrong(f"a tool is a function, not {type(function).__name__}")
-        tool = FunctionTool(function, name, description)
+        self._take(FunctionTool(function, name, description))
+
+    def add_defined(self, definition: dict[str, Any], function: Callable[..., Any]) -> None:
+        self._take(FunctionTool.defined(definition, function))
+
+    def _take(self, tool: FunctionTool) -> None:
         if tool.name in self.tools:
             raise wrong(f"there is a tool `{tool.name}` already")
         self.tools[tool.name] = tool
