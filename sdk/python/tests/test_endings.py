@@ -44,6 +44,26 @@ class EndingCases(WithDaemon):
             self.assertNotIn("Exception ignored", errors)
         eventually("all are gone", lambda: not set(names) & set(self.ground.sessions()) or None)
 
+    def test_a_tool_that_hangs_holds_up_neither_loop_nor_process(self) -> None:
+        process = child(
+            "import asyncio, time\nfrom belljar import AsyncSandbox\n"
+            "async def main():\n"
+            "    box = await AsyncSandbox.create()\n"
+            "    called = asyncio.Event()\n"
+            "    loop = asyncio.get_running_loop()\n"
+            "    @box.tool\n"
+            "    def hang() -> None:\n"
+            "        loop.call_soon_threadsafe(called.set)\n"
+            "        time.sleep(1000)\n"
+            "    cell = asyncio.create_task(box.run_code('hang()'))\n"
+            "    await called.wait()\n"
+            "    print(box.name, flush=True)\n"
+            "asyncio.run(main())\n"
+        )
+        told, errors = process.communicate(timeout=SOON)
+        self.assertEqual((process.returncode, len(told.split())), (0, 1), errors)
+        eventually("it is gone", lambda: told.strip() not in self.ground.sessions() or None)
+
     def test_a_sandbox_that_is_forgotten_goes(self) -> None:
         box = Sandbox.create()
         name = box.name

@@ -198,6 +198,8 @@ class ToolCases(WithDaemon):
             asking = in_thread(lambda: box.ask("Do.", approval="ask"))
             waiting = eventually("an approval", lambda: box.approvals() or None)
             self.assertEqual((waiting[0].kind, waiting[0].code), ("cell", "x = 1"))
+            with Sandbox.create() as other:
+                self.assertEqual(other.approvals(), [])
             waiting[0].accept(code="x = 10")
             eventually("another", lambda: box.approvals() or None)[0].respond("no, enough")
             self.assertEqual(asking(), "done")
