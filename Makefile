@@ -93,6 +93,18 @@ property-packages: ## install what the property tests of the kernel are made wit
 	@tests/python-env.sh target/properties tests/property-requirements.txt || \
 		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
 
+SDK := sdk/python
+.PHONY: sdk-packages
+sdk-packages: ## install what the Python package is checked with
+	$(call heading,packages for the Python package)
+	@tests/python-env.sh target/sdk $(SDK)/tests/requirements.txt
+
+.PHONY: test-sdk
+test-sdk: setup sdk-packages ## the Python package: types, and tests with daemons of its own in containers and jails (ARGS='OnBubblewrap test_tools')
+	cargo build
+	cd $(SDK) && $(abspath target/sdk)/bin/python -m mypy
+	BELLJAR=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar target/sdk/bin/python $(SDK)/tests/run.py $(ARGS)
+
 .PHONY: test-long
 test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs
 	BELLJAR_LONG_TESTS=1 BELLJAR_BOMBS=50 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \

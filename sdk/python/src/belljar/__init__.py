@@ -1,0 +1,100 @@
+"""Runs model-written Python in the sandboxes of a Belljar daemon.
+
+    from belljar import Sandbox
+
+    with Sandbox.create() as box:
+        box.run_code("x = 20")
+        print(box.run_code("x + 22").text)
+"""
+
+from ._api import SandboxOptions
+from .asks import Approval, AskOptions, AsyncApproval
+from .async_sandbox import AsyncSandbox
+from .commands import AsyncCommandHandle, CommandHandle
+from .daemon import Daemon
+from .errors import (
+    AskError,
+    BadRequestError,
+    BelljarError,
+    BusyError,
+    CommandError,
+    DaemonError,
+    ExistsError,
+    ForbiddenError,
+    ImageError,
+    ModelError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PackageError,
+    QuotaError,
+    SandboxError,
+    StorageError,
+    ToolError,
+    TooLargeError,
+    UndoError,
+)
+from .results import (
+    Artifact,
+    CommandInfo,
+    CommandResult,
+    Execution,
+    ExecutionError,
+    FileInfo,
+    Installed,
+    Logs,
+    Package,
+    Result,
+    SandboxInfo,
+    State,
+    Truncated,
+    Undone,
+    Variable,
+)
+from .sandbox import Sandbox
+
+__all__ = [
+    "Approval",
+    "Artifact",
+    "AskError",
+    "AskOptions",
+    "AsyncApproval",
+    "AsyncCommandHandle",
+    "AsyncSandbox",
+    "BadRequestError",
+    "BelljarError",
+    "BusyError",
+    "CommandError",
+    "CommandHandle",
+    "CommandInfo",
+    "CommandResult",
+    "Daemon",
+    "DaemonError",
+    "Execution",
+    "ExecutionError",
+    "ExistsError",
+    "FileInfo",
+    "ForbiddenError",
+    "ImageError",
+    "Installed",
+    "Logs",
+    "ModelError",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "Package",
+    "PackageError",
+    "QuotaError",
+    "Result",
+    "Sandbox",
+    "SandboxError",
+    "SandboxInfo",
+    "SandboxOptions",
+    "State",
+    "StorageError",
+    "TooLargeError",
+    "ToolError",
+    "Truncated",
+    "UndoError",
+    "Undone",
+    "Variable",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,92 @@
+"""What sync and async sandboxes have in common: whose they are, and what happens to them in the end."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Callable
+
+from . import _api
+from ._calls import Call
+from ._follow import CellFollower, Event
+from ._hold import Hold
+from ._tools import Toolbox
+from .daemon import Daemon
+from .results import Execution, ExecutionError, Result, SandboxInfo
+
+OnText = Callable[[str], object]
+OnResult = Callable[[Result], object]
+OnError = Callable[[ExecutionError], object]
+
+
+class SandboxBase:
+    def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
+        self._daemon = daemon
+        self._info = info
+        # By its id: the name may belong to another sandbox later.
+        self._path = _api.session_path(info.id)
+        self._process = os.getpid()
+        self._is_owned = is_owned
+        self._toolbox = Toolbox()
+        self._loans: list[Callable[[], object]] = []
+        self._let_go: Callable[[], object] = lambda: None
+        if is_owned:
+            # Nothing that the hold refers to refers to the sandbox, so that one which is forgotten goes, too.
+            self._let_go = weakref.finalize(self, Hold(daemon._place, self._path).close)
+
+    @property
+    def id(self) -> str:
+        return self._info.id
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._info.id
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    @property
+    def _is_mine(self) -> bool:
+        """Whether the sandbox goes at the end of a `with` block: not in a process that was forked within it."""
+        return self._is_owned and self._process == os.getpid()
+
+    def _end_loans(self) -> None:
+        if self._process == os.getpid():
+            for end in self._loans:
+                end()
+        self._loans.clear()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def cell_follower(
+    session: str,
+    start: Call[object],
+    on_stdout: OnText | None,
+    on_stderr: OnText | None,
+    on_result: OnResult | None = None,
+) -> CellFollower:
+    texts = {"stdout": on_stdout, "stderr": on_stderr}
+
+    def saw(event: Event) -> object:
+        kind = event.get("type")
+        if kind == "output":
+            on_text = texts.get(str(event.get("stream")))
+            return None if on_text is None else on_text(str(event.get("text")))
+        if kind == "display" and on_result is not None:
+            return on_result(Result(event.get("mime") or {}, is_main_result=False))
+        return None
+
+    return CellFollower(session, start, saw)
+
+
+def last_told(execution: Execution, on_result: OnResult | None, on_error: OnError | None) -> list[object]:
+    """Tells the callbacks what is known only at the end, and gives what they return."""
+    outcomes = []
+    if on_result is not None and execution.results and execution.results[-1].is_main_result:
+        outcomes.append(on_result(execution.results[-1]))
+    if on_error is not None and execution.error is not None:
+        outcomes.append(on_error(execution.error))
+    return outcomes

@@ -1,0 +1,104 @@
+"""Following a cell, a command or an ask through the events of its session, also over a restart of the daemon."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Generic, TypeVar
+
+from ._calls import Call, as_json, get, nothing
+from ._wire import ServerSentEvent
+from .errors import DaemonError, problem_of
+
+T = TypeVar("T")
+Event = dict[str, Any]
+
+
+class Follower(ABC, Generic[T]):
+    """Takes events one by one, each once, whatever a resumed stream repeats."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._result: T | None = None
+        self._outcomes: list[object] = []
+
+    def outcomes(self) -> list[object]:
+        """What callbacks have returned since the last time: coroutines, perhaps."""
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def is_done(self) -> bool:
+        return self._result is not None
+
+    def result(self) -> T:
+        assert self._result is not None
+        return self._result
+
+    @abstractmethod
+    def call(self) -> Call[object]:
+        """The request whose answer is the stream, from the next event on or from an earlier one."""
+
+    @abstractmethod
+    def saw(self, event: Event) -> None: ...
+
+    def take(self, sent: ServerSentEvent) -> None:
+        # An event of this name is about the stream, not the session: it says why the stream ends.
+        if sent.name == "problem":
+            raise problem_of(500, sent.data.encode())
+        event = as_json(sent.data.encode())
+        if not isinstance(event, dict) or not isinstance(event.get("seq"), int):
+            raise DaemonError("an event of the daemon makes no sense", code="bad_answer")
+        if event["seq"] <= self._last:
+            return
+        self.saw(event)
+        # Only now: if a callback raises, nothing was lost.
+        self._last = event["seq"]
+
+
+class CellFollower(Follower[dict[str, Any]]):
+    """Follows a cell or a command from the request that starts it to its result."""
+
+    def __init__(self, session: str, start: Call[object], on_event: Callable[[Event], object]) -> None:
+        super().__init__()
+        self._session = session
+        self._start = start
+        self._cell: int | None = None
+        self._on_event = on_event
+
+    def call(self) -> Call[object]:
+        if self._cell is None:
+            # With the same idempotency key, the cell is started once.
+            return self._start
+        return get(f"{self._session}/events?after={self._last}", nothing)
+
+    def saw(self, event: Event) -> None:
+        finished = event.get("result") if event.get("type") == "cell_finished" else None
+        cell = finished.get("cell") if isinstance(finished, dict) else event.get("cell")
+        if self._cell is None:
+            self._cell = cell
+        # A resumed stream has the events of the whole session.
+        if cell != self._cell:
+            return
+        if finished is not None:
+            self._result = finished
+        else:
+            self._outcomes.append(self._on_event(event))
+
+
+class AskFollower(Follower[dict[str, Any]]):
+    """Follows an ask to its end."""
+
+    def __init__(self, session: str, ask: int, on_event: Callable[[Event], object]) -> None:
+        super().__init__()
+        self._path = f"{session}/asks/{ask}?stream=true"
+        self._ask = ask
+        self._on_event = on_event
+
+    def call(self) -> Call[object]:
+        # The stream begins with the ask; what was seen is passed over.
+        return get(self._path, nothing)
+
+    def saw(self, event: Event) -> None:
+        self._outcomes.append(self._on_event(event))
+        if event.get("type") == "ask_finished" and event.get("ask") == self._ask:
+            self._result = event["end"]

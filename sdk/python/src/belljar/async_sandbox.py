@@ -1,0 +1,280 @@
+"""Sandboxes, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import inspect
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, TypeVar, overload
+
+from . import _api, asks
+from ._api import SandboxOptions
+from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
+from ._follow import AskFollower, Event
+from ._tools import AsyncToolServer, closing
+from .asks import AskOptions, AsyncApproval
+from .commands import AsyncCommands
+from .daemon import Daemon, default
+from .errors import BelljarError, NotFoundError
+from .files import AsyncFiles
+from .results import Execution, Installed, SandboxInfo, Undone, Variable, execution_of
+
+#: How long a cancelled ask holds up the task that was cancelled.
+_CANCEL_SECONDS = 5.0
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AsyncSandbox(SandboxBase):
+    """A Python session in a sandbox: variables live on from one `run_code` to the next.
+
+    A sandbox that was made without `keep` goes with its `with` block, or else with this process. Threads may share one;
+    cells that they run at the same time wait for each other.
+    """
+
+    def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
+        super().__init__(daemon, info, is_owned=is_owned)
+        self._client = daemon._async
+        self._servers: builtins.list[AsyncToolServer] = []
+        self.files = AsyncFiles(self._client, self._path)
+        self.commands = AsyncCommands(self._client, self._path)
+
+    @classmethod
+    async def create(
+        cls,
+        *,
+        keep: bool = False,
+        packages: Sequence[str] = (),
+        daemon: Daemon | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> AsyncSandbox:
+        """Makes a sandbox; `SandboxOptions` has what can be said of it.
+
+        With `keep` it stays until somebody removes it, and `AsyncSandbox.connect(name)` finds it again. `packages` are
+        installed first.
+        """
+        used = daemon or default()
+        call = _api.new_session(ephemeral=not keep, **options)
+        box = cls(used, await used._async.request(call), is_owned=not keep)
+        if packages:
+            try:
+                await box.install(*packages)
+            except BaseException:
+                await box.kill()
+                raise
+        return box
+
+    @classmethod
+    async def connect(cls, name: str, *, daemon: Daemon | None = None) -> AsyncSandbox:
+        """A sandbox that is there, by its name or id. It stays at the end of a `with` block."""
+        used = daemon or default()
+        return cls(used, await used._async.request(_api.show(_api.session_path(name))), is_owned=False)
+
+    @classmethod
+    async def list(cls, *, labels: Mapping[str, str] | None = None, daemon: Daemon | None = None) -> builtins.list[SandboxInfo]:
+        return await (daemon or default())._async.request(_api.sessions(labels))
+
+    async def run_code(
+        self,
+        code: str,
+        *,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        timeout: float | None = None,
+        mode: Literal["main", "fork"] = "main",
+    ) -> Execution:
+        """Runs a cell. Exceptions, timeouts and crashes of the code are in the result.
+
+        Callbacks are called while it runs, with all of its output. `timeout` is in seconds. With `mode="fork"` its
+        changes to variables are dropped. A Ctrl-C leaves the cell running: `interrupt` ends it.
+        """
+        await self._lend_tools()
+        if on_stdout is None and on_stderr is None and on_result is None:
+            execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode))
+        else:
+            start = _api.stream_cell(self._path, code, timeout, mode)
+            follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
+            execution = execution_of(await self._client.follow(follower))
+        for outcome in last_told(execution, on_result, on_error):
+            if inspect.isawaitable(outcome):
+                await outcome
+        return execution
+
+    @overload
+    def tool(self, function: F) -> F: ...
+    @overload
+    def tool(self, *, name: str | None = None, description: str | None = None) -> Callable[[F], F]: ...
+    def tool(
+        self, function: F | None = None, *, name: str | None = None, description: str | None = None
+    ) -> F | Callable[[F], F]:
+        """Makes a function a tool of this sandbox: a function of the same name in it calls this one, here.
+
+        Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
+        `run_code` or `ask`, and serves until the sandbox is closed. A coroutine function runs in
+        the loop that made that request, any other in a thread.
+        """
+
+        def add(function: F) -> F:
+            self._toolbox.add(function, name, description)
+            return function
+
+        return add if function is None else add(function)
+
+    async def _lend_tools(self) -> None:
+        # A loan ends with the loop that it was made in.
+        lost = [server for server in self._servers if not server.serves]
+        for server in lost:
+            self._servers.remove(server)
+        tools = [tool for server in lost for tool in server.tools] + self._toolbox.take_waiting()
+        if not tools:
+            return
+        server = AsyncToolServer(self._client, self._path, tools)
+        try:
+            await server.start()
+        except BaseException:
+            self._toolbox.give_up(tools)
+            raise
+        self._servers.append(server)
+        self._loans.append(closing(self, server))
+
+    @overload
+    async def ask(
+        self,
+        text: str,
+        *,
+        schema: None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[AsyncApproval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> str: ...
+    @overload
+    async def ask(
+        self,
+        text: str,
+        *,
+        schema: type[T],
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[AsyncApproval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> T: ...
+    @overload
+    async def ask(
+        self,
+        text: str,
+        *,
+        schema: Mapping[str, Any],
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[AsyncApproval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Any: ...
+    async def ask(
+        self,
+        text: str,
+        *,
+        schema: Any = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[AsyncApproval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Any:
+        """Has a model of the daemon's configuration work in this sandbox until it answers; raises `AskError` if it does
+        not. Variables and conversation are there for the next ask. `AskOptions` has what can be said of it.
+
+        The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
+        is given to `on_approval`, and listed by `approvals`. A task that is cancelled cancels the ask.
+        """
+        await self._lend_tools()
+        number = await self._client.request(asks.start(self._path, text, schema, **options))
+        try:
+            if on_event is None and on_approval is None:
+                return asks.answer_of(await self._client.request(asks.wait(self._path, number)), schema)
+
+            async def saw(event: Event) -> None:
+                outcomes = [] if on_event is None else [on_event(event)]
+                if on_approval is not None and event.get("type") == "approval_wanted":
+                    outcomes.append(on_approval(AsyncApproval(self._client, asks.request_of(event["approval"]))))
+                for outcome in outcomes:
+                    if inspect.isawaitable(outcome):
+                        await outcome
+
+            return asks.answer_of(await self._client.follow(AskFollower(self._path, number, saw)), schema)
+        except asyncio.CancelledError:
+            await asyncio.wait({asyncio.create_task(self._cancel(number))}, timeout=_CANCEL_SECONDS)
+            raise
+
+    async def _cancel(self, ask: int) -> None:
+        try:
+            await self._client.request(asks.cancel(self._path, ask))
+        except BelljarError:
+            # It may have ended meanwhile.
+            pass
+
+    async def approvals(self) -> builtins.list[AsyncApproval]:
+        """What of this sandbox waits for a decision."""
+        return [AsyncApproval(self._client, request) for request in await self._client.request(asks.approvals(self.id))]
+
+    async def interrupt(self) -> int | None:
+        """Raises `KeyboardInterrupt` in the running cell, and gives its number; None if none runs."""
+        return await self._client.request(_api.interrupt(self._path))
+
+    async def undo(self, cells: int = 1) -> Undone:
+        """Takes back what the last cells did to variables; files stay."""
+        return await self._client.request(_api.undo(self._path, cells))
+
+    async def reset(self) -> None:
+        """Forgets all variables and ends all processes; files stay."""
+        await self._client.request(_api.act(self._path, "reset"))
+
+    async def install(self, *packages: str, reset: bool = False) -> Installed:
+        """Installs packages, which code can import at once. With `reset`, versions may be replaced that are in use, and
+        the variables are forgotten."""
+        return await self._client.request(_api.install(self._path, packages, reset))
+
+    async def variables(self) -> builtins.list[Variable]:
+        return await self._client.request(_api.variables(self._path))
+
+    async def receipt(self) -> dict[str, Any]:
+        """How the sandbox is really isolated, as read back from what runs."""
+        return await self._client.request(_api.receipt(self._path))
+
+    async def info(self) -> SandboxInfo:
+        return await self._client.request(_api.show(self._path))
+
+    async def is_running(self) -> bool:
+        """Whether the sandbox is still there."""
+        try:
+            await self.info()
+        except NotFoundError:
+            return False
+        return True
+
+    async def kill(self) -> bool:
+        """Removes the sandbox and its files; False if it was gone already."""
+        self.close()
+        try:
+            await self._client.request(_api.remove(self._path))
+        except NotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
+        self._end_loans()
+        self._let_go()
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_mine:
+            await self.kill()
+        else:
+            self.close()

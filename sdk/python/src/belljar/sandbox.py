@@ -1,0 +1,257 @@
+"""Sandboxes, for programs that wait."""
+
+from __future__ import annotations
+
+import builtins
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, TypeVar, overload
+
+from . import _api, asks
+from ._api import SandboxOptions
+from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
+from ._follow import AskFollower, Event
+from ._tools import ToolServer, closing
+from .asks import Approval, AskOptions
+from .commands import Commands
+from .daemon import Daemon, default
+from .errors import NotFoundError
+from .files import Files
+from .results import Execution, Installed, SandboxInfo, Undone, Variable, execution_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Sandbox(SandboxBase):
+    """A Python session in a sandbox: variables live on from one `run_code` to the next.
+
+    A sandbox that was made without `keep` goes with its `with` block, or else with this process. Threads may share one;
+    cells that they run at the same time wait for each other.
+    """
+
+    def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
+        super().__init__(daemon, info, is_owned=is_owned)
+        self._client = daemon._sync
+        self.files = Files(self._client, self._path)
+        self.commands = Commands(self._client, self._path)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        keep: bool = False,
+        packages: Sequence[str] = (),
+        daemon: Daemon | None = None,
+        **options: Unpack[SandboxOptions],
+    ) -> Sandbox:
+        """Makes a sandbox; `SandboxOptions` has what can be said of it.
+
+        With `keep` it stays until somebody removes it, and `Sandbox.connect(name)` finds it again. `packages` are
+        installed first.
+        """
+        used = daemon or default()
+        call = _api.new_session(ephemeral=not keep, **options)
+        box = cls(used, used._sync.request(call), is_owned=not keep)
+        if packages:
+            try:
+                box.install(*packages)
+            except BaseException:
+                box.kill()
+                raise
+        return box
+
+    @classmethod
+    def connect(cls, name: str, *, daemon: Daemon | None = None) -> Sandbox:
+        """A sandbox that is there, by its name or id. It stays at the end of a `with` block."""
+        used = daemon or default()
+        return cls(used, used._sync.request(_api.show(_api.session_path(name))), is_owned=False)
+
+    @classmethod
+    def list(cls, *, labels: Mapping[str, str] | None = None, daemon: Daemon | None = None) -> builtins.list[SandboxInfo]:
+        return (daemon or default())._sync.request(_api.sessions(labels))
+
+    def run_code(
+        self,
+        code: str,
+        *,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
+        on_error: OnError | None = None,
+        timeout: float | None = None,
+        mode: Literal["main", "fork"] = "main",
+    ) -> Execution:
+        """Runs a cell. Exceptions, timeouts and crashes of the code are in the result.
+
+        Callbacks are called while it runs, with all of its output. `timeout` is in seconds. With `mode="fork"` its
+        changes to variables are dropped. A Ctrl-C leaves the cell running: `interrupt` ends it.
+        """
+        self._lend_tools()
+        if on_stdout is None and on_stderr is None and on_result is None:
+            execution = self._client.request(_api.run_cell(self._path, code, timeout, mode))
+        else:
+            start = _api.stream_cell(self._path, code, timeout, mode)
+            follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
+            execution = execution_of(self._client.follow(follower))
+        last_told(execution, on_result, on_error)
+        return execution
+
+    @overload
+    def tool(self, function: F) -> F: ...
+    @overload
+    def tool(self, *, name: str | None = None, description: str | None = None) -> Callable[[F], F]: ...
+    def tool(
+        self, function: F | None = None, *, name: str | None = None, description: str | None = None
+    ) -> F | Callable[[F], F]:
+        """Makes a function a tool of this sandbox: a function of the same name in it calls this one, here.
+
+        Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
+        `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads.
+        """
+
+        def add(function: F) -> F:
+            self._toolbox.add(function, name, description)
+            return function
+
+        return add if function is None else add(function)
+
+    def _lend_tools(self) -> None:
+        if not self._toolbox.waiting:
+            return
+        tools = self._toolbox.take_waiting()
+        server = ToolServer(self._client, self._path, tools)
+        try:
+            server.start()
+        except BaseException:
+            self._toolbox.give_up(tools)
+            raise
+        self._loans.append(closing(self, server))
+
+    @overload
+    def ask(
+        self,
+        text: str,
+        *,
+        schema: None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[Approval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> str: ...
+    @overload
+    def ask(
+        self,
+        text: str,
+        *,
+        schema: type[T],
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[Approval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> T: ...
+    @overload
+    def ask(
+        self,
+        text: str,
+        *,
+        schema: Mapping[str, Any],
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[Approval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Any: ...
+    def ask(
+        self,
+        text: str,
+        *,
+        schema: Any = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_approval: Callable[[Approval], object] | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Any:
+        """Has a model of the daemon's configuration work in this sandbox until it answers; raises `AskError` if it does
+        not. Variables and conversation are there for the next ask. `AskOptions` has what can be said of it.
+
+        The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
+        is given to `on_approval`, and listed by `approvals`. A Ctrl-C cancels the ask.
+        """
+        self._lend_tools()
+        number = self._client.request(asks.start(self._path, text, schema, **options))
+        try:
+            if on_event is None and on_approval is None:
+                return asks.answer_of(self._client.request(asks.wait(self._path, number)), schema)
+
+            def saw(event: Event) -> None:
+                if on_event is not None:
+                    on_event(event)
+                if on_approval is not None and event.get("type") == "approval_wanted":
+                    on_approval(Approval(self._client, asks.request_of(event["approval"])))
+
+            return asks.answer_of(self._client.follow(AskFollower(self._path, number, saw)), schema)
+        except KeyboardInterrupt:
+            self._client.request(asks.cancel(self._path, number))
+            raise
+
+    def approvals(self) -> builtins.list[Approval]:
+        """What of this sandbox waits for a decision."""
+        return [Approval(self._client, request) for request in self._client.request(asks.approvals(self.id))]
+
+    def interrupt(self) -> int | None:
+        """Raises `KeyboardInterrupt` in the running cell, and gives its number; None if none runs."""
+        return self._client.request(_api.interrupt(self._path))
+
+    def undo(self, cells: int = 1) -> Undone:
+        """Takes back what the last cells did to variables; files stay."""
+        return self._client.request(_api.undo(self._path, cells))
+
+    def reset(self) -> None:
+        """Forgets all variables and ends all processes; files stay."""
+        self._client.request(_api.act(self._path, "reset"))
+
+    def install(self, *packages: str, reset: bool = False) -> Installed:
+        """Installs packages, which code can import at once. With `reset`, versions may be replaced that are in use, and
+        the variables are forgotten."""
+        return self._client.request(_api.install(self._path, packages, reset))
+
+    def variables(self) -> builtins.list[Variable]:
+        return self._client.request(_api.variables(self._path))
+
+    def receipt(self) -> dict[str, Any]:
+        """How the sandbox is really isolated, as read back from what runs."""
+        return self._client.request(_api.receipt(self._path))
+
+    def info(self) -> SandboxInfo:
+        return self._client.request(_api.show(self._path))
+
+    def is_running(self) -> bool:
+        """Whether the sandbox is still there."""
+        try:
+            self.info()
+        except NotFoundError:
+            return False
+        return True
+
+    def kill(self) -> bool:
+        """Removes the sandbox and its files; False if it was gone already."""
+        self.close()
+        try:
+            self._client.request(_api.remove(self._path))
+        except NotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
+        self._end_loans()
+        self._let_go()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_mine:
+            self.kill()
+        else:
+            self.close()

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Runs the tests, each class in a process of its own and several at once, for most of their time is spent waiting."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+AT_ONCE = 6
+#: The longest that one class may take.
+SECONDS = 600
+#: The slowest first, so that none of them is alone at the end.
+FIRST = ("test_limits", "test_restart", "test_endings", "test_misuse", "test_async", "test_tools")
+
+
+def classes() -> list[str]:
+    found = []
+    for path in sorted(HERE.glob("test_*.py")):
+        names = re.findall(r"^class (\w+)\((?:unittest\.TestCase|\w+Cases)\)", path.read_text(), re.MULTILINE)
+        found += [f"tests.{path.stem}.{name}" for name in names]
+    order = {name: place for place, name in enumerate(FIRST)}
+    return sorted(found, key=lambda name: order.get(name.split(".")[1], len(FIRST)))
+
+
+def run(name: str) -> tuple[str, bool, float, str]:
+    began = time.monotonic()
+    command = [sys.executable, "-X", "faulthandler", "-m", "unittest", "-v", name]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
+    try:
+        done = subprocess.run(
+            command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        passed, said = done.returncode == 0, done.stderr
+    except subprocess.TimeoutExpired as error:
+        passed, said = False, f"not within {SECONDS} s\n{error.stderr!r}"
+    return name, passed, time.monotonic() - began, said
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    names = [name for name in classes() if not wanted or any(word in name for word in wanted)]
+    failed = 0
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for name, passed, seconds, said in pool.map(run, names):
+            print(f"{'ok    ' if passed else 'FAILED'} {name} {seconds:.1f} s", flush=True)
+            if not passed:
+                failed += 1
+                print(said)
+    return 1 if failed or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""The examples of the documentation run as they stand there, but for those that say that they do not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import unittest
+from pathlib import Path
+
+from .harness import WithDaemon
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PAGES = [*sorted((_ROOT / "docs/sdk").glob("*.md")), _ROOT / "sdk/python/README.md", _ROOT / "README.md"]
+
+
+class DocCases(WithDaemon):
+    def test_examples(self) -> None:
+        ran = 0
+        for page in _PAGES:
+            text = page.read_text()
+            for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+                line = text.count("\n", 0, found.start()) + 2
+                with self.subTest(page=page.name, line=line), contextlib.redirect_stdout(io.StringIO()):
+                    code = "\n" * (line - 1) + found[1]
+                    exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+                ran += 1
+        self.assertGreater(ran, 8)
+        self.assertEqual(self.ground.sessions(), [])
+
+
+class OnBubblewrap(DocCases):
+    backend = "bubblewrap"
+
+
+class Pages(unittest.TestCase):
+    def test_links_lead_somewhere(self) -> None:
+        for page in _PAGES:
+            for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
+                self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+
+
+del DocCases

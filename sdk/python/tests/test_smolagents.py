@@ -1,0 +1,144 @@
+"""Agents of smolagents whose code runs in a sandbox, with a model that plays what was written before."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from smolagents import CodeAgent, Model, Tool, ToolCollection, tool
+from smolagents.models import ChatMessage, MessageRole
+
+from belljar import BadRequestError, Sandbox
+from belljar.smolagents import BelljarExecutor
+
+from .harness import WithDaemon
+
+_SERVER = """
+from mcp.server.fastmcp import FastMCP
+server = FastMCP("test")
+@server.tool()
+def greet(name: str) -> str:
+    "Greets somebody."
+    return "Hello, " + name
+server.run()
+"""
+
+
+class Script(Model):  # type: ignore[misc]
+    """Plays cells, one after the other, and keeps what it was told."""
+
+    def __init__(self, *cells: str) -> None:
+        super().__init__(model_id="script")
+        self._cells = list(cells)
+        self.told = ""
+
+    def generate(self, messages: list[Any], **_options: Any) -> Any:
+        self.told = "\n".join(str(message.content) for message in messages)
+        content = f"Thought: go on.\n<code>\n{self._cells.pop(0)}\n</code>"
+        return ChatMessage(role=MessageRole.ASSISTANT, content=content)
+
+
+class Counter(Tool):  # type: ignore[misc]
+    """A tool that cannot be sent anywhere as source code: it holds a lock."""
+
+    name = "count"
+    description = "Counts up."
+    inputs = {"by": {"type": "integer", "description": "How far.", "nullable": True}}
+    output_type = "integer"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.total = 0
+
+    def forward(self, by: int | None = None) -> int:
+        with self.lock:
+            self.total += by or 1
+            return self.total
+
+
+@tool  # type: ignore[misc, unused-ignore]
+def weather(city: str) -> dict:  # type: ignore[type-arg]
+    """Tells the weather.
+
+    Args:
+        city: Where.
+    """
+    return {"city": city, "degrees": 20}
+
+
+class SmolagentsCases(WithDaemon):
+    def test_an_agent_keeps_its_variables_calls_tools_and_answers(self) -> None:
+        counter = Counter()
+        with BelljarExecutor() as executor:
+            model = Script(
+                "x = count(by=5)\nprint('x is', x)\nweather('Ulm')['degrees']",
+                "1 / 0",
+                "try:\n    final_answer(x + count() + len(given))\nexcept Exception:\n    pass\nx = 'not reached'",
+            )
+            agent = CodeAgent(tools=[counter, weather], model=model, executor=executor, verbosity_level=0)
+            self.assertEqual(agent.run("Count.", additional_args={"given": [1, 2]}), 13)
+            self.assertEqual((counter.total, executor.box.run_code("x").text), (6, "5"))
+            self.assertIn("x is 5", model.told)
+            self.assertIn("ZeroDivisionError", model.told)
+            # The same agent again, with the tools that it has.
+            model._cells = ["final_answer({'t': (1, 2), 'w': weather(city='Bonn')})"]
+            answer = agent.run("Again.", reset=False)
+            self.assertEqual(answer, {"t": [1, 2], "w": {"city": "Bonn", "degrees": 20}})
+            # What it cannot do on this machine, it cannot do there.
+            model._cells = ["import os; final_answer(os.path.exists('/root/.bashrc') or os.getuid() == 0)"]
+            self.assertEqual(agent.run("Where are you?"), False)
+        self.assertFalse(executor.box.is_running())
+
+    def test_what_code_does_wrong_is_told_and_the_session_goes_on(self) -> None:
+        with Sandbox.create() as box:
+            executor = BelljarExecutor(box, timeout=1)
+            executor.send_variables({"a": [1, {"b": None}], "c": "ü"})
+            self.assertEqual(executor("a, c").output, ([1, {"b": None}], "ü"))
+            self.assertEqual((executor("print('p')").output, executor.state["_print_outputs"]), (None, "p\n"))
+            self.assertEqual(executor("object").output, "<class 'object'>")
+            for wrong, said in (("while True: pass", "timeout"), ("import os; os.abort()", "crashed"), ("nope", "NameError")):
+                with self.assertRaisesRegex(Exception, said):
+                    executor(wrong)
+            self.assertEqual(executor("c").output, "ü")
+            with self.assertRaisesRegex(BadRequestError, "`t`"):
+                executor.send_variables({"t": threading.Lock()})
+            executor.cleanup()
+            self.assertTrue(box.is_running())
+
+    def test_a_managed_agent_works_for_another(self) -> None:
+        inner = CodeAgent(
+            tools=[], model=Script("final_answer('inner: ' + '42')"), executor=BelljarExecutor(), name="helper",
+            description="Helps.", verbosity_level=0,
+        )  # fmt: skip
+        with BelljarExecutor() as executor:
+            model = Script("said = helper(task='What is it?')\nfinal_answer('42' in said)")
+            agent = CodeAgent(tools=[], model=model, managed_agents=[inner], executor=executor, verbosity_level=0)
+            self.assertEqual(agent.run("Ask the helper."), True)
+        inner.cleanup()
+
+    def test_tools_of_an_mcp_server(self) -> None:
+        from mcp import StdioServerParameters
+
+        with tempfile.TemporaryDirectory() as folder:
+            server = Path(folder) / "server.py"
+            server.write_text(_SERVER)
+            parameters = StdioServerParameters(command=sys.executable, args=[str(server)])
+            with ToolCollection.from_mcp(parameters, trust_remote_code=True) as tools, BelljarExecutor() as executor:
+                model = Script("final_answer(greet(name='Ulm'))")
+                agent = CodeAgent(tools=[*tools.tools], model=model, executor=executor, verbosity_level=0)
+                self.assertEqual(agent.run("Greet."), "Hello, Ulm")
+
+
+class OnDocker(SmolagentsCases):
+    backend = "docker"
+
+
+class OnBubblewrap(SmolagentsCases):
+    backend = "bubblewrap"
+
+
+del SmolagentsCases
