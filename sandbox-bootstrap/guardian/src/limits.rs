@@ -123,7 +123,7 @@ pub const MEMORY_ALARM: Duration = ms(200);
 /// A checkpoint that seems to have this much more memory than it shows is not the process whose size it shows. The
 /// count of the host's kernel is not more exact, with many processors.
 pub const ROLLUP_SLACK_BYTES: u64 = 16 * 1024 * 1024;
-/// Measuring memory takes at most one part in so many of the guardian's time, however many processes there are.
+/// Measuring memory takes at most one part in so many of a processor, however many processes there are.
 pub const MEMORY_PARTS: u32 = 5;
 /// Pages are counted for so long before all other processes are stopped for the rest of the count; with more processes
 /// than the second value (a dozen are the kernel's own), they are stopped at once.
