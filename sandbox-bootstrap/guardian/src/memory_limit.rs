@@ -40,9 +40,9 @@ impl Guardian {
     }
 
     pub fn watch_memory(&mut self) {
-        let begun = Instant::now();
+        let begun = processor_time();
         self.measure_memory();
-        let pause = MEMORY_CHECK.max(begun.elapsed() * MEMORY_PARTS);
+        let pause = MEMORY_CHECK.max(processor_time().saturating_sub(begun) * MEMORY_PARTS);
         if self.commands.are_running() || self.handles.values().any(|handle| handle.cell != 0) {
             self.poller.after(Timer::WatchMemory, pause);
         } else if !self.memory.is_limited_by_system(&self.limits) {

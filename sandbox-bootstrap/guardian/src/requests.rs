@@ -144,7 +144,7 @@ impl Guardian {
                 self.next_call += 1;
                 open.call = Some(call);
                 let cell = self.cell_of_process(i32::from_be_bytes(*pid));
-                self.send_said(&json!({"type": "tool_call", "call": call, "cell": cell}), said);
+                self.send_of_runner(&json!({"type": "tool_call", "call": call, "cell": cell}), said);
             }
         }
     }
