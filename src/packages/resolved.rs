@@ -118,7 +118,8 @@ pub fn set_key(
     };
     [image_id, python, platform].into_iter().for_each(&mut add);
     for package in packages {
-        [&package.name, &package.version].into_iter().for_each(|text| add(text));
+        add(&package.name);
+        add(&package.version);
         if security_controls::holds("package_keys_have_hashes") {
             add(&package.sha256);
         }

@@ -92,7 +92,7 @@ pub fn an_installation_that_does_not_fit_into_the_quota_is_refused_before_it_beg
         return;
     }
     let index = PackageIndex::start();
-    let daemon = index.daemon("[quota]\nworkspace = \"100MiB\"\n");
+    let daemon = index.daemon("unpacked = \"64MiB\"\n[quota]\nworkspace = \"100MiB\"\n");
     daemon.session(S, json!({"image": "belljar/base"}));
     let refused = install(&daemon, S, &["bell-dep"], 429);
     assert_eq!(text(&refused, "code"), "quota_exceeded", "{refused:#}");
