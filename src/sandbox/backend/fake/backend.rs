@@ -278,7 +278,7 @@ impl RunningSandbox for FakeSandbox {
     }
 
     async fn gone(&self) {
-        self.kernel.ended().await
+        self.kernel.ended().await;
     }
 
     fn last_words(&self) -> String {
