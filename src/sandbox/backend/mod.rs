@@ -8,4 +8,6 @@ pub mod docker;
 pub mod fake;
 pub mod jail;
 
-pub use contract::{ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd};
+pub use contract::{
+    ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
+};

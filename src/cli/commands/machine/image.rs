@@ -302,7 +302,9 @@ mod tests {
             packages: None,
         };
         let last = |image: &ImageView| details(image).pop().unwrap();
-        assert!(last(&image).starts_with("packages: not known until a session has used the image, as with `"));
+        assert!(
+            last(&image).starts_with("packages: not known until a session has used the image, as with `")
+        );
         image.packages = Some(ImagePackages::default());
         assert_eq!(last(&image), "packages: Python's standard library only");
         let names = |text: &str| text.split(' ').map(ToOwned::to_owned).collect();
