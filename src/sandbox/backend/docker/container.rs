@@ -169,7 +169,7 @@ impl RunningSandbox for Container {
     }
 
     async fn gone(&self) {
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 
     fn last_words(&self) -> String {
