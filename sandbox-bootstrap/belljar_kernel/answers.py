@@ -14,31 +14,37 @@ from . import wire
 from .limits import CONTROL_READ_BYTES
 
 _get_ident = _thread.get_ident
-# An interrupt may come while a reader hands its turn on. Whoever waits this long reads too, which does no harm.
+# Whoever waits looks around after this time. A reader whose bytes another thread has taken, and threads whose reader was
+# interrupted while it handed its turn on, do not wait longer than this for an answer that is there.
 _TURN_S = 1.0
 
 
 class Waiter:
-    """What a thread waits with: for its answer, or for its turn to read."""
+    """What a thread waits with: for its answer, or for its turn to read.
+
+    A plain lock, which a signal handler can release while its thread waits for it.
+    """
 
     __slots__ = ("is_done", "_turn")
 
     def __init__(self):
         self.is_done = False
-        self._turn = threading.Event()
+        self._turn = _thread.allocate_lock()
+        self._turn.acquire()
 
     def finish(self):
         self.is_done = True
-        self._turn.set()
+        self.wake()
 
     def wake(self):
-        self._turn.set()
+        try:
+            self._turn.release()
+        except RuntimeError:
+            pass  # it has been woken already
 
     def sleep(self):
         """Return whether it was woken within the time of a turn."""
-        is_woken = self._turn.wait(_TURN_S)
-        self._turn.clear()
-        return is_woken
+        return self._turn.acquire(timeout=_TURN_S)
 
 
 class Answers:
@@ -50,24 +56,26 @@ class Answers:
         self._lock = threading.RLock()
         self._reader = None  # the id of the thread that reads
         self._waiting = {}  # by the id of their threads
-        self._is_receiving = False
+        self._receiver = None  # the id of the thread that is in `_receive`
         self.has_thread = False
         self.has_ended = False
 
+    def are_being_read_here(self):
+        """Whether this is a signal handler that has interrupted its own thread while that takes messages apart."""
+        return self._receiver == _get_ident()
+
     def wait(self, waiter):
-        """Return when the waiter is done, or when this thread cannot get an answer."""
-        is_overdue = False
+        """Return when the waiter is done, or when no answer can come any more."""
         try:
             while not waiter.is_done and not self.has_ended:
                 with self._interrupts:
-                    is_reader = self._take_turn(waiter, is_overdue)
-                if not is_reader:
-                    is_overdue = not waiter.sleep()
+                    is_reader = self._take_turn(waiter)
+                if is_reader:
+                    self._wait_for_bytes()
+                elif waiter.sleep():
                     continue
-                self._wait_for_bytes()
                 with self._interrupts:
-                    if not self._receive():
-                        return
+                    self._receive()
                     if waiter.is_done:
                         self._leave(waiter)
         finally:
@@ -76,14 +84,15 @@ class Answers:
 
     def start_thread(self):
         """Let a thread read for coroutines, which cannot wait here."""
-        if not self.has_thread:
-            self.has_thread = True
-            threading.Thread(target=self.wait, args=(Waiter(),), name="belljar-tools", daemon=True).start()
+        with self._interrupts, self._lock:
+            if not self.has_thread:
+                threading.Thread(target=self.wait, args=(Waiter(),), name="belljar-tools", daemon=True).start()
+                self.has_thread = True
 
-    def _take_turn(self, waiter, is_overdue):
+    def _take_turn(self, waiter):
         with self._lock:
             own = _get_ident()
-            if self._reader in (None, own) or is_overdue:
+            if self._reader in (None, own):
                 self._reader = own
                 self._waiting.pop(own, None)
                 return True
@@ -106,14 +115,12 @@ class Answers:
         """Nothing is taken from the socket here, so that an interrupt loses nothing."""
         waits = _poll()
         waits.register(self._socket, POLLIN)
-        waits.poll()
+        waits.poll(1000 * _TURN_S)
 
     def _receive(self):
-        """Read what there is, which may be nothing: another thread may have read it. Return whether that was possible."""
+        """Read what there is, which may be nothing: another thread may have read it."""
         with self._lock:
-            if self._is_receiving:
-                return False  # a signal handler of the session calls a tool between two instructions of this function
-            self._is_receiving = True
+            self._receiver = _get_ident()
             try:
                 data = self._socket.recv(CONTROL_READ_BYTES, MSG_DONTWAIT)
                 self.has_ended = not data
@@ -123,5 +130,4 @@ class Answers:
             except BlockingIOError:
                 pass
             finally:
-                self._is_receiving = False
-            return True
+                self._receiver = None

@@ -53,7 +53,7 @@ class _Call:
 
     def value(self):
         if self.answer is None:
-            raise ToolError("unavailable", "no answer can be read, because the connection to the host has ended or a signal handler makes this call")
+            raise ToolError("unavailable", "the sandbox has lost its connection to the host")
         if self.answer["type"] == "tool_result":
             return self.answer["value"]
         error = self.answer["error"]
@@ -107,6 +107,8 @@ class ToolBox:
         """Send a call, or let it wait until fewer are in flight."""
         if not self._runner.is_own_process():
             raise ToolError("unavailable", "a child process of a cell cannot call tools")
+        if self.answers.are_being_read_here():
+            raise ToolError("unavailable", "a signal handler called a tool just while an answer was being read")
         with self._runner.interrupts, self._lock:
             number = self._next_number
             message = self._message(number, name, arguments)

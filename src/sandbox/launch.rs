@@ -118,7 +118,9 @@ impl Launcher {
             let reaped = self.backend(kind).reap(&is_live).await;
             count += reaped.count;
             if !reaped.some_are_left {
-                unowned.iter().for_each(|sandbox| self.volumes.let_go(sandbox));
+                for sandbox in &unowned {
+                    self.volumes.let_go(sandbox);
+                }
             }
         }
         count

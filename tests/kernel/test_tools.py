@@ -193,6 +193,40 @@ class Tools(KernelTest):
         self.kernel.send(type="tool_result", call=call, value=7)
         self.assertEqual(self.value("thread.join(5)\nsums"), "[7]")
 
+    def test_calls_that_wait_long_side_by_side_all_get_their_answers(self):
+        del self.kernel.tools["any_tool"]
+        run = self.kernel.submit(
+            "import threading\nfrom concurrent.futures import ThreadPoolExecutor\nawait tools.aio.add(1, 1)\n"
+            "threading.Timer(2.3, print, ['late']).start()\n"  # longer than one turn
+            "with ThreadPoolExecutor(6) as pool:\n"
+            "    got = list(pool.map(lambda i: any_tool(i=i), range(6)))\ngot"
+        )
+        self.kernel.wait_for_output(run, "late\n")
+        for frame in [frame for frame in self.kernel.seen_calls if frame["name"] == "any_tool"]:
+            self.kernel.send(type="tool_result", call=frame["call"], value=frame["arguments"]["i"])
+        self.assertEqual(self.kernel.finish(run).value, "[0, 1, 2, 3, 4, 5]")
+
+    def test_a_signal_handler_may_call_a_tool_while_its_thread_waits_for_another(self):
+        del self.kernel.tools["any_tool"]
+        run = self.kernel.submit(
+            "import signal\nsums = []\nsignal.signal(signal.SIGALRM, lambda *_: sums.append(any_tool(inner=True)))\n"
+            "signal.setitimer(signal.ITIMER_REAL, 0.3)\nimport threading\n"
+            "threading.Timer(0.8, print, ['late']).start()\n(any_tool(inner=False), sums)"
+        )
+        self.kernel.wait_for_output(run, "late\n")
+        calls = {frame["arguments"]["inner"]: frame["call"] for frame in self.kernel.seen_calls}
+        self.kernel.send(type="tool_result", call=calls[False], value="outer")
+        self.kernel.send(type="tool_result", call=calls[True], value="inner")
+        self.assertEqual(self.kernel.finish(run).value, "('outer', ['inner'])")
+
+    def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(self):
+        self.run_ok(
+            "import threading\nstart = threading.Thread.start\ndef fail(self): raise RuntimeError('no thread')\n"
+            "threading.Thread.start = fail\ntry:\n    await tools.aio.add(1, 1)\nexcept RuntimeError: pass\n"
+            "threading.Thread.start = start"
+        )
+        self.assertEqual(self.value("await tools.aio.add(1, 1)"), "2")
+
     def test_a_call_without_a_cell_says_so(self):
         self.run_ok("import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), add(1, 1))).start()")
         frame = self.kernel.receive()

@@ -31,7 +31,7 @@ impl Guardian {
         self.poller.cancel(Timer::Checkpoint);
         self.poller.cancel(Timer::StartWorker);
         let worker = self.line.worker;
-        let Some(exit_code) = self.end_all() else {
+        let Some(exit_code) = self.end_all().filter(|_| self.drop_requests()) else {
             self.stop();
             return;
         };

@@ -19,10 +19,12 @@ use rustix::stdio;
 use serde_json::json;
 
 use crate::channel::{Channel, Read};
+use crate::controls;
 use crate::guardian::Guardian;
 use crate::limits::{REQUEST_BYTES, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_WAITING};
 use crate::poller::{Poller, Timer, Token, Watch};
 use crate::process::send_signal;
+use crate::process_table;
 use crate::sys;
 use crate::wire::{self, MessageReader};
 
@@ -107,22 +109,34 @@ impl Guardian {
             self.poller.within(Timer::Requests, REQUEST_PAUSE);
             return;
         }
-        let listener = self.requests.listener.as_ref().map(|(listener, _)| listener);
-        let started = listener.ok_or(io::Errno::BADF).and_then(|listener| {
-            let mut channel = Channel::new(Token::Request, Token::RequestOut)?;
-            let ends = channel.runner_ends().ok_or(io::Errno::BADF)?;
-            let pid = sys::fork_into(|| match keep_only(ends.1, ends.0, listener) {
-                Ok(()) => serve(),
-                Err(_) => 1,
-            })?;
-            channel.close_runner_ends();
-            channel.read(true, &self.poller);
-            Ok(Open { pid, channel, call: None })
-        });
-        match started {
-            Ok(open) => self.requests.open = Some(open),
-            Err(_) => self.poller.within(Timer::Requests, REQUEST_PAUSE), // for want of a process or a descriptor
+        if self.fork_for_requests(serve).is_err() {
+            self.poller.within(Timer::Requests, REQUEST_PAUSE); // for want of a process or a descriptor
         }
+    }
+
+    fn fork_for_requests(&mut self, work: fn() -> i32) -> io::Result<()> {
+        let (listener, _) = self.requests.listener.as_ref().ok_or(io::Errno::BADF)?;
+        let mut channel = Channel::new(Token::Request, Token::RequestOut)?;
+        let ends = channel.runner_ends().ok_or(io::Errno::BADF)?;
+        let pid = sys::fork_into(|| match keep_only(ends.1, ends.0, listener) {
+            Ok(()) => work(),
+            Err(_) => 1,
+        })?;
+        channel.close_runner_ends();
+        channel.read(true, &self.poller);
+        self.requests.open = Some(Open { pid, channel, call: None });
+        Ok(())
+    }
+
+    /// Turns away the programs that wait, all of which have ended: a reset has lifted the rules that bound their
+    /// requests, so that none of them may be served after it. False if that cannot be done.
+    pub fn drop_requests(&mut self) -> bool {
+        if self.requests.listener.is_none() || !controls::holds("reset_drops_requests") {
+            return true;
+        }
+        self.requests.watch(&self.poller, false);
+        self.poller.cancel(Timer::Requests);
+        self.fork_for_requests(turn_away).is_ok()
     }
 
     pub fn watch_requests(&mut self) {
@@ -151,6 +165,9 @@ impl Guardian {
 
     /// The cell or the command that a process belongs to, as far as its tag says; `None` if nothing of it runs any more.
     fn cell_of_process(&self, pid: i32) -> Option<u64> {
+        if !process_table::is_there(pid) {
+            return None; // what it belonged to cannot be known any more
+        }
         let cell = match self.processes.tag_of(pid) {
             Some(tag) => self.commands.cell_of_tag(tag).or_else(|| {
                 let copy = self.handles.values().find(|handle| self.processes.tag(handle.index) == Some(tag));
@@ -180,6 +197,14 @@ fn serve() -> i32 {
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
     let Ok(client) = net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) else { return 0 };
     i32::from(serve_client(&client).is_none())
+}
+
+/// Closes the connections of all programs that wait. What they have sent along is closed with them.
+fn turn_away() -> i32 {
+    let _ = rustix::thread::set_name(c"belljar-request");
+    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
+    while net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC).is_ok() {}
+    0
 }
 
 fn serve_client(client: &OwnedFd) -> Option<()> {

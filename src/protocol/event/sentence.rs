@@ -54,6 +54,7 @@ impl std::fmt::Display for Sentence {
 
 impl EventBody {
     /// None for events that carry content (output, displays, text of a model while it streams) or only precede another.
+    #[expect(clippy::too_many_lines, reason = "a table of one sentence for each kind of event")]
     pub fn sentence(&self) -> Option<Sentence> {
         let progress = |text: String| Sentence::new(Severity::Progress, text);
         let notice = |text: String| Sentence::new(Severity::Notice, text);

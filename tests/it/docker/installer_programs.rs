@@ -201,3 +201,29 @@ fn the_tag_of_dependencies_installs_as_the_policy_says() {
     assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
     assert!(told(&daemon)[0].contains("version 1.0"), "{:?}", told(&daemon));
 }
+
+/// A reset lifts the rules of the code before it, so that nothing that code has asked for may be done after it.
+#[test]
+pub fn requests_of_before_a_reset_are_not_served_after_it() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    daemon.run(
+        S,
+        "import json, socket\ndef connect(sent):\n    client = socket.socket(socket.AF_UNIX)\n    \
+         client.connect('\\0belljar-requests')\n    client.sendall(sent)\n    return client\n\
+         request = {'name': 'install_packages', 'arguments': {'packages': ['bell-dep']}}\n\
+         clients = [connect(b'{')] + [connect(json.dumps(request).encode() + b'\\n') for _ in range(4)]",
+    );
+    post(&daemon, "reset", &json!({})).expect_status(200);
+    assert_eq!(value(&daemon, "import time; time.sleep(1); 1 + 1"), "2");
+    let calls: Vec<Value> = events_of(&daemon, "tool_called");
+    assert!(calls.is_empty(), "{calls:#?}");
+    // Programs that are started afterwards are served.
+    daemon.run(S, RUN);
+    assert!(value(&daemon, "run('pip', 'install', 'bell-dep')").starts_with("(0, "));
+    daemon.assert_sound();
+}

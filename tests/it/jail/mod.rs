@@ -78,7 +78,8 @@ both! {
         undo_that_cannot_be_done_changes_nothing, questions_are_answered_while_a_cell_runs,
         without_checkpoints_a_crash_loses_the_state_and_says_so,
         a_session_that_is_saved_at_rest_is_as_its_result_says;
-    installer_programs: programs_that_code_starts_install_as_its_cells_do, commands_install_beside_the_cells;
+    installer_programs: programs_that_code_starts_install_as_its_cells_do, commands_install_beside_the_cells,
+        requests_of_before_a_reset_are_not_served_after_it;
     packages: installed_packages_are_there_at_once_and_stay,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
