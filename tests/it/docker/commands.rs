@@ -11,8 +11,6 @@ use super::helpers::{
     S, assert_ended, base, gapless, list, names, number, outcome, post, printed, queue, restart_by, session,
     session_with, text, value, wait_for_line, written,
 };
-use super::repl::Step::{Keys, Shows};
-use super::repl::play;
 use crate::support::{Daemon, engine, eventually, keeps_every_state, keeps_variables};
 
 /// Runs a command to its end and gives the result.
@@ -25,11 +23,11 @@ fn line(daemon: &Daemon, line: &str) -> Value {
 }
 
 /// Starts a command and gives its number.
-fn started(daemon: &Daemon, command: &Value) -> u64 {
+pub fn started(daemon: &Daemon, command: &Value) -> u64 {
     number(&post(daemon, "commands", command).expect_status(202), "/cell")
 }
 
-fn background(daemon: &Daemon, line: &str) -> u64 {
+pub fn background(daemon: &Daemon, line: &str) -> u64 {
     started(daemon, &json!({"line": line, "background": true}))
 }
 
@@ -325,61 +323,6 @@ pub fn the_command_line_passes_a_command_through() {
 }
 
 #[test]
-pub fn a_person_types_into_a_shell() {
-    let Some(daemon) = session() else { return };
-    let raw = "python3 -c 'import sys, termios, tty; old = termios.tcgetattr(0); tty.setraw(0); print(\"raw mode\", flush=True); \
-               key = ord(sys.stdin.read(1)); termios.tcsetattr(0, 1, old); print(\"key\", key)'\r";
-    let shown = play(
-        &daemon,
-        &["sh", "-s", S],
-        &[],
-        &[
-            Shows("[$#] $"),
-            Keys("echo one$((1 + 1)); echo $TERM; pwd\r"),
-            Shows("^one2$"),
-            Shows("^xterm-256color$"),
-            Shows("^/workspace$"),
-            Keys("stty size\r"),
-            Shows("^40 120$"),
-            // Ctrl-C ends what runs, and not the shell.
-            Keys("echo begun; sleep 100\r"),
-            Shows("^begun$"),
-            Keys("\x03"),
-            Shows("[$#] $"),
-            Keys(raw),
-            Shows("^raw mode$"),
-            Keys("\x03"),
-            Shows("^key 3$"),
-            Keys("printf '\\033]52;c;aGk=\\007clipboard\\n'\r"),
-            Shows("^clipboard$"),
-            Keys("exit\r"),
-        ],
-    );
-    assert!(!shown.contains("]52;c;aGk=\x07"), "{shown:?}");
-    let bare = daemon.cli(["sh", "-s", S]).exits(64);
-    assert!(bare.stderr.contains("needs a terminal"), "{}", bare.stderr);
-}
-
-#[test]
-pub fn a_terminal_can_be_typed_into_and_resized_over_the_api() {
-    let Some(daemon) = session() else { return };
-    let line = "stty size; read word; stty size; echo got $word; test -t 2 && exit 6";
-    let command = started(&daemon, &json!({"line": line, "tty": {"rows": 10, "columns": 20}}));
-    eventually("its size is shown", || written(&daemon, Some(command)).contains("10 20").then_some(()));
-    post(&daemon, &format!("commands/{command}/resize"), &json!({"rows": 30, "columns": 40}))
-        .expect_status(200);
-    post(&daemon, &format!("commands/{command}/type"), &json!({"data_base64": "aGVsbG8K"}))
-        .expect_status(200);
-    let result = outcome(&daemon, command);
-    assert_ended(&result, "failure", "exit", 6);
-    assert_eq!(text(&result, "stdout").replace('\r', ""), "10 20\nhello\n30 40\ngot hello\n");
-    let refused = post(&daemon, &format!("commands/{command}/type"), &json!({"data_base64": "aGVsbG8K"}));
-    assert_eq!(text(&refused.expect_status(404), "code"), "no_such_cell");
-    let plain = background(&daemon, "sleep 3000");
-    post(&daemon, &format!("commands/{plain}/type"), &json!({"data_base64": "eA=="})).expect_status(404);
-}
-
-#[test]
 fn a_model_runs_commands_where_the_operator_lists_them_and_a_person_is_asked() {
     let command = calls("run_command", &json!({"command": "echo from a command; exit 3"}));
     let script: String =
@@ -485,34 +428,6 @@ pub fn neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other() {
     assert_eq!(text(&result, "reason"), "out_of_memory", "{result:#}");
     assert_ended(&line(&daemon, "touch now"), "success", "ok", 0);
     is_not_blamed(&outcome(&daemon, cell));
-}
-
-#[test]
-pub fn a_person_comes_back_to_a_shell() {
-    let Some(daemon) = session() else { return };
-    let shell = started(&daemon, &json!({"tty": {"rows": 10, "columns": 20}}));
-    let typed = "bWFyaz1rZXB0OyBlY2hvIGZpcnN0JG1hcms7IGVjaG8gZG9uZSQoKDEgKyAxKSkK";
-    post(&daemon, &format!("commands/{shell}/type"), &json!({ "data_base64": typed })).expect_status(200);
-    eventually("it answers", || written(&daemon, Some(shell)).contains("done2").then_some(()));
-    let number = shell.to_string();
-    play(
-        &daemon,
-        &["sh", "-s", S, "--attach", &number],
-        &[],
-        &[
-            // What it had written before comes first.
-            Shows("firstkept"),
-            Shows("done2"),
-            Keys("echo still $mark\r"),
-            Shows("still kept"),
-            Keys("stty size\r"),
-            Shows("40 120"),
-            Keys("exit\r"),
-        ],
-    );
-    assert_ended(&outcome(&daemon, shell), "success", "ok", 0);
-    let bare = daemon.cli(["sh", "-s", S, "--attach", &number]).exits(64);
-    assert!(bare.stderr.contains("needs one"), "{}", bare.stderr);
 }
 
 #[test]

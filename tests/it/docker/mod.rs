@@ -12,6 +12,7 @@ pub mod cases;
 mod catalogue;
 pub mod checkpoints;
 mod client_tools;
+pub mod command_terminals;
 pub mod commands;
 pub mod disk;
 mod engine;

@@ -98,10 +98,10 @@ both! {
         the_death_of_a_cell_and_an_undo_spare_commands_and_a_reset_ends_them,
         a_fork_bomb_of_a_command_costs_no_variables, a_command_outlives_the_daemon_and_nothing_of_it_is_lost,
         commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,
-        the_command_line_passes_a_command_through, a_person_types_into_a_shell,
-        a_person_comes_back_to_a_shell, a_command_that_waits_for_others_says_so,
+        the_command_line_passes_a_command_through, a_command_that_waits_for_others_says_so,
         neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other,
-        commands_are_interrupted_and_read_later,
+        commands_are_interrupted_and_read_later;
+    command_terminals: a_person_types_into_a_shell, a_person_comes_back_to_a_shell,
         a_terminal_can_be_typed_into_and_resized_over_the_api;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
         a_stream_that_a_cell_takes_away_is_back_for_the_next, a_cut_of_both_streams_counts_each,
