@@ -57,7 +57,7 @@ def main(task_folder, output, relay):
     try:
         report.update(Installation(task, task_folder, output, relay).run())
     except Failure as failure:
-        report["failure"] = {"kind": failure.kind, "text": str(failure)[-ANSWER_BYTES:]}
+        report["failure"] = {"kind": failure.kind, "text": hidden(str(failure), task["index"])[-ANSWER_BYTES:]}
     draft = os.path.join(output, "report.draft")
     with open(draft, "w", encoding="utf-8") as file:
         json.dump(report, file)
@@ -258,6 +258,20 @@ class Links(html.parser.HTMLParser):
         url = dict(attributes).get("href")
         if tag == "a" and url:
             self.found.append(Link(url))
+
+
+def hidden(text, index):
+    """The text without the password of the index, as the daemon hides it: here, too, because the text is cut here."""
+    who = urllib.parse.urlsplit(index or "").netloc.rpartition("@")[0]
+    name, _, password = who.partition(":")
+    secret = password or name
+    if not secret:
+        return text
+    user = "{}:{}".format(urllib.parse.unquote(name), urllib.parse.unquote(password))
+    spellings = {secret, urllib.parse.unquote(secret), base64.b64encode(user.encode()).decode()}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        text = text.replace(spelling, "****")
+    return text
 
 
 def normal(name):

@@ -6,15 +6,12 @@ use std::collections::BTreeSet;
 
 use super::requirement::{is_version, normalised};
 use crate::protocol::packages::{InstalledPackage, PackageVersion, ReplacedPackage};
-use crate::protocol::text::brief;
 use crate::security_controls;
 
 /// Largest report of an installer.
 pub const REPORT_BYTES: u64 = 1024 * 1024;
 /// Most packages of one set.
 pub const PACKAGES: usize = 1_000;
-/// Characters of an installer's own words that reach a person.
-const WORDS_CHARS: usize = 4_000;
 /// Longest name of a platform or a Python version.
 const FACT_BYTES: usize = 64;
 
@@ -28,8 +25,15 @@ pub struct Report {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Installed { in_image: Vec<PackageVersion>, replaced: Vec<ReplacedPackage> },
-    Failed { kind: FailureKind, words: String },
+    Installed {
+        in_image: Vec<PackageVersion>,
+        replaced: Vec<ReplacedPackage>,
+    },
+    /// The words are as the guest wrote them, and may have secrets in them.
+    Failed {
+        kind: FailureKind,
+        words: String,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +81,7 @@ impl Report {
                 "no_installer" => FailureKind::NoInstaller,
                 _ => FailureKind::Other,
             };
-            Outcome::Failed { kind, words: brief(&text, WORDS_CHARS) }
+            Outcome::Failed { kind, words: text }
         } else {
             let is_package = |name: &str, version: &str| normalised(name).is_some() && is_version(version);
             let sound = raw.present.iter().all(|package| is_package(&package.name, &package.version))

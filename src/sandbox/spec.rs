@@ -241,7 +241,12 @@ pub struct Errand {
     pub limit: Duration,
     /// Ends it before that.
     pub stop: CancellationToken,
+    /// Takes secrets that it was told out of what it says, before any of that is cut or quoted.
+    pub hide: Hide,
 }
+
+/// Takes secrets out of a text.
+pub type Hide = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 /// A folder of the host that an errand sees.
 pub struct ErrandMount {
@@ -262,6 +267,7 @@ impl Errand {
             ],
             limit: COMPILE,
             stop: CancellationToken::new(),
+            hide: Box::new(str::to_owned),
         }
     }
 

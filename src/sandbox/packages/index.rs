@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::config::Packages as Settings;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::text::{clipped, one_line};
 use crate::security_controls;
 
 /// Largest file of certificates, and of `pip`'s settings.
@@ -20,6 +21,8 @@ const PIP_DEFAULTS: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.simple_url, PyPI.file_storage_domain)";
 const HTTPS: u16 = 443;
 
+/// Characters of an installer's own words that reach a person.
+const WORDS_CHARS: usize = 4_000;
 /// What stands in texts for a password.
 const HIDDEN: &str = "****";
 
@@ -163,6 +166,13 @@ impl Index {
             return text.to_owned();
         }
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
+    }
+
+    /// The beginning of what an installer says, for a sentence that quotes it. The password is hidden before the text is
+    /// cut, so that no part of it is left, and again when marks that are not shown no longer divide it.
+    pub fn quoted(&self, words: &str) -> String {
+        let shown = one_line(&self.without_secrets(words));
+        clipped(&self.without_secrets(&shown), WORDS_CHARS)
     }
 
     /// Whether the installer may connect there.
@@ -322,6 +332,9 @@ mod tests {
         let said = "https://me:p%40ss-w0rd@a.test/ p@ss-w0rd bWU6cEBzcy13MHJk fine";
         assert_eq!(index.without_secrets(said), "https://me:****@a.test/ **** **** fine");
         assert!(!format!("{index:?}").contains("ss-w0rd"));
+        let cut = index.quoted(&format!("{}p@ss-w0rd and more", "x".repeat(WORDS_CHARS - 5)));
+        assert!(cut.ends_with("x****…"), "{cut}");
+        assert_eq!(index.quoted("p@ss\u{1b}[0m-w0rd\nfine"), "**** fine");
         let token = configured("", &[("PIP_INDEX_URL", "https://t0ken@a.test/")], "").unwrap().unwrap();
         assert_eq!(token.without_secrets("t0ken"), "****");
         let plain = configured("", &[("PIP_INDEX_URL", "https://a.test/")], "").unwrap().unwrap();

@@ -270,16 +270,20 @@ impl Launcher {
         let name = sandbox.0.clone();
         let make = move |_: &Self, cache: &UserCache| Ok((cache.draft(&name, room)?, cache.uv()));
         let (draft, uv) = self.in_cache(wanted.owner, make).await?;
+        let draft = Arc::new(draft);
         let outcome =
             self.install_in(&draft, &uv, &sandbox, wanted, index, bounds, rules, ledger, progress).await;
-        draft.remove().await;
+        // What was begun in the draft is done, so this is the last share of it; otherwise the last one removes it.
+        if let Some(draft) = Arc::into_inner(draft) {
+            draft.remove().await;
+        }
         outcome
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one installation, which has one caller")]
     async fn install_in(
         self: &Arc<Self>,
-        draft: &Draft,
+        draft: &Arc<Draft>,
         uv: &Path,
         sandbox: &SandboxId,
         wanted: &WantedPackages,
@@ -297,25 +301,27 @@ impl Launcher {
         let relay = Relay::start(&task.relay, index.clone(), settings.download_bytes, stop.clone())
             .map_err(failed)?;
         let (spec, _slot, folder) = self.installer_spec(sandbox, wanted, &task, bounds).await?;
-        let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone());
+        let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone(), &index);
         progress("resolving".to_owned());
-        let watched = watch(wanted.owner, &task, spec.user.host_uid, &relay, bounds, &stop, progress);
+        let watched = self.watch(wanted.owner, &task, spec.user.host_uid, &relay, bounds, progress);
         let running = self.backend(wanted.backend).run_errand(&spec, &folder.path, &errand);
         tokio::pin!(running);
         let (outcome, mut too_much) = tokio::select! {
             outcome = &mut running => (outcome, None),
-            // It has been told to stop, and takes its sandbox down.
-            too_much = watched => (running.await, Some(too_much)),
+            too_much = watched => {
+                // It takes its sandbox down.
+                stop.cancel();
+                (running.await, Some(too_much))
+            }
         };
         let trouble = relay.trouble();
         if trouble == Some(Trouble::TooMuch) {
-            too_much = Some(format!("more than {} bytes would be downloaded", settings.download_bytes));
+            let what = format!("more than {} bytes would be downloaded", settings.download_bytes);
+            too_much = Some(too_large(what));
         }
         drop((ends_with_this, relay));
-        if let Some(what) = too_much {
-            return Err(Problem::new(Code::TooLarge, what).hint(
-                "name fewer packages, remove files, or raise `packages.download`, `packages.unpacked`, `packages.files` or `quota.workspace`",
-            ));
+        if let Some(problem) = too_much {
+            return Err(problem);
         }
         outcome.map_err(|problem| {
             let words = index.without_secrets(&problem.message);
@@ -324,10 +330,12 @@ impl Launcher {
         })?;
         let image_id = wanted.image.id.clone();
         let (output, target, books) = (task.output.clone(), draft.path.join("made"), ledger.clone());
-        let explain =
-            move |kind, words: &str| task::failure(kind, &index.without_secrets(words), trouble.as_ref());
+        let (had_uv, held) = (task.has_uv, Arc::clone(draft));
+        let explain = move |kind, words: &str| task::failure(kind, &index.quoted(words), trouble.as_ref());
         let take = move |launcher: &Self, cache: &UserCache| {
-            let taken = task::take(&output, &target, bounds, &image_id, &rules, explain);
+            // This goes on if its caller gives up: until it is done, the draft stays, so that no half of a set is kept.
+            let _held = held;
+            let taken = task::take(&output, &target, had_uv, bounds, &image_id, &rules, explain);
             let (answer, copied) = match taken {
                 Ok(taken) => taken,
                 Err(problem) => return Ok(Err(problem)),
@@ -389,34 +397,56 @@ impl Launcher {
         }
         Ok((spec, slot, folder))
     }
-}
 
-/// Reports the progress, and returns when an installer has written more than it may.
-async fn watch(
-    owner: Principal,
-    task: &Task,
-    guest_uid: u32,
-    relay: &Relay,
-    bounds: Bounds,
-    stop: &CancellationToken,
-    progress: Progress<'_>,
-) -> String {
-    let mut told = 0;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let passed = relay.passed();
-        if passed > told {
-            told = passed;
-            progress(format!("{} KiB downloaded", passed / 1024));
-        }
-        let folder = task.output.clone();
-        let measure = move || measure_of_guest(&folder, guest_uid);
-        let Ok(Ok(used)) = folders::run(owner, WorkKind::Look, None, measure).await else { continue };
-        if is_too_much(&used, bounds) {
-            stop.cancel();
-            return format!("the packages take more than {} bytes or {} files", bounds.bytes, bounds.files);
+    /// Reports the progress, and returns when an installer has to be stopped: it has written more than it may, the disk
+    /// is full, or nobody can say in time how much it wrote.
+    async fn watch(
+        &self,
+        owner: Principal,
+        task: &Task,
+        guest_uid: u32,
+        relay: &Relay,
+        bounds: Bounds,
+        progress: Progress<'_>,
+    ) -> Problem {
+        let mut told = 0;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let passed = relay.passed();
+            if passed > told {
+                told = passed;
+                progress(format!("{} KiB downloaded", passed / 1024));
+            }
+            let (folder, home) = (task.output.clone(), self.paths.home().to_owned());
+            let reserve = self.settings.sandbox.disk_reserve_bytes;
+            let look = move || {
+                host_disk::check_at(&home, reserve)?;
+                look_at(&folder, guest_uid, bounds)
+            };
+            if let Err(problem) = folders::run(owner, WorkKind::Watch, None, look).await.flatten() {
+                return problem;
+            }
         }
     }
+}
+
+/// A refusal if an installer has written more than it may, or if it is not known how much.
+fn look_at(folder: &Path, guest_uid: u32, bounds: Bounds) -> Result<(), Problem> {
+    let used = measure_of_guest(folder, guest_uid).map_err(|error| {
+        let what = format!("what the installer wrote cannot be measured: {error}");
+        Problem::new(Code::Storage, what).hint("look at the disk of the daemon's home")
+    })?;
+    if is_too_much(&used, bounds) {
+        let what = format!("the packages take more than {} bytes or {} files", bounds.bytes, bounds.files);
+        return Err(too_large(what));
+    }
+    Ok(())
+}
+
+fn too_large(what: String) -> Problem {
+    Problem::new(Code::TooLarge, what).hint(
+        "name fewer packages, remove files, or raise `packages.download`, `packages.unpacked`, `packages.files` or `quota.workspace`",
+    )
 }
 
 /// An installer may have fetched a `uv` beside the packages.
@@ -432,4 +462,23 @@ fn conflict(replaced: &[ReplacedPackage]) -> Problem {
         .collect();
     Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; ")))
         .hint("code may have imported what is there: to replace it, and reset the session, use `--reset`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_installer_is_stopped_for_too_much_and_for_what_cannot_be_measured() {
+        let home = tempfile::tempdir().unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        let bounds = Bounds { bytes: 100_000, files: 2 };
+        std::fs::write(home.path().join("a"), "").unwrap();
+        look_at(home.path(), uid, bounds).unwrap();
+        for name in ["b", "c"] {
+            std::fs::write(home.path().join(name), "").unwrap();
+        }
+        assert_eq!(look_at(home.path(), uid, bounds).unwrap_err().code, Code::TooLarge);
+        assert_eq!(look_at(&home.path().join("none"), uid, bounds).unwrap_err().code, Code::Storage);
+    }
 }

@@ -31,6 +31,8 @@ pub struct Task {
     told: PathBuf,
     pub output: PathBuf,
     pub relay: PathBuf,
+    /// Whether the installer was given a `uv`, so that it has to fetch none.
+    pub has_uv: bool,
 }
 
 impl Task {
@@ -42,10 +44,12 @@ impl Task {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
             Ok::<_, std::io::Error>(path)
         };
+        let has_uv = uv.exists();
         let made = Self {
             told: folder("task", 0o755)?,
             output: folder("output", 0o700)?,
             relay: folder("relay", 0o711)?,
+            has_uv,
         };
         let pinned: Vec<PackageVersion> = wanted
             .existing
@@ -66,7 +70,7 @@ impl Task {
             let text = if is_small { std::fs::read(authorities)? } else { Vec::new() };
             made.tell("ca.pem", &text, 0o644)?;
         }
-        if uv.exists() {
+        if has_uv {
             std::fs::hard_link(uv, made.told.join("uv"))?;
         }
         Ok(made)
@@ -78,7 +82,14 @@ impl Task {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))
     }
 
-    pub fn errand(&self, kernel_dir: &Path, limit: Duration, stop: CancellationToken) -> Errand {
+    pub fn errand(
+        &self,
+        kernel_dir: &Path,
+        limit: Duration,
+        stop: CancellationToken,
+        index: &Index,
+    ) -> Errand {
+        let index = index.clone();
         let script = format!("{KERNEL_DIR}/install.py");
         let socket = format!("{RELAY_DIR}/{SOCKET_NAME}");
         let mount =
@@ -95,14 +106,17 @@ impl Task {
             ],
             limit,
             stop,
+            hide: Box::new(move |said| index.without_secrets(said)),
         }
     }
 }
 
-/// Copies what the installer made to `target`, and the `uv` that it fetched beside that.
+/// Copies what the installer made to `target`, and the `uv` that it fetched beside that, if it had to: one that is there
+/// is not replaced by what a guest wrote.
 pub fn take(
     output: &Path,
     target: &Path,
+    had_uv: bool,
     bounds: Bounds,
     image_id: &str,
     rules: &[NameRules],
@@ -118,7 +132,10 @@ pub fn take(
         Outcome::Installed { in_image, replaced } => (in_image, replaced),
         Outcome::Failed { kind, words } => return Err(explain(kind, &words)),
     };
-    tree::copy_file(&output.join("tools"), "uv", &target.with_file_name("uv"), UV_BYTES).map_err(broken)?;
+    if !had_uv {
+        tree::copy_file(&output.join("tools"), "uv", &target.with_file_name("uv"), UV_BYTES)
+            .map_err(broken)?;
+    }
     std::fs::DirBuilder::new().mode(0o700).create(target).map_err(broken)?;
     let copied = tree::copy(&output.join("site"), &target.join("site"), bounds).map_err(broken)?;
     check_names(&copied.packages, rules)?;
@@ -161,4 +178,27 @@ pub fn failure(kind: FailureKind, words: &str, trouble: Option<&Trouble>) -> Pro
         }
     };
     Problem::new(Code::InstallFailed, message).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uv_is_taken_only_from_an_installer_that_was_given_none() {
+        for had_uv in [false, true] {
+            let home = tempfile::tempdir().unwrap();
+            let (output, target) = (home.path().join("output"), home.path().join("made"));
+            for folder in ["tools", "site"] {
+                std::fs::create_dir_all(output.join(folder)).unwrap();
+            }
+            std::fs::write(output.join("tools/uv"), "a program").unwrap();
+            let report = r#"{"python": "3.12.1", "platform": "linux-x86_64"}"#;
+            std::fs::write(output.join("report.json"), report).unwrap();
+            let bounds = Bounds { bytes: 100_000, files: 100 };
+            let explain = |kind, words: &str| failure(kind, words, None);
+            take(&output, &target, had_uv, bounds, "image", &[], explain).unwrap();
+            assert_eq!(home.path().join("uv").exists(), !had_uv);
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub async fn run(
     if status.success() {
         return Ok(());
     }
-    Err(explain::failure(&said, NamespaceSettings::read()))
+    Err(explain::failure(&(errand.hide)(&said), NamespaceSettings::read()))
 }
 
 async fn in_a_jail(
@@ -110,7 +110,8 @@ mod tests {
 
     fn errand(script: &str, limit: Duration) -> Errand {
         let command = ["sh", "-c", script].map(str::to_owned).into();
-        Errand { command, mounts: Vec::new(), limit, stop: CancellationToken::new() }
+        let hide = Box::new(|said: &str| said.replace("p4ssword", "****"));
+        Errand { command, mounts: Vec::new(), limit, stop: CancellationToken::new(), hide }
     }
 
     #[tokio::test]
@@ -119,6 +120,14 @@ mod tests {
         let (status, said) = on_the_host(&spec(), &flood).await.unwrap();
         assert_eq!(status.code(), Some(3));
         assert!(said.starts_with("begun") && said.len() < 10_000, "{}", said.len());
+    }
+
+    #[tokio::test]
+    async fn a_secret_is_hidden_before_what_a_program_says_is_cut() {
+        // The cut goes through the word.
+        let said = errand("printf '%0396d p4ssword' 0 >&2; exit 3", Duration::from_secs(60));
+        let problem = run(None, &spec(), Path::new("/"), &said).await.unwrap_err();
+        assert!(problem.message.contains("0 ***") && !problem.message.contains("p4s"), "{problem:?}");
     }
 
     #[tokio::test]

@@ -28,6 +28,9 @@ const STACK: usize = 1024 * 1024;
 pub enum WorkKind {
     /// Opens, lists or measures, with a bound on what it looks at.
     Look,
+    /// Measures what grows meanwhile, and is ended if it is not known how far: late is too late, and other looks of the
+    /// same user must not make it late.
+    Watch,
     /// Sends or receives, at the speed of the other side.
     Transfer,
     /// Removes trees of any size.
@@ -39,6 +42,7 @@ impl WorkKind {
     fn threads(self) -> usize {
         match self {
             Self::Look => 4,
+            Self::Watch => 2,
             Self::Transfer => 8,
             Self::Removal => 2,
         }
@@ -48,6 +52,7 @@ impl WorkKind {
     fn deadline(self) -> Option<Duration> {
         match self {
             Self::Look => Some(Duration::from_secs(60)),
+            Self::Watch => Some(Duration::from_secs(20)),
             Self::Transfer | Self::Removal => None,
         }
     }
