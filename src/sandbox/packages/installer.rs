@@ -423,7 +423,8 @@ impl Launcher {
                 host_disk::check_at(&home, reserve)?;
                 look_at(&folder, guest_uid, bounds)
             };
-            if let Err(problem) = folders::run(owner, WorkKind::Watch, None, look).await.flatten() {
+            if let Err(problem) = folders::run(owner, WorkKind::Watch, None, look).await.and_then(|seen| seen)
+            {
                 return problem;
             }
         }

@@ -479,13 +479,8 @@ fn an_answer_that_came_after_the_end_of_its_cell_is_recorded_with_it() {
         vec![queued(1, Mode::Main), started(1), called(1, 1), done(1), queued(2, Mode::Main), done(2)];
     bodies.extend([answered(1), EventBody::ReplayStarted { cells: vec![1, 2] }, replayed(3, 1), started(3)]);
     let restored = restored_from(&bodies);
-    let calls: Vec<_> = restored.running[0]
-        .start
-        .replay
-        .iter()
-        .flat_map(|calls| &calls.0)
-        .map(|call| call.outcome.clone())
-        .collect();
+    let recorded = restored.running[0].start.replay.iter().flat_map(|calls| &calls.0);
+    let calls: Vec<_> = recorded.map(|call| call.outcome.clone()).collect();
     assert_eq!(calls, [Ok(1.into())]);
 }
 

@@ -52,7 +52,9 @@ fn ends_with_the_next_daemon() {
     assert!(jails::is_alive(pid));
     daemon.restart();
     eventually("it is reaped", || (!jails::is_alive(pid)).then_some(()));
-    eventually("its control group is gone", || jails::groups(std::slice::from_ref(&name)).is_empty().then_some(()));
+    eventually("its control group is gone", || {
+        jails::groups(std::slice::from_ref(&name)).is_empty().then_some(())
+    });
     eventually("its folder goes", || (!folder.exists()).then_some(()));
     end(&mut daemon, "TERM");
 }
@@ -73,7 +75,9 @@ fn ends_in_time() {
     jails::stop(pid);
     eventually("it is ended", || (!jails::is_alive(pid)).then_some(()));
     let name = format!("{}-errand", jails::name(&folder));
-    eventually("its control group is gone", || jails::groups(std::slice::from_ref(&name)).is_empty().then_some(()));
+    eventually("its control group is gone", || {
+        jails::groups(std::slice::from_ref(&name)).is_empty().then_some(())
+    });
     eventually("its folder goes", || (!folder.exists()).then_some(()));
     end(&mut daemon, "TERM");
 }

@@ -230,7 +230,9 @@ impl SandboxBackend for FakeBackend {
         let sandboxes = self.0.sandboxes.lock();
         let living = sandboxes.iter().filter(|(_, kernel)| kernel.lives());
         let (left, unowned): (Vec<_>, Vec<_>) = living.partition(|(id, _)| keeps_all || is_live(&id.0));
-        unowned.iter().for_each(|(_, kernel)| drop(kernel.end()));
+        for (_, kernel) in &unowned {
+            kernel.end();
+        }
         Reaped { count: unowned.len(), left: Some(left.into_iter().map(|(id, _)| id.clone()).collect()) }
     }
 }

@@ -42,9 +42,8 @@ impl WorkKind {
     fn threads(self) -> usize {
         match self {
             Self::Look => 4,
-            Self::Watch => 2,
             Self::Transfer => 8,
-            Self::Removal => 2,
+            Self::Removal | Self::Watch => 2,
         }
     }
 
