@@ -24,7 +24,7 @@ use crate::sandbox::packages::shown;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
-use crate::sandbox::volumes::Volumes;
+use crate::sandbox::volumes::{VolumeHold, Volumes};
 use crate::sandbox::workspace::own_user::MountedFolder;
 use crate::sandbox::workspace::{Service, Workspace};
 
@@ -62,6 +62,8 @@ pub struct Prepared {
     /// The reason why this backend was chosen.
     why: String,
     folder: Folder,
+    /// Lets go of the volumes if the sandbox is never started.
+    hold: VolumeHold,
     claim: Claim,
     launcher: Arc<Launcher>,
 }
@@ -117,8 +119,10 @@ impl Launcher {
             let unowned: Vec<_> = unowned.collect();
             let reaped = self.backend(kind).reap(&is_live).await;
             count += reaped.count;
-            if !reaped.some_are_left {
-                unowned.iter().for_each(|sandbox| self.volumes.let_go(sandbox));
+            // One that could not be removed keeps its own volumes only, not those of other users.
+            if let Some(left) = reaped.left {
+                let gone = unowned.iter().filter(|sandbox| !left.contains(sandbox));
+                gone.for_each(|sandbox| self.volumes.let_go(sandbox));
             }
         }
         count
@@ -187,9 +191,9 @@ impl Launcher {
         spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
-        // From here on the sandbox may come to be, so that its volumes stay until it is known to be gone.
-        self.volumes.hold(&sandbox, workspace);
-        Ok(Prepared { spec, why, folder: guard, claim, launcher: Arc::clone(self) })
+        // Nobody may remove the volumes between this and the start.
+        let hold = self.volumes.hold_for_start(&sandbox, workspace);
+        Ok(Prepared { spec, why, folder: guard, hold, claim, launcher: Arc::clone(self) })
     }
 
     fn spec(
@@ -234,7 +238,10 @@ impl Launcher {
         // From here on the folder is removed together with the sandbox.
         let claim = self.claims.claim(&receipt.sandbox);
         let folder = Folder::of(path);
-        let Some(backend_sandbox) = backend_sandbox else { return Ok(None) };
+        let Some(backend_sandbox) = backend_sandbox else {
+            self.volumes.let_go(&receipt.sandbox);
+            return Ok(None);
+        };
         let mut spec = match self.spec(&receipt.sandbox, wanted, workspace, receipt.image.clone()) {
             Ok(spec) => spec,
             Err(error) => {
@@ -243,7 +250,8 @@ impl Launcher {
             }
         };
         (spec.backend, spec.limits.cpus) = (receipt.backend, receipt.limits.cpus);
-        self.volumes.hold(&receipt.sandbox, workspace);
+        // The settings may name another backend by now, whose reaper would not find the sandbox.
+        self.volumes.hold(&receipt.sandbox, receipt.backend, workspace);
         let volumes = self.volumes.clone();
         let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, volumes);
         sandbox.limit_cpus_again();
@@ -262,9 +270,17 @@ fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
 
 impl Prepared {
     pub async fn start(self) -> Result<Sandbox, Problem> {
-        let backend_sandbox =
-            self.launcher.backend(self.spec.backend).start(&self.spec, &self.folder.path).await?;
         let volumes = self.launcher.volumes.clone();
+        // From here on the sandbox may come to be, also if this future is dropped, and has its volumes until it is known
+        // to be gone.
+        self.hold.leave();
+        let backend = self.launcher.backend(self.spec.backend);
+        let backend_sandbox = backend.start(&self.spec, &self.folder.path).await.map_err(|error| {
+            if !error.is_left {
+                volumes.let_go(&self.spec.sandbox);
+            }
+            error.problem
+        })?;
         Ok(Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, volumes))
     }
 }

@@ -15,7 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Backend;
 use crate::quota::{Amounts, Gauge, Ledger, Permit, Refusal};
-use crate::sandbox::workspace::own_user::{make_volume, volume_bytes};
+use crate::sandbox::workspace::own_user::{DRAFT, make_volume, volume_bytes};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::upload_room::FillLevel;
 use crate::sandbox::workspace::usage::pause_after;
@@ -118,6 +118,27 @@ pub struct VolumeUse {
     session: SessionId,
 }
 
+/// The volumes of a sandbox that is not started yet. Dropping it lets go of them, unless `leave` was called.
+pub struct VolumeHold {
+    volumes: Volumes,
+    sandbox: Option<SandboxId>,
+}
+
+impl VolumeHold {
+    /// Leaves the volumes held until `Volumes::let_go`.
+    pub fn leave(mut self) {
+        self.sandbox = None;
+    }
+}
+
+impl Drop for VolumeHold {
+    fn drop(&mut self) {
+        if let Some(sandbox) = &self.sandbox {
+            self.volumes.let_go(sandbox);
+        }
+    }
+}
+
 impl Volumes {
     pub fn new(folder: PathBuf, service: Service) -> Self {
         Self { known: Arc::default(), folder, service, times: TIMES, remover: remove_tree }
@@ -136,7 +157,8 @@ impl Volumes {
             let Ok(uid) = of_user.parse() else { continue };
             let owner = Principal::new(uid);
             for name in names_in(&self.folder.join(&of_user)) {
-                if name.starts_with(REMOVED) {
+                // A draft is of a daemon that was killed while it made the volume, so no client knows of it.
+                if name.starts_with(REMOVED) || name.starts_with(DRAFT) {
                     let permit = ledger.keep(owner, "removed volumes", nothing());
                     let (volumes, path) = (self.clone(), self.folder.join(&of_user).join(&name));
                     tokio::spawn(async move {
@@ -281,12 +303,36 @@ impl Volumes {
     }
 
     /// Records that a sandbox has the volumes among the folders beside its workspace, until `let_go`.
-    pub fn hold(&self, sandbox: &SandboxId, workspace: &Workspace) {
+    pub fn hold(&self, sandbox: &SandboxId, backend: Backend, workspace: &Workspace) {
+        let keys = workspace.mounts.iter().filter_map(|mount| {
+            let name = mount.volume.clone()?;
+            Some((mount.folder.payer(), name))
+        });
+        self.hold_all(sandbox, backend, keys);
+    }
+
+    /// The same for a sandbox that is about to be started.
+    pub fn hold_for_start(&self, sandbox: &SandboxId, workspace: &Workspace) -> VolumeHold {
+        self.hold(sandbox, workspace.choice.backend, workspace);
+        VolumeHold { volumes: self.clone(), sandbox: Some(sandbox.clone()) }
+    }
+
+    /// The same for a sandbox of an earlier daemon that is not adopted yet. Its session may be removed before that.
+    pub fn hold_again(
+        &self,
+        sandbox: &SandboxId,
+        backend: Backend,
+        owner: Principal,
+        names: impl Iterator<Item = VolumeName>,
+    ) {
+        self.hold_all(sandbox, backend, names.map(|name| (owner, name)));
+    }
+
+    fn hold_all(&self, sandbox: &SandboxId, backend: Backend, keys: impl Iterator<Item = Key>) {
         let mut known = self.known.lock();
-        for mount in &workspace.mounts {
-            let key = mount.volume.clone().map(|name| (mount.folder.payer(), name));
-            if let Some(volume) = key.and_then(|key| known.get_mut(&key)) {
-                volume.sandboxes.insert(sandbox.clone(), workspace.choice.backend);
+        for key in keys {
+            if let Some(volume) = known.get_mut(&key) {
+                volume.sandboxes.insert(sandbox.clone(), backend);
             }
         }
     }

@@ -274,13 +274,11 @@ impl ExecutorState {
             unanswered_tool_calls: unanswered,
             live: self.live,
         };
-        if cause.out_of_memory && ending.is_kill() {
-            // The kernel counts kills of the whole sandbox. This one is accounted for, so no other cell is blamed for it.
-            for other in
-                self.running.values_mut().filter(|other| other.start.before.oom_kills < after.oom_kills)
-            {
-                other.start.before.oom_kills += 1;
-            }
+        if ending.is_kill() {
+            // The kernel counts kills of the whole sandbox. These are accounted for, so no other cell is blamed for them.
+            // A kill that only the guardian tells of is not among them.
+            let kills = after.oom_kills.saturating_sub(before.oom_kills);
+            self.running.values_mut().for_each(|other| other.leave_out_kills(kills, after.oom_kills));
         }
         let asks_names =
             matches!(ending, Ending::Lost { after: StateAfter::Restored(_) | StateAfter::Lost, .. });

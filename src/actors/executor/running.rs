@@ -48,6 +48,13 @@ pub(super) struct RunningCell {
 }
 
 impl RunningCell {
+    /// Keeps kills for lack of memory that were of another cell from being taken for this cell's; the kernel counted
+    /// `counted` in the sandbox so far.
+    pub fn leave_out_kills(&mut self, kills: u64, counted: u64) {
+        let before = &mut self.start.before.oom_kills;
+        *before = without_kills(*before, kills, counted);
+    }
+
     pub fn of(start: CellStart, since: Instant) -> Self {
         Self {
             start,
@@ -187,6 +194,12 @@ impl ApprovalWait {
     }
 }
 
+/// The count from which on kills can be of a cell that began at `before`. Some of the others' kills may be from before
+/// that, so it never gets ahead of the kernel's count.
+fn without_kills(before: u64, kills: u64, counted: u64) -> u64 {
+    before.saturating_add(kills).min(counted.max(before))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,5 +229,14 @@ mod tests {
         assert_eq!(wait.computed, 11 * SECOND, "where nothing can be measured, all time counts");
         wait.add_sample(CpuSample { is_frozen: true, ..sample(40, None, 0.0) });
         assert_eq!(wait.computed, 11 * SECOND, "but not that of a sandbox in which nothing runs");
+    }
+
+    #[test]
+    fn kills_of_one_cell_are_not_of_another_and_those_that_were_not_counted_hide_none() {
+        assert_eq!(without_kills(0, 2, 2), 2);
+        assert_eq!(without_kills(0, 1, 3), 1, "there may be others");
+        assert_eq!(without_kills(2, 2, 2), 2, "it began after them");
+        assert_eq!(without_kills(0, 0, 1), 0, "the guardian told of it, and the kernel counted nothing");
+        assert_eq!(without_kills(5, 1, 0), 5, "the counters cannot be read any more");
     }
 }

@@ -52,6 +52,9 @@ impl SessionActorState {
         }
         if let Some(receipt) = &restored.sandbox {
             args.launcher.expect(&receipt.sandbox);
+            // It has the volumes of the session, also if it is never adopted.
+            let names = args.volumes.iter().map(|volume| volume.name.clone());
+            args.launcher.volumes.hold_again(&receipt.sandbox, receipt.backend, args.owner, names);
         }
         let running: Vec<CellNumber> = restored.running.iter().map(|begun| begun.start.cell).collect();
         let sandbox = restored.sandbox.as_ref().map(|receipt| receipt.sandbox.clone());

@@ -143,5 +143,31 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     busy().await;
     home.backend.let_removals_fail(false);
     assert_eq!(launcher.reap().await, 1);
+    // A sandbox that never came to be lets go at once, and one that is left when it is not listed any more.
+    let free = || assert!(volumes.holders(Backend::Process).is_empty());
+    let prepare = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap();
+    let prepared = prepare().await;
+    busy().await;
+    drop(prepared);
+    free();
+    home.backend.let_starts_fail(true);
+    assert!(prepare().await.start().await.is_err());
+    free();
+    home.backend.let_removals_fail(true);
+    assert!(prepare().await.start().await.is_err());
+    busy().await;
+    home.backend.let_lists_fail(true);
+    launcher.reap().await;
+    busy().await;
+    home.backend.let_lists_fail(false);
+    home.backend.let_starts_fail(false);
+    // Another sandbox that cannot be removed keeps only what it has itself.
+    let stuck = start().await;
+    let id = stuck.id().clone();
+    drop(stuck);
+    launcher.reap().await;
+    assert_eq!(volumes.holders(Backend::Process), [id]);
+    home.backend.let_removals_fail(false);
+    assert_eq!(launcher.reap().await, 1);
     volumes.remove(owner, &name).await.unwrap();
 }

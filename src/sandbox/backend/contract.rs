@@ -1,12 +1,14 @@
 //! The traits of a backend and of a sandbox that it holds.
 
 use async_trait::async_trait;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::protocol::api::ImageView;
 use crate::protocol::frames::Probe;
+use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
@@ -78,7 +80,7 @@ pub trait SandboxBackend: Send + Sync {
 
     /// Starts a sandbox, to whose kernel `RunningSandbox::connect` leads. If it fails to start, its remains are removed
     /// here or by the reaper.
-    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem>;
+    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError>;
 
     /// Takes over a sandbox that an earlier daemon left running; `None` if it is gone. A frozen sandbox is thawed,
     /// because its kernel has to answer.
@@ -92,13 +94,28 @@ pub trait SandboxBackend: Send + Sync {
     async fn reap(&self, is_live: IsLive<'_>) -> Reaped;
 }
 
+/// Why a sandbox did not start.
+#[derive(Debug)]
+pub struct StartError {
+    pub problem: Problem,
+    /// Whether remains of the sandbox could not be removed, so that the reaper has to.
+    pub is_left: bool,
+}
+
+/// A problem from before anything was made, or whose remains are gone.
+impl From<Problem> for StartError {
+    fn from(problem: Problem) -> Self {
+        Self { problem, is_left: false }
+    }
+}
+
 /// What the reaper did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// The number of sandboxes that were removed.
     pub count: usize,
-    /// Whether some could not be listed or removed, so that sandboxes without a session may still run.
-    pub some_are_left: bool,
+    /// The sandboxes that are still there, those with a session among them; `None` if they could not be listed.
+    pub left: Option<BTreeSet<SandboxId>>,
 }
 
 /// A sandbox that a backend holds. Dropping it leaves the sandbox running.

@@ -10,4 +10,5 @@ pub mod jail;
 
 pub use contract::{
     ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
+    StartError,
 };

@@ -227,3 +227,36 @@ async fn a_volume_is_measured_again_and_again_whoever_writes() {
     std::fs::remove_file(volumes.path(owner, &name).join("file")).unwrap();
     until(|| ledger.used(owner, Kind::Workspace) < 64 * 1024).await;
 }
+
+/// The daemon was killed while it made the volume.
+#[tokio::test]
+async fn a_draft_of_a_volume_is_no_volume_and_is_removed_by_the_next_daemon() {
+    let home = home();
+    let owner = home.service.principal();
+    let name = home.makes(owner, "v").await;
+    let of_user = home.folder.path().join("v").join(owner.uid().to_string());
+    assert_eq!(names_in(&of_user), ["v"]);
+    std::fs::create_dir(of_user.join(format!("{DRAFT}x"))).unwrap();
+    let (volumes, _ledger) = home.restarts();
+    until(|| names_in(&of_user) == ["v"]).await;
+    assert_eq!(volumes.list(None).len(), 1);
+    // What is there already is left alone, and no draft stays.
+    let path = volumes.path(owner, &name);
+    make_volume(&path, home.service, owner, MOST).unwrap_err();
+    assert_eq!(names_in(&of_user), ["v"]);
+}
+
+/// The sandbox of an earlier daemon has the volume before it is adopted, also when its session is gone.
+#[tokio::test]
+async fn a_sandbox_of_an_earlier_daemon_holds_its_volumes() {
+    let home = home();
+    let owner = home.service.principal();
+    let name = home.makes(owner, "v").await;
+    let (volumes, _ledger) = home.restarts();
+    let sandbox = SandboxId::fresh();
+    volumes.hold_again(&sandbox, Backend::Docker, owner, [name.clone(), named("gone")].into_iter());
+    assert_eq!(volumes.holders(Backend::Docker), std::slice::from_ref(&sandbox));
+    assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::Busy);
+    volumes.let_go(&sandbox);
+    volumes.remove(owner, &name).await.unwrap();
+}

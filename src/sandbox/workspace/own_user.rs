@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::protocol::ids::VolumeName;
+use crate::protocol::ids::{SessionId, VolumeName};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::spec::{Choice, GuestUser, UserMapping};
@@ -14,7 +14,10 @@ use crate::sandbox::workspace::folder::{give, guest, open_folder_of_ours};
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::upload_room::FillLevel;
-use crate::sandbox::workspace::{Service, Workspace, groups, project, usage};
+use crate::sandbox::workspace::{Service, Workspace, groups, project, remove_tree, usage};
+
+/// The beginning of the names of folders that are to become volumes. No volume has such a name.
+pub const DRAFT: &str = ".draft-";
 
 /// A folder that a sandbox has beside its workspace.
 #[derive(Debug)]
@@ -171,27 +174,38 @@ fn account_of(user: Principal) -> CurrentIds {
 }
 
 /// Makes the folder of a volume, which only the user can enter, and which may hold `bytes` bytes. The folders above are
-/// the daemon's own.
+/// the daemon's own. The folder gets its name when all else is done, so that a daemon which is killed meanwhile leaves no
+/// volume that belongs to root or lacks its limit.
 pub fn make_volume(path: &Path, service: Service, user: Principal, bytes: u64) -> Result<(), Problem> {
     use std::os::unix::fs::DirBuilderExt;
     let make =
         |folder: &Path, recursive| std::fs::DirBuilder::new().recursive(recursive).mode(0o700).create(folder);
     let owner = guest_as(service, UserMapping::Same, user, path)?;
-    let made = path.parent().map_or(Ok(()), |parent| make(parent, true)).and_then(|()| make(path, false));
+    let draft = path.with_file_name(format!("{DRAFT}{}", SessionId::fresh()));
+    let made = path.parent().map_or(Ok(()), |parent| make(parent, true)).and_then(|()| make(&draft, false));
     made.map_err(|error| storage(path, &error))?;
-    if !service.system {
-        return Ok(());
-    }
-    let given = open_folder_of_ours(path).and_then(|root| give(&root, owner).map(|()| root));
-    let root = given.map_err(|error| {
-        let _ = std::fs::remove_dir(path);
-        storage(path, &error.into())
-    })?;
-    if let Err(error) = project::hold(root.as_fd(), path, bytes, usage::ENTRIES as u64) {
-        // The usage watch still limits the volume.
-        tracing::warn!(%error, "the kernel takes no limit for a volume");
-    }
-    Ok(())
+    let finish = || {
+        if service.system {
+            let root = open_folder_of_ours(&draft)?;
+            give(&root, owner)?;
+            if let Err(error) = project::hold(root.as_fd(), path, bytes, usage::ENTRIES as u64) {
+                // The usage watch still limits the volume.
+                tracing::warn!(%error, "the kernel takes no limit for a volume");
+            }
+        }
+        // What is there is refused, because an empty folder would be replaced.
+        match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::rename(&draft, path),
+            found => found.and(Err(std::io::ErrorKind::AlreadyExists.into())),
+        }
+    };
+    finish().map_err(|error| {
+        // With its limit, if it has one.
+        if let Err(error) = remove_tree(&draft) {
+            tracing::warn!(%error, path = %draft.display(), "a draft of a volume is left to the next daemon");
+        }
+        storage(path, &error)
+    })
 }
 
 fn storage(path: &Path, error: &std::io::Error) -> Problem {

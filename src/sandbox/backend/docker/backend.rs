@@ -1,6 +1,7 @@
 //! The backend that makes containers.
 
 use async_trait::async_trait;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use super::engine::{Engine, EngineError, user_mapping};
 use super::{config, images};
 use crate::config::{Pull, Settings};
 use crate::protocol::api::ImageView;
+use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
 use crate::sandbox::etc;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
@@ -60,11 +62,13 @@ impl Docker {
         images::resolve(&self.engine, requested, &settings.images, pull, progress).await
     }
 
-    /// Removes a container whose start failed. If that fails, the reaper removes it later.
-    async fn remove_or_leave(&self, name: &str) {
-        if let Err(error) = self.engine.remove(name).await {
+    /// Removes a container whose start failed. If that fails, the reaper removes it later, and this returns true.
+    async fn remove_or_leave(&self, name: &str) -> bool {
+        let removed = self.engine.remove(name).await;
+        if let Err(error) = &removed {
             tracing::warn!(%error, container = name, "a container is left to the reaper");
         }
+        removed.is_err()
     }
 }
 
@@ -120,7 +124,7 @@ impl SandboxBackend for Docker {
             outcome = run => Some(outcome),
             () = errand.stop.cancelled() => None,
         };
-        self.remove_or_leave(&name).await;
+        let _ = self.remove_or_leave(&name).await;
         let Some(outcome) = outcome else {
             return Err(Problem::new(Code::SandboxFailed, "a program in a sandbox was ended"));
         };
@@ -136,15 +140,15 @@ impl SandboxBackend for Docker {
         .hint("the image needs `python3` 3.9 or later on its PATH"))
     }
 
-    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
-        let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {
+        let socket = BridgeSocket::bind(&spec.bridge_dir).map_err(Problem::from)?;
         etc::write(&spec.etc_dir, spec.user.uid, spec.user.gid)?;
         match Container::start(&self.engine, spec, socket).await {
             Ok(container) => Ok(Box::new(container)),
             Err(error) => {
                 // If the answer to a create call is lost, the container may exist nevertheless.
-                self.remove_or_leave(&config::container_name(&spec.sandbox)).await;
-                Err(error.problem())
+                let is_left = self.remove_or_leave(&config::container_name(&spec.sandbox)).await;
+                Err(StartError { problem: error.problem(), is_left })
             }
         }
     }
@@ -159,26 +163,26 @@ impl SandboxBackend for Docker {
     }
 
     async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
-        let some_are_left = true;
         let found = match self.engine.ours(&self.instance).await {
             Ok(found) => found,
             // Without an engine there are no containers of this daemon, or none that it could remove.
             Err(EngineError::Unavailable(_)) if !self.settings.sandbox.needs_engine() => {
-                return Reaped { count: 0, some_are_left };
+                return Reaped::default();
             }
             Err(error) => {
                 tracing::warn!(%error, "the reaper cannot list containers");
-                return Reaped { count: 0, some_are_left };
+                return Reaped::default();
             }
         };
-        let mut reaped = Reaped::default();
+        let (mut count, mut left) = (0, BTreeSet::new());
         for container in found {
             if container.sandbox.as_deref().is_some_and(is_live) {
+                left.extend(container.sandbox.map(SandboxId));
                 continue;
             }
             match self.engine.remove(&container.id).await {
                 Ok(()) => {
-                    reaped.count += 1;
+                    count += 1;
                     tracing::info!(container = container.id, "reaped");
                     if let Some(sandbox) = container.sandbox.filter(|sandbox| is_name(sandbox))
                         && let Err(error) = remove_tree(&self.sandboxes_dir.join(&sandbox))
@@ -188,11 +192,12 @@ impl SandboxBackend for Docker {
                     }
                 }
                 Err(error) => {
-                    reaped.some_are_left = true;
                     tracing::warn!(%error, container = container.id, "cannot be reaped");
+                    // A container without this label was not made by the daemon, so it has no volume.
+                    left.extend(container.sandbox.map(SandboxId));
                 }
             }
         }
-        reaped
+        Reaped { count, left: Some(left) }
     }
 }

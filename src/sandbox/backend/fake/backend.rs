@@ -22,6 +22,7 @@ use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{
     ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
+    StartError,
 };
 use crate::sandbox::kernel::files::pretend_to_compile;
 use crate::sandbox::spec::{
@@ -47,6 +48,10 @@ struct Shared {
     slow_removals: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// Set while no sandbox can be removed.
     removals_fail: AtomicBool,
+    /// Set while no sandbox can be started.
+    starts_fail: AtomicBool,
+    /// Set while sandboxes cannot be listed.
+    lists_fail: AtomicBool,
     /// Set when sandboxes are isolated otherwise than when they were started.
     are_changed: AtomicBool,
 }
@@ -63,6 +68,8 @@ impl FakeBackend {
             late_thaws: Mutex::default(),
             slow_removals: Mutex::default(),
             removals_fail: AtomicBool::new(false),
+            starts_fail: AtomicBool::new(false),
+            lists_fail: AtomicBool::new(false),
             are_changed: AtomicBool::new(false),
         }))
     }
@@ -121,6 +128,16 @@ impl FakeBackend {
         self.0.removals_fail.store(fail, Ordering::Relaxed);
     }
 
+    /// From now on starts of sandboxes fail, or succeed again. Where removals fail, too, remains are left.
+    pub fn let_starts_fail(&self, fail: bool) {
+        self.0.starts_fail.store(fail, Ordering::Relaxed);
+    }
+
+    /// From now on sandboxes cannot be listed, or can be again.
+    pub fn let_lists_fail(&self, fail: bool) {
+        self.0.lists_fail.store(fail, Ordering::Relaxed);
+    }
+
     /// The next freeze fails, but only when the test says so.
     pub fn next_freeze_fails(&self) -> oneshot::Sender<()> {
         let (sender, receiver) = oneshot::channel();
@@ -177,8 +194,12 @@ impl SandboxBackend for FakeBackend {
         Ok(())
     }
 
-    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
-        let socket = BridgeSocket::bind(&spec.bridge_dir)?;
+    async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {
+        if self.0.starts_fail.load(Ordering::Relaxed) {
+            let problem = Problem::new(Code::SandboxFailed, "as the test wants it");
+            return Err(StartError { problem, is_left: self.0.removals_fail.load(Ordering::Relaxed) });
+        }
+        let socket = BridgeSocket::bind(&spec.bridge_dir).map_err(Problem::from)?;
         let path = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
         let kernel = FakeKernel::start(path, Arc::clone(&self.0.script), self.0.runtime.clone());
         self.0.sandboxes.lock().push((spec.sandbox.clone(), kernel.clone()));
@@ -202,12 +223,15 @@ impl SandboxBackend for FakeBackend {
     }
 
     async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
-        if self.0.removals_fail.load(Ordering::Relaxed) {
-            return Reaped { count: 0, some_are_left: true };
+        if self.0.lists_fail.load(Ordering::Relaxed) {
+            return Reaped::default();
         }
+        let keeps_all = self.0.removals_fail.load(Ordering::Relaxed);
         let sandboxes = self.0.sandboxes.lock();
-        let left = sandboxes.iter().filter(|(id, kernel)| kernel.lives() && !is_live(&id.0));
-        Reaped { count: left.map(|(_, kernel)| kernel.end()).count(), some_are_left: false }
+        let living = sandboxes.iter().filter(|(_, kernel)| kernel.lives());
+        let (left, unowned): (Vec<_>, Vec<_>) = living.partition(|(id, _)| keeps_all || is_live(&id.0));
+        unowned.iter().for_each(|(_, kernel)| kernel.end());
+        Reaped { count: unowned.len(), left: Some(left.into_iter().map(|(id, _)| id.clone()).collect()) }
     }
 }
 

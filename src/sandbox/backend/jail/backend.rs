@@ -1,6 +1,7 @@
 //! The backend that builds jails, and the one that starts plain processes.
 
 use async_trait::async_trait;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend};
+use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -149,7 +150,8 @@ impl SandboxBackend for Jails {
         errand::run(self.tools().await?, spec, folder, errand).await
     }
 
-    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, Problem> {
+    /// A jail whose start fails is killed before its program began, so nothing of it can write any more.
+    async fn start(&self, spec: &SandboxSpec, folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {
         let jail = start::start(self.tools().await?, spec, folder).await?;
         Ok(Box::new(jail) as Box<dyn RunningSandbox>)
     }
@@ -170,15 +172,24 @@ impl SandboxBackend for Jails {
 
     /// Ends the jails whose folders belong to no live sandbox, and removes those folders.
     async fn reap(&self, is_live: IsLive<'_>) -> Reaped {
-        let mut reaped = Reaped::default();
-        for entry in std::fs::read_dir(self.paths.sandboxes_dir()).into_iter().flatten().flatten() {
+        let listed = std::fs::read_dir(self.paths.sandboxes_dir()).and_then(Iterator::collect);
+        let entries: Vec<std::fs::DirEntry> = match listed {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(%error, "the reaper cannot list jails");
+                return Reaped::default();
+            }
+        };
+        let (mut count, mut left) = (0, BTreeSet::new());
+        for entry in entries {
             let name = entry.file_name().to_string_lossy().into_owned();
             if is_live(&name) {
+                left.insert(SandboxId(name));
                 continue;
             }
             match process::reap(self.walls, &SandboxId(name.clone()), &entry.path()).await {
                 Ok(true) => {
-                    reaped.count += 1;
+                    count += 1;
                     tracing::info!(sandbox = name, "reaped");
                     if let Err(error) = remove_tree(&entry.path()) {
                         tracing::warn!(%error, sandbox = name, "its folder cannot be removed");
@@ -186,12 +197,12 @@ impl SandboxBackend for Jails {
                 }
                 Ok(false) => {}
                 Err(problem) => {
-                    reaped.some_are_left = true;
                     tracing::warn!(problem = problem.message, sandbox = name, "cannot be reaped");
+                    left.insert(SandboxId(name));
                 }
             }
         }
-        reaped
+        Reaped { count, left: Some(left) }
     }
 }
 
