@@ -14,13 +14,17 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Backend;
-use crate::quota::{Amounts, Gauge, Ledger, Permit, Refusal};
+use crate::quota::{Amounts, Ledger, Permit, Refusal};
 use crate::sandbox::workspace::own_user::{DRAFT, make_volume, volume_bytes};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::upload_room::FillLevel;
 use crate::sandbox::workspace::usage::pause_after;
 use crate::sandbox::workspace::{Service, Workspace, remove_tree};
 use crate::security_controls;
+
+mod uses;
+
+pub use uses::{VolumeHold, VolumeTransfer, VolumeUse};
 
 /// The beginning of the names of folders that are being removed. No volume has such a name.
 const REMOVED: &str = ".removed-";
@@ -98,44 +102,6 @@ impl Volume {
             ));
         }
         (self.transfers > 0).then(|| busy("a transfer of files".into()).hint("try again when it has ended"))
-    }
-}
-
-/// A volume whose files are sent or received, until this value is dropped.
-pub struct VolumeTransfer {
-    volumes: Volumes,
-    key: Key,
-    /// What the bytes of the volume are charged to.
-    pub gauge: Gauge,
-    pub fill_level: Arc<FillLevel>,
-}
-
-/// The use of volumes by a session, until this value is dropped.
-pub struct VolumeUse {
-    volumes: Volumes,
-    owner: Principal,
-    names: Vec<VolumeName>,
-    session: SessionId,
-}
-
-/// The volumes of a sandbox that is not started yet. Dropping it lets go of them, unless `leave` was called.
-pub struct VolumeHold {
-    volumes: Volumes,
-    sandbox: Option<SandboxId>,
-}
-
-impl VolumeHold {
-    /// Leaves the volumes held until `Volumes::let_go`.
-    pub fn leave(mut self) {
-        self.sandbox = None;
-    }
-}
-
-impl Drop for VolumeHold {
-    fn drop(&mut self) {
-        if let Some(sandbox) = &self.sandbox {
-            self.volumes.let_go(sandbox);
-        }
     }
 }
 
@@ -445,25 +411,6 @@ impl Volumes {
             tokio::time::sleep(self.times.remove_again).await;
         }
         drop(permit);
-    }
-}
-
-impl Drop for VolumeTransfer {
-    fn drop(&mut self) {
-        if let Some(volume) = self.volumes.known.lock().get_mut(&self.key) {
-            volume.transfers = volume.transfers.saturating_sub(1);
-        }
-    }
-}
-
-impl Drop for VolumeUse {
-    fn drop(&mut self) {
-        let mut known = self.volumes.known.lock();
-        for name in &self.names {
-            if let Some(volume) = known.get_mut(&(self.owner, name.clone())) {
-                volume.sessions.remove(&self.session);
-            }
-        }
     }
 }
 
