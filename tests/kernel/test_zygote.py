@@ -48,8 +48,14 @@ class Storm:
 class Zygote(KernelTest):
     def zygotes(self):
         """Those that the guardian has. A process that was just made has the zygote's name, too, until it runs."""
-        self.wait_until(lambda: len(self.named_so()) <= 1, "what the zygote has made runs")
-        return self.named_so()
+        found = []
+
+        def is_settled():
+            found[:] = self.named_so()
+            return len(found) <= 1
+
+        self.wait_until(is_settled, "what the zygote has made runs")
+        return found
 
     def named_so(self):
         found = []
