@@ -75,6 +75,7 @@ class Answers:
                 elif waiter.sleep():
                     continue
                 with self._interrupts:
+                    self._reader = _get_ident()  # two readers do no harm, and the other one may be gone
                     self._receive()
                     if waiter.is_done:
                         self._leave(waiter)

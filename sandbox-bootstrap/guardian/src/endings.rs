@@ -241,7 +241,7 @@ impl Guardian {
             || self.evaluator_ended(pid)
             || self.command_ended(pid, exit_code)
             || self.inbox.ended(pid)
-            || self.requests.ended(pid, &mut self.poller)
+            || self.requests.ended(pid, exit_code, &mut self.poller)
             || self.zygote.ended(pid)
             || self.memory_limit.reserve.ended(pid);
         if is_own {

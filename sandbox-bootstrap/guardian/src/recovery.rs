@@ -31,10 +31,11 @@ impl Guardian {
         self.poller.cancel(Timer::Checkpoint);
         self.poller.cancel(Timer::StartWorker);
         let worker = self.line.worker;
-        let Some(exit_code) = self.end_all().filter(|_| self.drop_requests()) else {
+        let Some(exit_code) = self.end_all() else {
             self.stop();
             return;
         };
+        self.drop_requests();
         let Some(worker) = worker else {
             self.line.at_worker_start.push(PendingReport::ResetDone(request));
             self.start_worker();

@@ -34,6 +34,8 @@ const NAME: &[u8] = b"belljar-requests";
 const REQUEST: u8 = b'C';
 const ANSWER: u8 = b'A';
 const PID_BYTES: usize = 4;
+/// The exit code of a fork that has turned away all programs that waited.
+const TURNED_AWAY: i32 = 7;
 
 /// The request that is being read or waits for its answer.
 struct Open {
@@ -47,6 +49,8 @@ struct Open {
 pub struct Requests {
     listener: Option<(OwnedFd, Watch)>,
     open: Option<Open>,
+    /// The programs that wait have ended and are to be turned away; nothing is served before that is done.
+    are_stale: bool,
 }
 
 impl Requests {
@@ -67,8 +71,9 @@ impl Requests {
     }
 
     /// A child of the guardian has ended. False if it was not the fork for a request.
-    pub fn ended(&mut self, pid: i32, poller: &mut Poller) -> bool {
+    pub fn ended(&mut self, pid: i32, exit_code: i32, poller: &mut Poller) -> bool {
         let Some(mut open) = self.open.take_if(|open| open.pid == pid) else { return false };
+        self.are_stale &= exit_code != TURNED_AWAY;
         open.channel.end(poller);
         poller.after(Timer::Requests, REQUEST_PAUSE);
         true
@@ -109,7 +114,7 @@ impl Guardian {
             self.poller.within(Timer::Requests, REQUEST_PAUSE);
             return;
         }
-        if self.fork_for_requests(serve).is_err() {
+        if self.fork_for_requests(if self.requests.are_stale { turn_away } else { serve }).is_err() {
             self.poller.within(Timer::Requests, REQUEST_PAUSE); // for want of a process or a descriptor
         }
     }
@@ -129,19 +134,22 @@ impl Guardian {
     }
 
     /// Turns away the programs that wait, all of which have ended: a reset has lifted the rules that bound their
-    /// requests, so that none of them may be served after it. False if that cannot be done.
-    pub fn drop_requests(&mut self) -> bool {
-        if self.requests.listener.is_none() || !controls::holds("reset_drops_requests") {
-            return true;
+    /// requests, so that none of them may be served after it.
+    pub fn drop_requests(&mut self) {
+        if self.requests.listener.is_some() && controls::holds("reset_drops_requests") {
+            self.requests.are_stale = true;
+            self.poller.cancel(Timer::Requests);
+            self.request_came();
         }
-        self.requests.watch(&self.poller, false);
-        self.poller.cancel(Timer::Requests);
-        self.fork_for_requests(turn_away).is_ok()
     }
 
     pub fn watch_requests(&mut self) {
         let is_free = self.requests.open.is_none();
-        self.requests.watch(&self.poller, is_free);
+        if is_free && self.requests.are_stale {
+            self.request_came();
+        } else {
+            self.requests.watch(&self.poller, is_free);
+        }
     }
 
     /// The fork has passed something on, or has ended.
@@ -165,10 +173,11 @@ impl Guardian {
 
     /// The cell or the command that a process belongs to, as far as its tag says; `None` if nothing of it runs any more.
     fn cell_of_process(&self, pid: i32) -> Option<u64> {
+        let tag = self.processes.tag_of(pid);
         if !process_table::is_there(pid) {
-            return None; // what it belonged to cannot be known any more
+            return None; // its tag may not have been readable any more
         }
-        let cell = match self.processes.tag_of(pid) {
+        let cell = match tag {
             Some(tag) => self.commands.cell_of_tag(tag).or_else(|| {
                 let copy = self.handles.values().find(|handle| self.processes.tag(handle.index) == Some(tag));
                 copy.map(|handle| handle.cell)
@@ -203,8 +212,13 @@ fn serve() -> i32 {
 fn turn_away() -> i32 {
     let _ = rustix::thread::set_name(c"belljar-request");
     let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
-    while net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC).is_ok() {}
-    0
+    loop {
+        match net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) {
+            Ok(_) | Err(io::Errno::INTR | io::Errno::CONNABORTED) => {}
+            Err(io::Errno::AGAIN) => return TURNED_AWAY,
+            Err(_) => return 1,
+        }
+    }
 }
 
 fn serve_client(client: &OwnedFd) -> Option<()> {

@@ -275,9 +275,10 @@ impl ExecutorState {
             live: self.live,
         };
         if ending.is_kill() {
-            // The kernel counts kills of the whole sandbox. These are accounted for, so no other cell is blamed for them.
-            // A kill that only the guardian tells of is not among them.
-            let kills = after.oom_kills.saturating_sub(before.oom_kills);
+            // The kernel counts kills of the whole sandbox. One of them is accounted for, so no other cell is blamed for
+            // it; more of them may be of another cell, whose end is told next. What the guardian kills is not counted.
+            let counted = after.oom_kills.saturating_sub(before.oom_kills);
+            let kills = if cause.told_by_guardian { 0 } else { counted.min(1) };
             self.running.values_mut().for_each(|other| other.leave_out_kills(kills, after.oom_kills));
         }
         let asks_names =
