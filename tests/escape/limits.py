@@ -13,7 +13,8 @@ from probing import Escaped, errno_name, in_child, libc, probe
 # What a sandbox may show. Everything else is a finding.
 ENVIRONMENT = {
     "HOME", "HOSTNAME", "LANG", "MATPLOTLIBRC", "MKL_NUM_THREADS", "MPLBACKEND", "MPLCONFIGDIR", "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8", "TMPDIR",
+    "OPENBLAS_NUM_THREADS", "PATH", "PWD", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUTF8",
+    "TMPDIR",
 }  # fmt: skip
 MIB = 1 << 20
 

@@ -50,7 +50,7 @@ fn the_command_line_explains_mistakes() {
         (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
         (&["daemon", "stopp"], "unrecognized subcommand 'stopp'"),
         (&["cp", "a", "b"], "one side has to be a session"),
-        (&["cp", "a:/etc/passwd", "-"], "only the workspace can be copied"),
+        (&["cp", "a:/etc/passwd", "-"], "only what is in the workspace or the volume can be copied"),
     ] {
         told(&cli(arguments), 64, what);
     }
