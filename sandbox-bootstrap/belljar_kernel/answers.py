@@ -101,7 +101,7 @@ class Answers:
             return False
 
     def _leave(self, waiter):
-        """Hand the turn on, if this thread has it or nobody does."""
+        """Let another waiting thread read, if this thread has the turn or no thread has it."""
         with self._lock:
             own = _get_ident()
             if self._waiting.get(own) is waiter:

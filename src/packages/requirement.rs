@@ -239,7 +239,7 @@ impl NameRules {
         Self { allow: normal(allow), deny: normal(deny) }
     }
 
-    /// Whether what nobody asked for may be there because another package needs it.
+    /// Whether a package that was not asked for may be there because another package needs it.
     #[must_use]
     pub fn tolerates(&self, name: &str) -> bool {
         !self.deny.iter().any(|pattern| glob::matches(pattern, name))

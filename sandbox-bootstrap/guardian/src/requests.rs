@@ -28,7 +28,8 @@ use crate::process_table;
 use crate::sys;
 use crate::wire::{self, MessageReader};
 
-/// In the abstract namespace, where nobody can remove it. Each sandbox has a network of its own, and such names with it.
+/// The name of the guardian's socket. It is abstract, because code of the session could remove a file. Such names belong
+/// to a network namespace, and each sandbox has its own.
 const NAME: &[u8] = b"belljar-requests";
 /// A request, with the pid of the program before it; and its answer.
 const REQUEST: u8 = b'C';

@@ -93,7 +93,7 @@ class AsyncClient:
             while not parser.is_done:
                 await self.receive(connection, parser)
         except BaseException:
-            # A task that was cancelled leaves an answer on the way, so the connection serves nobody else.
+            # The answer to a cancelled task is still on its way, so no other request may use the connection.
             connection.close()
             raise
         if parser.keeps_alive:

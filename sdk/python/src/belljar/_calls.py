@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: How often, and after what pause, a request is sent again whose answer broke off. The next daemon may take a while.
 TRIES = 20
 PAUSE_SECONDS = 0.5
-#: After so much silence the daemon's health is asked for, and if that is not answered either, nobody waits on.
+#: After so much silence the client asks for the daemon's health, and gives up if that is not answered either.
 QUIET_SECONDS = 30.0
 HEALTH_SECONDS = 20.0
 HEALTH_REQUEST = b"GET /v1/version HTTP/1.1\r\nHost: belljar\r\n\r\n"

@@ -31,7 +31,7 @@ class Connection:
             pass
 
     def is_alive(self) -> bool:
-        """Whether an idle connection can be used: the daemon has neither closed it nor sent what nobody asked for."""
+        """Whether an idle connection can be used: the daemon has neither closed it nor sent bytes without a request."""
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.socket, select.POLLIN)

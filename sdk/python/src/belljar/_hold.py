@@ -25,7 +25,7 @@ class Hold:
         self._closed = threading.Event()
         self._connection: Connection | None = None
         _holds.add(self)
-        # A thread that nobody waits for at the end of the process.
+        # A daemon thread, so that the interpreter can exit while the thread still runs.
         threading.Thread(target=self._keep, name="belljar-hold", daemon=True).start()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Work in a thread that nobody waits for at the end of the process."""
+"""Work in a daemon thread, so that the interpreter can exit while the work still runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            # The loop has ended, and with it whoever waited.
+            # The event loop was closed, so no coroutine waits for this result any more.
             pass
 
     threading.Thread(target=run, name="belljar-work", daemon=True).start()
