@@ -68,6 +68,8 @@ test: setup openai-client job-packages property-packages lint ## run everything 
 	cargo test --quiet --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET)
 	$(call heading,kernel tests)
 	tests/kernel/run.py
+	$(call heading,documentation)
+	python3 -m unittest discover -s tests/docs
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
@@ -104,6 +106,30 @@ test-sdk: setup sdk-packages ## the Python package: types, and tests with daemon
 	cargo build
 	cd $(SDK) && $(abspath target/sdk)/bin/python -m mypy
 	BELLJAR=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar target/sdk/bin/python $(SDK)/tests/run.py $(ARGS)
+
+DOCS_PAGES := target/docs-pages
+.PHONY: docs
+docs: ## render the documentation into target/docs
+	$(call heading,documentation)
+	@tests/python-env.sh target/mkdocs docs/requirements.txt
+	rm -rf $(DOCS_PAGES)
+	mkdir -p $(DOCS_PAGES)/{config,tests/abuse,sdk/python}
+	cp -r README.md docs examples $(DOCS_PAGES)
+	cp config/default.toml config/openapi.json $(DOCS_PAGES)/config
+	cp tests/abuse/CATALOGUE.md $(DOCS_PAGES)/tests/abuse
+	cp sdk/python/README.md $(DOCS_PAGES)/sdk/python
+	target/mkdocs/bin/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
+
+.PHONY: docs-reference
+docs-reference: build ## write docs/reference anew, from the settings, the error codes, the routes and `belljar --help`
+	docs/generate.py $(RELEASE)
+
+.PHONY: test-docs
+test-docs: setup build ## the documentation: links, references, and each block of it, typed as a reader would (a package index; ARGS='guide/files')
+	python3 -m unittest discover -s tests/docs
+	docs/generate.py $(RELEASE) --check
+	tests/docs/run.py $(RELEASE) $(ARGS)
+	tests/docs/run.py $(RELEASE) --jails $(ARGS)
 
 .PHONY: test-long
 test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs

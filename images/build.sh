@@ -160,12 +160,33 @@ need_user_ids() {
         "run \`apt-get install uidmap\` and \`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $me\` as root"
 }
 
+# fetch_uv: leaves a `uv` for the image in $scratch/uv, from where the host's pip gets its packages
+fetch_uv() {
+    local wheels=$scratch/wheels
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+        --platform "manylinux2014_$(uname -m)" --dest "$wheels" uv >&2 </dev/null || return 1
+    python3 - "$wheels"/uv-*.whl "$scratch/uv" <<'PYTHON'
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], "wb") as program:
+    program.write(wheel.read(next(name for name in wheel.namelist() if name.endswith(".data/scripts/uv"))))
+PYTHON
+    chmod 755 "$scratch/uv"
+}
+
 # unpack_debian: leaves a root file system in $scratch/root.tar
 unpack_debian() {
     need_user_ids
     need_mmdebstrap
     local packages=python3,ca-certificates
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
+
+    local uv=()
+    if fetch_uv; then
+        # shellcheck disable=SC2016
+        uv=(--customize-hook='mkdir -p "$1/usr/libexec/belljar"' --customize-hook="copy-in '$scratch/uv' /usr/libexec/belljar")
+    else
+        echo "note: uv cannot be fetched with the host's pip, so the image has none; the daemon fetches one later" >&2
+    fi
 
     step 2/4 "unpacking Debian's Python ($kind)"
     # The hooks get the new root as $1. Its resolv.conf and hostname are copies of the host's.
@@ -175,6 +196,7 @@ unpack_debian() {
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --customize-hook='mkdir -p "$1/usr/share/belljar/matplotlib"' \
         --customize-hook="copy-in '$here/matplotlibrc' /usr/share/belljar/matplotlib" \
+        "${uv[@]}" \
         --customize-hook="copy-in '$here/finish.sh' /tmp" \
         --customize-hook="chroot \"\$1\" sh /tmp/finish.sh $kind" \
         --customize-hook='rm -f "$1/etc/resolv.conf" "$1/etc/hostname"' \

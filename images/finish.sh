@@ -26,6 +26,13 @@ if [ "$kind" = science ]; then
     chmod -R a+rX /usr/share/belljar
 fi
 
+# The daemon's installers take it, if it is root's. It is not on the PATH: for code in sandboxes there is another one.
+uv=/usr/libexec/belljar/uv
+if [ -e $uv ]; then
+    chown 0:0 ${uv%/*} $uv
+    chmod 755 ${uv%/*} $uv
+fi
+
 # The root is read-only later: a module without bytecode would be compiled again in each sandbox.
 python3 - <<'PYTHON'
 import compileall, os, sys

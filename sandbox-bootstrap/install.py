@@ -10,6 +10,7 @@ names and files with its own bounds and copies them.
 import base64
 import hashlib
 import html.parser
+import importlib.util
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import platform
 import re
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -37,6 +39,12 @@ VERSION = re.compile(
     r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
 )
 WORKERS = "2"
+# Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
+# begins with a `uv` for code in cells, which asks for what this file does.
+IMAGE_UVS = ("/usr/libexec/belljar/uv", "/usr/local/bin/uv", "/usr/bin/uv")
+# The first version that knows all options that are used here.
+OLDEST_UV = (0, 4, 23)
+UV_START_S = 30
 
 
 class Failure(Exception):
@@ -76,31 +84,31 @@ class Installation:
 
     def run(self):
         os.mkdir(self._site)
-        uv = self._find_uv()
+        tool = self._find_tool()
         image = image_packages()
         session = {package["name"]: package["version"] for package in self._task["pinned"]}
-        wanted, replaced = self._resolve(uv, image, session)
+        wanted, replaced = self._resolve(tool, image, session)
         if replaced and not self._task["replace"]:
             return {"replaced": replaced}
         missing = {name: found for name, found in wanted.items() if image.get(name) != found[0]}
         if missing:
-            self._install(uv, missing)
+            self._install(tool, missing)
             self._compile_bytecode()
         named = [{"name": name, "version": version} for name, (version, _) in sorted(missing.items())]
         present = [{"name": name, "version": found[0]} for name, found in sorted(wanted.items()) if name not in missing]
         return {"packages": named, "present": present, "replaced": replaced}
 
-    def _resolve(self, uv, image, session):
+    def _resolve(self, tool, image, session):
         """What is wanted by name, and what of the session or the image it replaces."""
         try:
-            return self._compile(uv, {**image, **session}), []
+            return self._compile(tool, {**image, **session}), []
         except Failure as failure:
             if failure.kind != "not_found":
                 raise
             with_all = failure
         # Without the versions that are there it may work: those that are in the way are named.
         try:
-            wanted = self._compile(uv, {})
+            wanted = self._compile(tool, {})
         except Failure:
             raise with_all from None
         there = {**image, **session}
@@ -111,31 +119,18 @@ class Installation:
         ]
         return wanted, replaced
 
-    def _compile(self, uv, constraints):
+    def _compile(self, tool, constraints):
         requirements = self._write("requirements.txt", self._task["requirements"])
         limits = self._write("constraints.txt", ["{}=={}".format(*item) for item in sorted(constraints.items())])
-        options = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
-        if constraints:
-            options += ["--constraint", limits]
-        text = self._uv(uv, ["pip", "compile", "--only-binary", ":all:", *options, requirements])
-        found, name = {}, None
-        for line in text.splitlines():
-            pinned = PINNED.match(line)
-            if pinned:
-                name = normal(pinned[1])
-                found[name] = (pinned[2], [])
-            hashed = re.search(r"--hash=(sha256:[0-9a-f]{64})", line)
-            if hashed and name:
-                found[name][1].append(hashed[1])
-        return found
+        return tool.resolve(["--constraint", limits] if constraints else [], requirements)
 
-    def _install(self, uv, packages):
+    def _install(self, tool, packages):
         lines = []
         for name, (version, hashes) in sorted(packages.items()):
             lines.append(" ".join(["{}=={}".format(name, version), *("--hash={}".format(value) for value in hashes)]))
         pinned = self._write("pinned.txt", lines)
         options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--target", self._site]
-        self._uv(uv, ["pip", "install", *options, "--requirement", pinned])
+        tool.install([*options, "--requirement", pinned])
 
     def _compile_bytecode(self):
         """Compile what can be compiled; tracebacks show the path under which a session has it.
@@ -146,42 +141,26 @@ class Installation:
         words = [sys.executable, "-I", "-m", "compileall", *options, "-s", self._site, "-p", INSTALLED_AS, self._site]
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
-    def _uv(self, uv, arguments):
-        environment = {
-            "PATH": os.environ.get("PATH", ""),
-            "HOME": "/tmp",
-            "HTTPS_PROXY": self._proxy,
-            "HTTP_PROXY": self._proxy,
-            "UV_CACHE_DIR": os.path.join(self._output, "cache"),
-            "UV_PYTHON": sys.executable,
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_CONFIG": "1",
-            "UV_NO_PROGRESS": "1",
-            "UV_HTTP_TIMEOUT": str(self._task["idle_s"]),
-        }
-        if self._task["index"]:
-            environment["UV_DEFAULT_INDEX"] = self._task["index"]
-        if self._authorities:
-            environment["SSL_CERT_FILE"] = self._authorities
-        done = subprocess.run([uv, *arguments], env=environment, capture_output=True, text=True, errors="replace")
-        if done.returncode == 0:
-            return done.stdout
-        text = done.stderr.strip()
-        raise Failure("not_found" if "No solution found" in text else "failed", text)
-
     def _write(self, name, lines):
         path = os.path.join(self._output, name)
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in lines)
         return path
 
-    def _find_uv(self):
-        kernel = os.path.dirname(os.path.abspath(__file__))  # has a `uv` for code in cells, which asks for this here
-        for folder in os.environ.get("PATH", "").split(os.pathsep):
-            path = os.path.join(folder, "uv")
-            if os.access(path, os.X_OK) and not path.startswith(kernel):
-                return path
-        return self._given_uv if os.path.exists(self._given_uv) else self._fetch_uv()
+    def _find_tool(self):
+        """The `uv` of the image, else the one that the daemon has, else one from the index, else the `pip` of the image."""
+        of_image = next(filter(is_usable_uv, IMAGE_UVS), None)
+        cache = os.path.join(self._output, "cache")
+        os.mkdir(cache)
+        settings = Settings(self._task["index"], self._authorities, self._proxy, self._task["idle_s"], cache)
+        if of_image or os.path.exists(self._given_uv):
+            return Uv(of_image or self._given_uv, settings)
+        try:
+            return Uv(self._fetch_uv(), settings)
+        except Failure:
+            if importlib.util.find_spec("pip") is None:
+                raise
+            return Pip(settings)
 
     def _fetch_uv(self):
         """`uv` from its own wheel on the index: one file that runs without being installed."""
@@ -235,6 +214,101 @@ class Installation:
         return request
 
 
+class Settings:
+    """How a tool reaches the index, and where it may write."""
+
+    def __init__(self, index, authorities, proxy, idle_s, cache):
+        self.index, self.authorities, self.proxy, self.idle_s, self.cache = index, authorities, proxy, idle_s, cache
+
+    def run(self, words, variables, not_found):
+        """What a program prints; a failure if it does not succeed, of a kind that is known by these words."""
+        environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": "/tmp",
+            "TMPDIR": self.cache,
+            "HTTPS_PROXY": self.proxy,
+            "HTTP_PROXY": self.proxy,
+            **{name: value for name, value in variables.items() if value},
+        }
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
+        if done.returncode == 0:
+            return done.stdout
+        text = done.stderr.strip()
+        raise Failure("not_found" if any(word in text for word in not_found) else "failed", text)
+
+
+class Uv:
+    def __init__(self, program, settings):
+        self._program, self._settings = program, settings
+
+    def resolve(self, limits, requirements):
+        """Versions and hashes of all that is needed, by name."""
+        options = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", *limits]
+        text = self._run(["pip", "compile", "--only-binary", ":all:", *options, requirements])
+        found, name = {}, None
+        for line in text.splitlines():
+            pinned = PINNED.match(line)
+            if pinned:
+                name = normal(pinned[1])
+                found[name] = (pinned[2], [])
+            hashed = re.search(r"--hash=(sha256:[0-9a-f]{64})", line)
+            if hashed and name:
+                found[name][1].append(hashed[1])
+        return found
+
+    def install(self, arguments):
+        self._run(["pip", "install", *arguments])
+
+    def _run(self, arguments):
+        settings = self._settings
+        variables = {
+            "UV_CACHE_DIR": settings.cache,
+            "UV_PYTHON": sys.executable,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_CONFIG": "1",
+            "UV_NO_PROGRESS": "1",
+            "UV_HTTP_TIMEOUT": str(settings.idle_s),
+            "UV_DEFAULT_INDEX": settings.index,
+            "SSL_CERT_FILE": settings.authorities,
+        }
+        return settings.run([self._program, *arguments], variables, ["No solution found"])
+
+
+class Pip:
+    def __init__(self, settings):
+        self._settings = settings
+
+    def resolve(self, limits, requirements):
+        """The same as of `uv`; the image's own packages are limits, too, so that pip need not look at them."""
+        report = os.path.join(self._settings.cache, "report.json")
+        options = ["--dry-run", "--ignore-installed", "--report", report, "--only-binary", ":all:", *limits]
+        self._run([*options, "--requirement", requirements])
+        with open(report, encoding="utf-8") as file:
+            wanted = json.load(file)["install"]
+        found = {}
+        for one in wanted:
+            sha256 = one["download_info"]["archive_info"]["hashes"]["sha256"]
+            found[normal(one["metadata"]["name"])] = (one["metadata"]["version"], ["sha256:" + sha256])
+        return found
+
+    def install(self, arguments):
+        self._run(["--no-compile", *arguments])
+
+    def _run(self, arguments):
+        settings = self._settings
+        variables = {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_CACHE_DIR": "1",
+            "PIP_NO_INPUT": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_DEFAULT_TIMEOUT": str(settings.idle_s),
+            "PIP_INDEX_URL": settings.index,
+            "PIP_CERT": settings.authorities,
+        }
+        words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", *arguments]
+        return settings.run(words, variables, ["No matching distribution found", "ResolutionImpossible"])
+
+
 class Link:
     def __init__(self, url):
         self.url = url
@@ -272,6 +346,23 @@ def hidden(text, index):
     for spelling in sorted(spellings, key=len, reverse=True):
         text = text.replace(spelling, "****")
     return text
+
+
+def is_usable_uv(path):
+    """Whether a program of the image is a `uv` that nobody but root can have put there, and new enough."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    is_roots = found.st_uid != os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if not (stat.S_ISREG(found.st_mode) and is_roots and os.access(path, os.X_OK)):
+        return False
+    try:
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=UV_START_S, env={}).stdout
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return False
+    version = re.match(r"uv ([0-9]+)\.([0-9]+)\.([0-9]+)", told)
+    return version is not None and tuple(map(int, version.groups())) >= OLDEST_UV
 
 
 def normal(name):

@@ -10,6 +10,7 @@ import json
 import os
 import py_compile
 import re
+import site
 import sys
 from importlib import metadata
 
@@ -55,7 +56,12 @@ def main():
             target = os.path.join(output, os.path.relpath(source, directory).replace(os.sep, ":") + "c")
             py_compile.compile(source, target, doraise=True, invalidation_mode=mode)
     names, main_names = packages()
-    prepared = {"cache_tag": sys.implementation.cache_tag, "packages": names, "main_packages": main_names}
+    prepared = {
+        "cache_tag": sys.implementation.cache_tag,
+        "packages": names,
+        "main_packages": main_names,
+        "site": site.getsitepackages()[0],
+    }
     with open(os.path.join(output, "prepared.json"), "w", encoding="utf-8") as file:
         json.dump(prepared, file)
 

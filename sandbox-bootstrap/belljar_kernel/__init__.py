@@ -1,4 +1,4 @@
-"""The Python side of a sandbox.
+"""The Python half of the kernel, as Belljar calls what runs in a sandbox; `src/sandbox/kernel` puts it there.
 
 The *guardian* (pid 1, a program of its own in `guardian/`) owns the bridge to the daemon and never runs user code.
 *Runners* are the processes that do: the main worker, which keeps the session's variables, and copies of it, which wait

@@ -14,8 +14,8 @@ from . import wire
 from .limits import CONTROL_READ_BYTES
 
 _get_ident = _thread.get_ident
-# Whoever waits looks around after this time. A reader whose bytes another thread has taken, and threads whose reader was
-# interrupted while it handed its turn on, do not wait longer than this for an answer that is there.
+# A thread that waits looks after this time whether its answer is there. So neither a reader whose bytes another thread
+# has taken, nor a thread whose reader was interrupted while it handed its turn on, waits longer than this.
 _TURN_S = 1.0
 
 

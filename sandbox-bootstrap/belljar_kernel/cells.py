@@ -80,7 +80,7 @@ class CellRunner:
         self._streams.mend()
         self._interrupts.install()
         self._displays.begin()
-        self._refresh_workspace_imports()
+        self._refresh_imports(self._enter_folder())
         self.current = cell
         self._restricted = bool(frame.get("restricted"))
         self._snippets = 0
@@ -134,7 +134,7 @@ class CellRunner:
         self._streams.mend()
         self._interrupts.install()
         self._displays.begin()
-        self._refresh_workspace_imports()
+        self._refresh_imports(self._enter_folder())
         started = _now()
         self._keep_source(name, frame["code"])
         linecache.cache.pop(self._sources.pop(), None)
@@ -308,13 +308,29 @@ class CellRunner:
         if len(self._sources) > CELL_SOURCES_KEPT:
             linecache.cache.pop(self._sources.popleft(), None)
 
-    def _refresh_workspace_imports(self):
-        """Make sure that a module that the previous cell wrote is found, even if it was written just now."""
+    def _enter_folder(self):
+        """Begin in the workspace, or where `%cd` went, and give that folder. What `os.chdir` does ends with its cell, unless
+        the session keeps it."""
+        folder = self._runner.commands.folder
+        try:
+            present = posix.getcwd()
+        except OSError:
+            present = None  # it was removed
+        if present == folder or self._runner.limits.keep_cwd:
+            return present
+        try:
+            posix.chdir(folder)
+        except (OSError, TypeError, ValueError):
+            return present  # the other one was removed, or user code put something else there
+        return folder
+
+    def _refresh_imports(self, folder):
+        """Make sure that a module of the folder that the previous cell wrote is found, even if it was written just now."""
         try:
             finders = sys.path_importer_cache
             if not harmless.has_plain_keys(finders):
                 self.not_quiet()  # looking one up may run code of the user
-            finder = finders.get(posix.getcwd())
+            finder = finders.get(folder)
             if type(finder) is _FileFinder:
                 _forget_listing(finder)
             elif finder is not None:

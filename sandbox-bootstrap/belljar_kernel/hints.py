@@ -125,6 +125,13 @@ def pip_option(option):
     )
 
 
+def not_of_index(package, what):
+    return (
+        f"`{package}` cannot be installed: it is {what}. Packages come from the index that the host uses: "
+        "write a name, as in `%pip install polars`; a module of your own needs no installation in the workspace"
+    )
+
+
 def no_network():
     return (
         "this sandbox has no network: no host can be reached, and trying again does not help. "

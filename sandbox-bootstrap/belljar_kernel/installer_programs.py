@@ -81,6 +81,8 @@ def _pip(words, otherwise):
 def _install(words):
     try:
         packages, is_quiet = notebook_pip.requirements(words)
+    except notebook_pip.NotOfIndex as problem:
+        raise Failure(str(problem)) from None
     except notebook_pip.CannotInstall as problem:
         raise Failure(str(problem), _USAGE) from None
     if not is_quiet:

@@ -91,6 +91,7 @@ DEFAULTS = {
     "displays_bytes": 16 * 1024 * 1024,
     "tool_calls": 64,
     "names": 200,
+    "keep_cwd": False,
 }
 
 

@@ -67,6 +67,7 @@ class NotebookCommands:
         self._interrupts = interrupts
         self._workspace = workspace
         self._installer = installer  # gives the tool that installs packages, if there is one
+        self.folder = _present_folder()  # where cells begin
         self._folder_before = None
         self.value = None  # of the last expression below a `%%time`
 
@@ -165,8 +166,8 @@ class NotebookCommands:
                 raise NotebookError("`%cd -` goes back to the folder before, and there is none yet")
             path = self._folder_before
         os.chdir(os.path.expanduser(path) if path else self._workspace)
-        self._folder_before = before
-        _say(os.getcwd())
+        self._folder_before, self.folder = before, os.getcwd()
+        _say(self.folder)
 
     def env(self, words):
         words = _filled(words, _getframe(1))

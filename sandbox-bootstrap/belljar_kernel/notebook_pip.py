@@ -10,6 +10,7 @@ _PIPS = ("pip", "pip3")
 _SHELL_SIGNS = frozenset("();<>|&")
 _FILE = ("-r", "--requirement")
 _FILE_BYTES = 64 * 1024
+_FILE_ENDINGS = (".whl", ".tar.gz", ".zip", ".egg", ".txt")
 _QUIET = ("-q", "-qq", "-qqq", "--quiet")
 # They ask for what is so anyway.
 _WITHOUT_EFFECT = frozenset(
@@ -30,6 +31,10 @@ _WITHOUT_EFFECT = frozenset(
 
 class CannotInstall(ValueError):
     """The words after `pip install` ask for something that the installer does not do."""
+
+
+class NotOfIndex(CannotInstall):
+    """What is named comes from no index."""
 
 
 def of_shell(command):
@@ -72,9 +77,19 @@ def requirements(words):
                 raise CannotInstall(hints.pip_option(word))
         else:
             packages.append(word)
+    for package in packages:
+        _check(package)
     if not packages:
         raise CannotInstall("`pip install` needs the name of a package, as in `%pip install polars`")
     return packages, is_quiet
+
+
+def _check(package):
+    """Refuse what the host would refuse anyway, before anybody is told that it is being installed."""
+    named = package.partition(";")[0].strip()
+    is_url = "://" in named or "@" in named
+    if is_url or named[:1] in (".", "~") or "/" in named or named.lower().endswith(_FILE_ENDINGS):
+        raise NotOfIndex(hints.not_of_index(package, "a URL" if is_url else "a path or a file"))
 
 
 def _of_file(path):

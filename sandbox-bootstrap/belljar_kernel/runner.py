@@ -58,7 +58,8 @@ def _take_descriptors(passed):
     first_descriptor = min(_FIRST_DESCRIPTOR, most - 2 * _DESCRIPTORS)
     for offset, descriptor in enumerate(passed):
         posix.dup2(descriptor, first_descriptor + offset, inheritable=False)
-    # The zygote's own are gone before others can open what this process holds: it is answered on one of them.
+    # Standard output and error of the zygote are replaced first: one of them is where the zygote is answered, and guest
+    # code must not be able to open it through this process.
     for standard, offset in ((1, _STDOUT), (2, _STDERR)):
         posix.dup2(first_descriptor + offset, standard)
     posix.closerange(3, first_descriptor)
@@ -85,10 +86,10 @@ class Runner:
         self._seed = self._seeded = self._preloaded = {}
         self.interrupts = Interrupts()
         self.interrupts.install()
-        commands = NotebookCommands(
+        self.commands = NotebookCommands(
             self.namespace, self._streams, self.interrupts, workspace, lambda: self._tools.injected.get(INSTALL_TOOL)
         )
-        setattr(sys.modules["builtins"], notebook.NAME, commands)
+        setattr(sys.modules["builtins"], notebook.NAME, self.commands)
         self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)
         self._tools = ToolBox(self)

@@ -193,5 +193,6 @@ fn kernel_limits(settings: &Settings, wanted: &SandboxRequest) -> KernelLimits {
         memory_bytes: wanted.memory_bytes,
         unacknowledged_bytes: UNACKNOWLEDGED_BYTES as u64,
         orphan_s: settings.sandbox.orphan_life.as_secs(),
+        keep_cwd: wanted.keep_cwd,
     }
 }

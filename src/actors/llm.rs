@@ -24,6 +24,8 @@ pub type LlmRef = ActorRef<LlmMsg>;
 /// What the caller learns before the reply is complete.
 pub enum ChatProgress {
     Text(String),
+    /// What the model thinks before it says something.
+    Reasoning(String),
     /// The request failed and is sent again; the text so far is void.
     Retries {
         failure: ModelFailure,
@@ -123,14 +125,16 @@ struct PassedOn {
 impl PassedOn {
     fn take(&mut self, delta: Delta) {
         match delta {
-            // A reasoning model's thoughts are part of the reply, and are not streamed.
-            Delta::Reasoning(_) => {}
+            Delta::Reasoning(text) => match self.unsent.back_mut() {
+                Some(ChatProgress::Reasoning(last)) => last.push_str(&text),
+                _ => self.unsent.push_back(ChatProgress::Reasoning(text)),
+            },
             Delta::Text(text) => match self.unsent.back_mut() {
                 Some(ChatProgress::Text(last)) => last.push_str(&text),
                 _ => self.unsent.push_back(ChatProgress::Text(text)),
             },
             Delta::Retry { failure, wait } => {
-                self.unsent.retain(|piece| !matches!(piece, ChatProgress::Text(_)));
+                self.unsent.retain(|piece| matches!(piece, ChatProgress::Retries { .. }));
                 self.unsent.push_back(ChatProgress::Retries { failure, pause: wait });
             }
         }

@@ -3,12 +3,13 @@
 //! again.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{SandboxId, SessionId};
 use crate::protocol::periods::period;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
@@ -62,20 +63,32 @@ impl Actor for Reaper {
     }
 }
 
-/// Removes folders that belong to none of the expected sandboxes and none of these sessions. They are listed before
+/// Removes folders that belong to no sandbox that is still there and to none of these sessions. They are listed before
 /// the first request, and no later folder has the name of an earlier one; then they are removed one after the other,
-/// while the daemon serves, because a guest may have left a million files. `more` are folders that earlier daemons left
-/// elsewhere.
-pub fn clear_folders(launcher: &Launcher, sessions: &[SessionId], more: Vec<PathBuf>) -> JoinHandle<()> {
+/// while the daemon serves, because a guest may have left a million files. `left` are sandboxes that nobody wants and
+/// that could not be removed: by the notes in its folder such a sandbox is found again, and the volumes that it has.
+/// `more` are folders that earlier daemons left elsewhere.
+pub fn clear_folders(
+    launcher: &Launcher,
+    left: &BTreeSet<SandboxId>,
+    sessions: &[SessionId],
+    more: Vec<PathBuf>,
+) -> JoinHandle<()> {
     let paths = &launcher.paths;
-    let mut left = listed(&paths.sandboxes_dir(), |name| !launcher.is_live(name));
+    // A sandbox whose backend does not answer is not among those that are left, but has its volumes still.
+    let is_there = |name: &str| {
+        launcher.is_live(name)
+            || left.contains(&SandboxId(name.to_owned()))
+            || launcher.volumes.are_held_by(name)
+    };
+    let mut unwanted = listed(&paths.sandboxes_dir(), |name| !is_there(name));
     let is_known = |name: &str| sessions.iter().any(|session| session.to_string() == name);
-    left.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
-    left.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
-    left.extend(more);
+    unwanted.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
+    unwanted.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
+    unwanted.extend(more);
     let daemon = launcher.service.principal();
     tokio::spawn(async move {
-        for path in left {
+        for path in unwanted {
             let printable_path = path.display().to_string();
             let removed = folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&path)).await;
             let error = match removed {
@@ -114,7 +127,7 @@ mod tests {
             std::fs::create_dir_all(folder.join("deeper")).unwrap();
         }
         let launcher = Launcher::new(service, settings, paths.clone(), "test".into());
-        let clearing = clear_folders(&launcher, &[kept], Vec::new());
+        let clearing = clear_folders(&launcher, &BTreeSet::new(), &[kept], Vec::new());
         assert!(workspace(left).exists(), "the start does not wait for it");
         // This one has appeared since.
         let late = workspace(SessionId::fresh());

@@ -1,4 +1,5 @@
-//! An actor that must always exist: when it dies it is restarted, and resumes from the journal.
+//! An actor that must always exist: when it dies it is restarted, and resumes from the journal. Sessions have their own
+//! way to begin anew, in `session/generations.rs`.
 
 use ractor::{ActorRef, RpcReplyPort, SpawnErr};
 use std::future::Future;

@@ -6,17 +6,32 @@ use std::collections::BTreeMap;
 use super::words::Words;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::limits::TOOL_NAME_CHARS;
-use crate::protocol::tool_names::{self, COMPUTE_TOOL, is_cell_tool};
+use crate::protocol::text::clipped;
+use crate::protocol::tool_names::{self, COMPUTE_TOOL, PURPOSE, is_cell_tool};
 use crate::schema::{self, CODE_PARAMETERS, Checker, Problem, excerpt};
+
+/// The most characters that are kept of what a model says that a cell is for.
+const PURPOSE_CHARS: usize = 500;
 
 /// The work that a call asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Work {
-    Cell { code: String, timeout_s: Option<f64> },
+    Cell { code: String, timeout_s: Option<f64>, purpose: Option<String> },
     Tool { name: String, arguments: Map<String, Value> },
 }
 
 impl Work {
+    /// What the work is, without what a model says that it is for, which differs from try to try.
+    pub fn without_purpose(&self) -> (&str, String) {
+        match self {
+            Self::Cell { code, .. } => ("", code.clone()),
+            Self::Tool { name, arguments } => {
+                let own: Vec<_> = arguments.iter().filter(|(key, _)| *key != PURPOSE).collect();
+                (name, serde_json::to_string(&own).unwrap_or_default())
+            }
+        }
+    }
+
     pub fn is_python(&self) -> bool {
         match self {
             Self::Cell { .. } => true,
@@ -44,8 +59,9 @@ impl Toolbox {
         self.tools.keys().any(|name| is_cell_tool(name))
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        self.tools.contains_key(name)
+    /// The name of the tool that a model means by a name.
+    pub fn name_of(&self, name: &str) -> Option<String> {
+        self.find(name).map(|(tool, _)| tool.name.clone())
     }
 
     /// Resolves a call. The error is the answer for the model.
@@ -83,6 +99,7 @@ fn cell(tool: &ModelTool, arguments: &Map<String, Value>, words: Words) -> Resul
         Some(code) => Ok(Work::Cell {
             code: code.to_owned(),
             timeout_s: arguments.get("timeout").and_then(Value::as_f64),
+            purpose: arguments.get(PURPOSE).and_then(Value::as_str).map(|text| clipped(text, PURPOSE_CHARS)),
         }),
         None => Err(words.bad_arguments(&tool.name, &[Problem::missing(CODE_PARAMETERS[0])])),
     }

@@ -17,7 +17,7 @@ use crate::protocol::ask::{ApprovalPolicy, AskSpec, Dialect};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
 use crate::protocol::tool_names::INSTALL_TOOL;
 
-pub(super) use next_step::COMPLETION;
+pub(super) use next_step::{COMPLETION, described_parameters};
 
 /// The facts about the ask that a dialect may use.
 #[derive(Clone, Copy)]
@@ -96,7 +96,7 @@ pub(super) struct Call {
     pub legacy: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) enum CallInput {
     /// The arguments as JSON text, valid or not.
     Call(String),
@@ -110,6 +110,10 @@ pub(super) trait Speech: Sync {
     /// Whether the history of the dialect contains tool calls.
     fn has_calls(&self) -> bool {
         true
+    }
+    /// Whether a model of the dialect is told the output itself first, and without headings.
+    fn has_plain_results(&self) -> bool {
+        false
     }
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply;
     /// The messages that a reply and the answers to its calls become in the history.

@@ -12,6 +12,7 @@ use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelTool, Usa
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::timeout::Timeouts;
+use crate::protocol::tool_names::is_extra;
 use crate::schema;
 
 /// What happened. `id` and `step` are those of the effect that it answers; an input that answers
@@ -125,6 +126,9 @@ pub enum Effect {
     RunCell {
         id: String,
         code: String,
+        /// What the model says that the code is for.
+        #[serde(default)]
+        purpose: Option<String>,
         timeout_s: f64,
         /// Whether the code has to pass the check of the restricted policy first.
         restricted: bool,
@@ -243,5 +247,10 @@ impl Setup {
 
     pub(super) fn allowed<'a>(&'a self, spec: &'a AskSpec) -> impl Iterator<Item = &'a ModelTool> {
         self.tools.iter().filter(|tool| spec.tools.contains(&tool.name))
+    }
+
+    /// The tools that the model is told of.
+    pub(super) fn told<'a>(&'a self, spec: &'a AskSpec) -> impl Iterator<Item = &'a ModelTool> {
+        self.allowed(spec).filter(|tool| !spec.lean || !is_extra(&tool.name))
     }
 }

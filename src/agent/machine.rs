@@ -6,21 +6,24 @@
 
 mod answers;
 
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
 use super::answer;
 use super::arguments::{Toolbox, Work};
 use super::conversation::Conversation;
 use super::dialect::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, speech};
 use super::effects::{Effect, Input, Setup};
+use super::failures::{Failures, Repetition};
 use super::ids::Ids;
 use super::prompts;
-use super::turn::{AnsweredCall, CallVerdict, Rules, Turn};
+use super::turn::{AnsweredCall, CallOrigin, CallVerdict, Rules, Turn};
 use super::words::Words;
 use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
 };
 use crate::protocol::text::{brief, clipped, visible_line};
-use crate::protocol::tool_names::PLAN_TOOL;
+use crate::protocol::tool_names::{CELL_TOOL, PLAN_TOOL};
 use crate::schema::Checker;
 
 /// The most characters of a call that was not made, and of its name, in a note.
@@ -43,9 +46,7 @@ pub struct AskMachine {
     /// The requests of inner asks, which count for this one.
     steps_within: u32,
     usage: Usage,
-    /// The number of replies in a row whose calls failed, and of those whose Python failed.
-    failures: u32,
-    python_failures: u32,
+    failures: Failures,
     python: bool,
     malformed: u32,
     last_reply_text: Option<String>,
@@ -81,8 +82,7 @@ impl AskMachine {
             steps: 0,
             steps_within: 0,
             usage: Usage::default(),
-            failures: 0,
-            python_failures: 0,
+            failures: Failures::default(),
             python: setup.python,
             malformed: 0,
             last_reply_text: None,
@@ -288,23 +288,34 @@ impl AskMachine {
         let mut turn = Turn::new(message, after);
         let mut effects = Vec::new();
         for Call { id, name, input, legacy } in calls {
-            let id = self.ids.unique(&id);
+            let tool = match &input {
+                CallInput::Call(_) => self.toolbox.name_of(&name),
+                CallInput::Cell(_) | CallInput::Impossible(_) => Some(CELL_TOOL.to_owned()),
+            };
+            let written = fingerprint(&(&name, &input));
+            let mut origin =
+                CallOrigin { id: self.ids.unique(&id), name, tool, legacy, fingerprint: written };
             let work = match input {
-                CallInput::Call(arguments) => self.toolbox.resolve(&name, &arguments, self.words),
-                CallInput::Cell(code) if self.toolbox.has_cells() => Ok(Work::Cell { code, timeout_s: None }),
+                CallInput::Call(arguments) => self.toolbox.resolve(&origin.name, &arguments, self.words),
+                CallInput::Cell(code) if self.toolbox.has_cells() => {
+                    Ok(Work::Cell { code, timeout_s: None, purpose: None })
+                }
                 CallInput::Cell(_) => Err(self.words.no_python()),
                 CallInput::Impossible(why) => Err(why),
             };
+            if let Ok(work) = &work {
+                origin.fingerprint = fingerprint(&work.without_purpose());
+            }
             match work {
                 Ok(work) if work.is_python() && !self.python => {
                     let answer = self.words.python_off();
-                    effects.push(not_made(&name, &answer));
-                    turn.add_answered(id, name, legacy, answer, CallVerdict::Neither);
+                    effects.push(not_made(&origin.name, &answer));
+                    turn.add_answered(origin, answer, CallVerdict::Neither);
                 }
-                Ok(work) => turn.add(id, name, legacy, work),
+                Ok(work) => turn.add(origin, work),
                 Err(answer) => {
-                    effects.push(not_made(&name, &answer));
-                    turn.add_answered(id, name, legacy, answer, CallVerdict::Bad);
+                    effects.push(not_made(&origin.name, &answer));
+                    turn.add_answered(origin, answer, CallVerdict::Bad);
                 }
             }
         }
@@ -332,44 +343,44 @@ impl AskMachine {
 
     fn end_turn(&mut self) -> Vec<Effect> {
         let answered = self.close_turn();
-        self.failures = in_a_row(self.failures, answered.iter());
-        self.python_failures = in_a_row(self.python_failures, answered.iter().filter(|answer| answer.python));
-        if self.failures > 0 && self.failures >= self.spec.limits.failures {
-            let message = format!("the calls of {} replies in a row failed", self.failures);
+        self.failures.take(&answered);
+        let (tool, count) = self.failures.most(&answered);
+        let tool = tool.map(str::to_owned);
+        if count > 0 && count >= self.spec.limits.failures {
+            let message = failed_in_a_row(tool.as_deref(), count);
             return self.finish(AskOutcome::FailureLimit, None, Some(message));
+        }
+        if self.failures.repetition() == Repetition::TooOften {
+            let message = "the same step failed three times, though the model was told so".to_owned();
+            return self.finish(AskOutcome::RepeatedFailure, None, Some(message));
         }
         let mut effects = Vec::new();
         if answered.iter().any(|answer| answer.verdict == CallVerdict::Bad) {
-            effects.extend(self.advise());
+            effects.extend(self.advise(tool.as_deref(), count));
         }
         effects.extend(self.ask_model());
         effects
     }
 
-    /// Adds advice for the model to the last result when failures repeat.
-    fn advise(&mut self) -> Option<Effect> {
+    /// Adds advice for the model to the last result when failures repeat. `count` is how often `tool` failed.
+    fn advise(&mut self, tool: Option<&str>, count: u32) -> Option<Effect> {
         let limit = self.spec.limits.failures;
         let degrade = self.setup.degrade_after;
-        let (advice, note) = if self.python && degrade > 0 && self.python_failures >= degrade {
+        let of_python = self.failures.of_python();
+        let (advice, note) = if self.python && degrade > 0 && of_python >= degrade {
             self.python = false;
-            let advice = self.words.python_given_up(self.python_failures);
             (
-                advice,
-                format!(
-                    "Python failed {} times in a row and is off for the rest of the ask",
-                    self.python_failures
-                ),
+                self.words.python_given_up(of_python),
+                format!("Python failed {of_python} times in a row and is off for the rest of the ask"),
             )
-        } else if self.failures == 0 {
-            return None;
-        } else if self.failures.saturating_add(1) == limit {
-            let advice = self.words.skip(self.toolbox.has(PLAN_TOOL));
-            (advice, format!("the calls of {} replies in a row failed; one more ends the ask", self.failures))
-        } else if self.failures >= limit.div_ceil(2) {
-            (
-                self.words.try_otherwise(self.failures),
-                format!("the calls of {} replies in a row failed", self.failures),
-            )
+        } else if count > 0 && count.saturating_add(1) == limit {
+            let plans = self.setup.told(&self.spec).any(|tool| tool.name == PLAN_TOOL);
+            let advice = self.words.skip(plans);
+            (advice, format!("{}; one more ends the ask", failed_in_a_row(tool, count)))
+        } else if self.failures.repetition() == Repetition::Again {
+            (self.words.repeated(), "the model repeated a step that had failed".to_owned())
+        } else if count > 0 && count >= limit.div_ceil(2) {
+            (self.words.try_otherwise(tool, count), failed_in_a_row(tool, count))
         } else {
             return None;
         };
@@ -424,11 +435,18 @@ impl AskMachine {
     }
 }
 
-/// The number of failed replies in a row. The calls of one reply count once, because the model made them
-/// before it knew of any failure.
-fn in_a_row<'a>(before: u32, answered: impl Iterator<Item = &'a AnsweredCall> + Clone) -> u32 {
-    let has = |verdict| answered.clone().any(|answer| answer.verdict == verdict);
-    if has(CallVerdict::Good) { 0 } else { before + u32::from(has(CallVerdict::Bad)) }
+/// What a call asks for, as a number that is the same for the same.
+fn fingerprint(asked_for: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    asked_for.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn failed_in_a_row(tool: Option<&str>, count: u32) -> String {
+    match tool {
+        Some(tool) => format!("`{tool}` failed {count} times in a row"),
+        None => format!("{count} times in a row a tool was called that is not there"),
+    }
 }
 
 /// A note about a call that was not made: people would not see the call otherwise.

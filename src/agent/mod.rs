@@ -9,6 +9,7 @@ mod budget;
 mod conversation;
 mod dialect;
 mod effects;
+mod failures;
 mod history;
 mod ids;
 mod json;
@@ -23,8 +24,8 @@ pub use answer::{most_schema_bytes, schema_bytes};
 pub use budget::tokens_of_text;
 pub use effects::{Effect, Input, ModelApprovals, Setup};
 pub use machine::AskMachine;
-pub use report::report;
-pub use template::fill as fill_template;
+pub use report::{plain_report, report};
+pub use template::{fill as fill_template, misfit};
 
 #[cfg(test)]
 mod tests;

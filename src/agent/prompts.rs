@@ -14,7 +14,7 @@ mod english;
 
 use serde_json::Value;
 
-use super::dialect::{COMPLETION, DialectContext};
+use super::dialect::{COMPLETION, DialectContext, described_parameters};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::tool_names::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
@@ -59,8 +59,8 @@ pub(super) fn system(scene: DialectContext) -> String {
         ("context", context_names(scene)),
     ];
     match &scene.setup.prompt {
-        Some(text) => filled(text, &placeholders),
-        None => filled(&built_in(texts, scene), &placeholders),
+        Some(text) if scene.spec.system.is_none() => filled(text, &placeholders),
+        _ => filled(&built_in(texts, scene), &placeholders),
     }
 }
 
@@ -76,23 +76,26 @@ pub(super) fn contract(scene: DialectContext) -> String {
     filled(text, &[("completion", COMPLETION.to_owned())])
 }
 
+/// What changes from ask to ask comes last: providers reuse the work on a beginning that they have seen.
 fn built_in(texts: &Texts, scene: DialectContext) -> String {
-    let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
+    let tools: Vec<&ModelTool> = scene.setup.told(scene.spec).collect();
+    // A prompt of the ask's own says who the model is and how it works; what it has to know of its means stays.
+    let own = scene.spec.system.as_deref();
     let has = |name: &str| tools.iter().any(|tool| tool.name == name);
     let has_cells = tools.iter().any(|tool| is_cell_tool(&tool.name));
     let listed = tools.iter().any(|tool| is_listed(scene, tool));
     let parts = [
-        (texts.role, true),
-        (texts.work, true),
+        (own.unwrap_or(texts.role), true),
+        (texts.work, own.is_none()),
         (texts.plan, has(PLAN_TOOL)),
         (texts.python, has_cells),
         (texts.compute, has(COMPUTE_TOOL)),
         (texts.errors, !tools.is_empty()),
         (texts.tools, listed),
         (texts.no_tools, tools.is_empty()),
-        (texts.context, !scene.spec.context.is_empty() && (has_cells || has(COMPUTE_TOOL))),
         ("{contract}", true),
         (texts.answer, scene.spec.schema.is_some()),
+        (texts.context, !scene.spec.context.is_empty() && (has_cells || has(COMPUTE_TOOL))),
     ];
     let parts: Vec<&str> =
         parts.into_iter().filter(|(_, wanted)| *wanted).map(|(text, _)| text.trim()).collect();
@@ -121,26 +124,25 @@ fn filled(text: &str, placeholders: &[(&str, String)]) -> String {
     out
 }
 
-/// Whether the prompt lists the tool. If the model calls tools from Python, the tool that runs Python is not
-/// listed.
+/// Whether the prompt lists the tool: not where schemas beside the messages describe it. If the model calls tools from
+/// Python, the tool that runs Python is not listed.
 fn is_listed(scene: DialectContext, tool: &ModelTool) -> bool {
     match scene.spec.dialect {
-        Dialect::ToolCalls | Dialect::NextStep => true,
+        Dialect::ToolCalls => false,
+        Dialect::NextStep => true,
         Dialect::JsonAction | Dialect::XmlTags => !is_cell_tool(&tool.name),
     }
 }
 
 fn tool_lines(scene: DialectContext) -> String {
-    let tools = scene.setup.allowed(scene.spec).filter(|tool| is_listed(scene, tool));
+    let tools = scene.setup.told(scene.spec).filter(|tool| is_listed(scene, tool));
     let lines: Vec<String> = tools
         .map(|tool| {
             let description = tool.description.trim();
             match scene.spec.dialect {
-                // The schemas themselves are sent beside the messages.
-                Dialect::ToolCalls => {
-                    format!("- `{}`: {}", tool.name, description.lines().next().unwrap_or_default())
+                Dialect::ToolCalls | Dialect::NextStep => {
+                    format!("- `{}`: {description} {}", tool.name, described_parameters(tool))
                 }
-                Dialect::NextStep => format!("- `{}`: {description} {}", tool.name, tool.parameters),
                 Dialect::JsonAction | Dialect::XmlTags => format!("- `{}`: {description}", signature(tool)),
             }
         })

@@ -32,19 +32,13 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
     }
     match result.status {
         Status::Success => {}
-        Status::Failure => failure(&mut draft, words, result),
-        Status::Timeout => {
-            draft.line(&words.time_limit(result.timeout_s));
-            draft.line(words.timeout_advice());
+        Status::Failure => {
+            draft.line(words.source());
+            draft.fenced(&number_lines(&result.code));
+            draft.line(words.error());
+            exception(&mut draft, words, result);
         }
-        Status::Crashed => {
-            draft.line(&words.exit_code(result.exit_code));
-            draft.line(&words.crash(result.reason, result.exit_code));
-        }
-        Status::Interrupted => draft.line(match result.reason {
-            Reason::ByCancel => words.cancelled(),
-            _ => words.interrupted(),
-        }),
+        Status::Timeout | Status::Crashed | Status::Interrupted => end(&mut draft, words, result),
     }
     if let Some(value) = &result.result {
         draft.line(words.value());
@@ -57,6 +51,36 @@ pub fn report(result: &ExecutionResult, language: Language, limit_chars: usize) 
     draft.render(limit_chars, |left_out| words.left_out(left_out))
 }
 
+/// A report that begins with the output itself and says no more than it has to, for dialects whose models copy what is
+/// around it.
+pub fn plain_report(result: &ExecutionResult, language: Language, limit_chars: usize) -> String {
+    let words = Words(language);
+    let mut draft = Draft::bare();
+    let output = output_of(result);
+    if !output.is_empty() {
+        draft.fenced(&output);
+    }
+    if let Some(value) = &result.result {
+        draft.fenced(&value.repr);
+    }
+    match result.status {
+        Status::Success if output.is_empty() && result.result.is_none() => {
+            draft.line(words.printed_nothing());
+        }
+        Status::Success => {}
+        Status::Failure => exception(&mut draft, words, result),
+        Status::Timeout | Status::Crashed | Status::Interrupted => end(&mut draft, words, result),
+    }
+    displays(&mut draft, words, result);
+    artifacts(&mut draft, words, result);
+    truncation(&mut draft, words, result);
+    let after = &result.state;
+    if after.kind != StateKind::Kept || !after.completed_tool_calls.is_empty() || after.note.is_some() {
+        state(&mut draft, words, result);
+    }
+    draft.render(limit_chars, |left_out| words.left_out(left_out))
+}
+
 /// Both streams in the order in which they were written.
 fn output_of(result: &ExecutionResult) -> String {
     if result.output.is_empty() {
@@ -65,10 +89,23 @@ fn output_of(result: &ExecutionResult) -> String {
     result.output.iter().map(|segment| segment.text.as_str()).collect()
 }
 
-fn failure(draft: &mut Draft, words: Words, result: &ExecutionResult) {
-    draft.line(words.source());
-    draft.fenced(&number_lines(&result.code));
-    draft.line(words.error());
+/// How a cell ended that neither succeeded nor raised an exception.
+fn end(draft: &mut Draft, words: Words, result: &ExecutionResult) {
+    match (result.status, result.reason) {
+        (Status::Timeout, _) => {
+            draft.line(&words.time_limit(result.timeout_s));
+            draft.line(words.timeout_advice());
+        }
+        (Status::Interrupted, Reason::ByCancel) => draft.line(words.cancelled()),
+        (Status::Interrupted, _) => draft.line(words.interrupted()),
+        (Status::Crashed | Status::Success | Status::Failure, reason) => {
+            draft.line(&words.exit_code(result.exit_code));
+            draft.line(&words.crash(reason, result.exit_code));
+        }
+    }
+}
+
+fn exception(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     match &result.exception {
         Some(exception) if exception.traceback.is_empty() => draft.fenced(&exception.repr),
         Some(exception) => draft.fenced(&exception.traceback),

@@ -2,6 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::protocol::ask::Language;
+use crate::schema::Checker;
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateProblem {
     #[error("the template needs a value for `{0}`")]
@@ -12,6 +15,14 @@ pub enum TemplateProblem {
     Undeclared(String),
     #[error("the template has a brace too many at byte {0}; a brace itself is written twice")]
     Brace(usize),
+}
+
+/// Why a value does not fit the schema of its parameter, if it does not.
+pub fn misfit(schema: &Value, value: &Value) -> Option<String> {
+    match Checker::new(schema) {
+        Ok(checker) => checker.problems(value).first().map(|problem| problem.describe(Language::English)),
+        Err(problem) => Some(problem),
+    }
 }
 
 /// Fills a template. Exactly its parameters have to be given. Strings are inserted as they are, other values

@@ -22,11 +22,14 @@ pub(super) struct AnsweredCall {
     pub id: String,
     /// The name as the model wrote it.
     pub name: String,
+    /// The name of the tool; none if there is no such tool.
+    pub tool: Option<String>,
     /// Whether the call came as `function_call`.
     pub legacy: bool,
     pub text: String,
     pub verdict: CallVerdict,
-    pub python: bool,
+    /// The same for calls that ask for the same.
+    pub fingerprint: u64,
 }
 
 #[derive(Debug)]
@@ -38,20 +41,25 @@ enum State {
     Done(String, CallVerdict),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Cell,
-    /// A Python expression without a cell.
-    Expression,
-    Other,
+/// What is known of a call before it runs.
+#[derive(Clone, Debug)]
+pub(super) struct CallOrigin {
+    /// The id that answers name.
+    pub id: String,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The name of the tool; none if there is no such tool.
+    pub tool: Option<String>,
+    /// Whether the call came as `function_call`.
+    pub legacy: bool,
+    /// The same for calls that ask for the same.
+    pub fingerprint: u64,
 }
 
 #[derive(Debug)]
 struct Slot {
-    id: String,
-    name: String,
-    legacy: bool,
-    kind: Kind,
+    origin: CallOrigin,
+    is_cell: bool,
     /// Whether a person changed the code.
     is_edited: bool,
     state: State,
@@ -85,7 +93,7 @@ impl<'a> Rules<'a> {
         }
     }
 
-    fn timeout_s(&self, wanted: Option<f64>) -> f64 {
+    pub fn timeout_s(&self, wanted: Option<f64>) -> f64 {
         self.timeouts.nearest(wanted).as_secs_f64()
     }
 }
@@ -95,27 +103,15 @@ impl Turn {
         Self { message, after, slots: Vec::new() }
     }
 
-    pub fn add(&mut self, id: String, name: String, legacy: bool, work: Work) {
-        let kind = match &work {
-            Work::Cell { .. } => Kind::Cell,
-            work if work.is_python() => Kind::Expression,
-            Work::Tool { .. } => Kind::Other,
-        };
-        let state = State::Waiting(work);
-        self.slots.push(Slot { id, name, legacy, kind, is_edited: false, state });
+    pub fn add(&mut self, origin: CallOrigin, work: Work) {
+        let is_cell = matches!(work, Work::Cell { .. });
+        self.slots.push(Slot { origin, is_cell, is_edited: false, state: State::Waiting(work) });
     }
 
     /// Adds a call that is answered without running anything.
-    pub fn add_answered(
-        &mut self,
-        id: String,
-        name: String,
-        legacy: bool,
-        text: String,
-        verdict: CallVerdict,
-    ) {
+    pub fn add_answered(&mut self, origin: CallOrigin, text: String, verdict: CallVerdict) {
         let state = State::Done(text, verdict);
-        self.slots.push(Slot { id, name, legacy, kind: Kind::Other, is_edited: false, state });
+        self.slots.push(Slot { origin, is_cell: false, is_edited: false, state });
     }
 
     /// Starts all calls that may start now.
@@ -123,8 +119,8 @@ impl Turn {
         let mut effects = Vec::new();
         let mut cell_ahead = false;
         for slot in &mut self.slots {
-            let turn_of_slot = slot.kind != Kind::Cell || !cell_ahead;
-            cell_ahead |= slot.kind == Kind::Cell && !matches!(slot.state, State::Done(..));
+            let turn_of_slot = !slot.is_cell || !cell_ahead;
+            cell_ahead |= slot.is_cell && !matches!(slot.state, State::Done(..));
             if !turn_of_slot {
                 continue;
             }
@@ -155,7 +151,7 @@ impl Turn {
 
     /// Starts the work that a person accepted; the person may have replaced the code of a cell.
     pub fn accept(&mut self, id: &str, code: Option<String>, rules: &Rules) -> Option<Effect> {
-        let slot = self.slots.iter_mut().find(|slot| slot.id == id)?;
+        let slot = self.slots.iter_mut().find(|slot| slot.origin.id == id)?;
         let State::Asked(work) = &slot.state else { return None };
         let mut work = work.clone();
         if let (Work::Cell { code: own, .. }, Some(code)) = (&mut work, code) {
@@ -171,7 +167,7 @@ impl Turn {
     }
 
     pub fn answer(&mut self, id: &str, text: String, verdict: CallVerdict) {
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.origin.id == id) {
             slot.state = State::Done(text, verdict);
         }
     }
@@ -195,34 +191,38 @@ impl Turn {
                     (unanswered.to_owned(), CallVerdict::Neither)
                 }
             };
-            let python = slot.kind != Kind::Other;
-            let Slot { id, name, legacy, .. } = slot;
-            AnsweredCall { id, name, legacy, text, verdict, python }
+            let CallOrigin { id, name, tool, legacy, fingerprint } = slot.origin;
+            AnsweredCall { id, name, tool, legacy, text, verdict, fingerprint }
         });
         (self.message, answered.collect(), self.after)
     }
 
     fn slot(&self, id: &str) -> Option<&Slot> {
-        self.slots.iter().find(|slot| slot.id == id)
+        self.slots.iter().find(|slot| slot.origin.id == id)
     }
 }
 
 impl Slot {
     fn effect(&self, rules: &Rules) -> Option<Effect> {
-        let id = self.id.clone();
+        let id = self.origin.id.clone();
         match &self.state {
             State::Waiting(_) | State::Done(..) => None,
-            State::Asked(Work::Cell { code, timeout_s }) => Some(Effect::AskPerson {
+            State::Asked(Work::Cell { code, timeout_s, purpose }) => Some(Effect::AskPerson {
                 id,
-                subject: Subject::Cell { code: code.clone(), timeout_s: rules.timeout_s(*timeout_s) },
+                subject: Subject::Cell {
+                    code: code.clone(),
+                    timeout_s: rules.timeout_s(*timeout_s),
+                    purpose: purpose.clone(),
+                },
             }),
             State::Asked(Work::Tool { name, arguments }) => Some(Effect::AskPerson {
                 id,
                 subject: Subject::Tool { name: name.clone(), arguments: arguments.clone() },
             }),
-            State::Running(Work::Cell { code, timeout_s }) => Some(Effect::RunCell {
+            State::Running(Work::Cell { code, timeout_s, purpose }) => Some(Effect::RunCell {
                 id,
                 code: code.clone(),
+                purpose: purpose.clone(),
                 timeout_s: rules.timeout_s(*timeout_s),
                 restricted: rules.restricted,
             }),

@@ -31,9 +31,14 @@ impl Words {
         person_changed_code(code: &str) =>
             "A person changed the code before it ran. This is what ran:\n{code}\n\n",
             "代码在执行前被用户修改，实际执行的是：\n{code}\n\n";
-        try_otherwise(failures: u32) =>
-            "The calls of {failures} replies in a row have failed. Find out the cause, then take another way instead of repeating what failed.",
-            "已连续 {failures} 次回复中的调用失败。请分析原因，换一种方法，不要重复失败的操作。";
+        time_was_cut(wanted: f64, allowed: f64) =>
+            "{wanted} seconds were asked for; {allowed} seconds are the most that a cell may take here.\n",
+            "申请的时间为 {wanted} 秒，这里每次执行最多 {allowed} 秒。\n";
+        unclosed_tag(tag: &str) =>
+            "`<{tag}>` is not closed: end the code with `</{tag}>`", "`<{tag}>` 没有结束标签：请以 `</{tag}>` 结束";
+        repeated() =>
+            "This is the same step that failed before, and it failed again. Once more ends this request: change the code or the arguments, or take another way.",
+            "这一步与之前失败的步骤完全相同，并且再次失败。再重复一次，本次请求就会结束：请修改代码或参数，或者换一种方法。";
         no_function_call() =>
             "No `function_call` is defined here and it cannot be executed. Use `tool_calls` to call tools.",
             "没有定义function_call工具调用，无法执行function_call，请使用tool_calls调用工具。";
@@ -97,6 +102,21 @@ impl Words {
             || "Python is not among the tools of this request.".to_owned(),
             || "本次请求不能使用 Python。".to_owned(),
         ))
+    }
+
+    /// Advice after a tool failed several times; none if it is not there.
+    pub fn try_otherwise(self, tool: Option<&str>, failures: u32) -> String {
+        let tool = tool.map(|tool| format!("`{tool}`"));
+        self.pick(
+            || {
+                let tool = tool.as_deref().unwrap_or("Calls of tools that are not there");
+                format!("{tool} failed {failures} times in a row. Find out the cause, then take another way instead of repeating what failed.")
+            },
+            || {
+                let tool = tool.as_deref().unwrap_or("对不存在的工具的调用");
+                format!("{tool} 已连续失败 {failures} 次。请分析原因，换一种方法，不要重复失败的操作。")
+            },
+        )
     }
 
     pub fn skip(self, plan: bool) -> String {

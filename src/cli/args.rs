@@ -36,6 +36,11 @@ impl SessionFlag {
         })
     }
 
+    /// Whether the command line names it.
+    pub fn is_given(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// For commands that also work without a session.
     pub fn named(&self) -> Result<Option<SessionKey>, Failure> {
         named(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
@@ -90,6 +95,9 @@ pub(in crate::cli) struct SandboxArgs {
     /// When the state is kept, for a cell that dies to go back to.
     #[arg(long, value_parser = word::<Checkpointing>())]
     pub checkpointing: Option<Checkpointing>,
+    /// Let a cell begin in the folder that the cell before it left by `os.chdir`, and not in the workspace.
+    #[arg(long)]
+    pub keep_cwd: bool,
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
@@ -135,6 +143,7 @@ impl SandboxArgs {
             memory_bytes: self.memory,
             cpus: self.cpus,
             checkpointing: self.checkpointing,
+            keep_cwd: self.keep_cwd,
             ..NewSession::default()
         })
     }
@@ -146,6 +155,7 @@ impl SandboxArgs {
             memory,
             cpus,
             checkpointing,
+            keep_cwd,
             workspace,
             preload,
             with,
@@ -154,7 +164,7 @@ impl SandboxArgs {
             volume,
             mount,
         } = self;
-        let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some();
+        let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some() || *keep_cwd;
         let begun = !preload.is_empty() || !with.is_empty() || !env.is_empty() || !label.is_empty();
         let begun = begun || !volume.is_empty() || !mount.is_empty();
         backend.is_some() || image.is_some() || limited || workspace.is_some() || begun

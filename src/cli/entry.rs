@@ -12,7 +12,9 @@ use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
-use super::commands::session::{act, cp, inspect, install, logs, new, receipt, replay, top, volume, wait};
+use super::commands::session::{
+    act, cp, inspect, install, logs, ls, new, receipt, replay, top, volume, wait,
+};
 use super::context::Context;
 use super::failure::Failure;
 use super::render::screen::{Color, Screen};
@@ -84,6 +86,7 @@ commands! {
     Receipt(receipt::Receipt),
     Vars(inspect::Vars),
     Logs(logs::Logs),
+    Ls(ls::Ls),
     Cp(cp::Cp),
     Install(install::Install),
     Interrupt(act::Interrupt),

@@ -11,6 +11,7 @@ mod commands;
 mod context;
 mod entry;
 mod failure;
+mod keyboard;
 mod render;
 mod temporary_folder;
 

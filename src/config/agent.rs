@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::protocol::ask::{ApprovalPolicy, AskLimits, DefaultDecision, Dialect, Language};
+use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, DefaultDecision, Dialect, Language};
 
 /// `[agent]`
 #[derive(Clone, Debug, PartialEq)]
@@ -35,8 +35,8 @@ pub struct Agent {
     pub python: bool,
     /// After this many replies in a row whose cells failed, an ask goes on without Python; 0 means never.
     pub degrade_after: u32,
-    /// The tools of every session; an empty list means all.
-    pub tools: Vec<String>,
+    /// The tools of every session, `*` for all that need not be named; `None` for all, of which models are told few.
+    pub tools: Option<Vec<String>>,
     /// A file that replaces the built-in system prompt.
     pub prompt: Option<PathBuf>,
 }
@@ -102,6 +102,12 @@ pub struct CommandTool {
     pub argv: Vec<String>,
     pub timeout: Duration,
     pub output_bytes: u64,
+    /// Variables of the daemon's environment that the program gets.
+    pub env: Vec<String>,
+    /// A file with further variables, `NAME=VALUE` a line, read for each call.
+    pub env_file: Option<PathBuf>,
+    /// The folder in which the program starts.
+    pub cwd: PathBuf,
 }
 
 /// `[template.NAME]`: a prompt with parameters, as `belljar ask @NAME k=v`.
@@ -109,11 +115,25 @@ pub struct CommandTool {
 pub struct Template {
     /// The text, with `{name}` for each parameter; `{{` and `}}` are literal braces.
     pub prompt: String,
-    pub parameters: Vec<String>,
+    /// The parameters in the prompt, and those that are only variables of the code.
+    pub parameters: Named<TemplateParameter>,
+    /// What the system prompt says of the model and its way of working, in place of the usual words.
+    pub system: Option<String>,
     pub schema: Option<Value>,
     pub tools: Option<Vec<String>>,
     pub model: Option<String>,
     pub dialect: Option<Dialect>,
+    pub approval: Option<ApprovalPolicy>,
+    pub limits: AskLimitsWanted,
+    /// What a model is told of the template as a tool; `None` if it is no tool.
+    pub description: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TemplateParameter {
+    /// The JSON Schema of its values.
+    pub schema: Value,
+    pub default: Option<Value>,
 }
 
 pub type Named<T> = BTreeMap<String, T>;

@@ -113,6 +113,11 @@ impl<'l, 't> Entry<'l, 't> {
         checked.map_err(|message| self.problem(key, &message)).ok()
     }
 
+    /// A value of any shape, as JSON.
+    pub fn json(&mut self, key: &'static str) -> Option<Value> {
+        json(self.value(key)?.get_ref()).map_err(|message| self.problem(key, &message)).ok()
+    }
+
     pub fn check(&mut self, key: &'static str, holds: bool, message: &str) {
         if !holds {
             self.problem(key, message);

@@ -37,7 +37,7 @@ impl Reader<'_> {
             depth: self.required("agent.depth"),
             python: self.required("agent.python"),
             degrade_after: self.required("agent.degrade_after"),
-            tools: self.required("agent.tools"),
+            tools: Some(self.optional("agent.tools")),
             prompt: Some(prompt.map(|path| self.beside("agent.prompt", &path))),
             model: Some(self.default_model(model, models)),
         }))
@@ -118,7 +118,7 @@ mod tests {
                 depth: 3,
                 python: true,
                 degrade_after: 0,
-                tools: Vec::new(),
+                tools: None,
                 prompt: None,
             }
         );

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use super::agent::{CommandTool, Model, Named, Template};
+use super::agent::{CommandTool, Model, Named, Template, TemplateParameter};
 use super::entry::Entry;
 use super::layer::Bytes;
 use super::reader::Reader;
+use crate::protocol::ask::AskLimitsWanted;
 use crate::protocol::tool_names::is_tool_name;
 use crate::protocol::values::is_ascii_identifier;
+use crate::schema::Checker;
+use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const OUTPUT: Bytes = Bytes(1024 * 1024);
@@ -32,13 +35,18 @@ fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
     let argv = entry.required::<Vec<String>>("argv");
     let timeout = entry.positive_or("timeout", TIMEOUT);
     let output_bytes = entry.or("output_bytes", OUTPUT).0;
+    let env = entry.or("env", Vec::<String>::new());
+    let env_file = entry.path("env_file");
+    let cwd = entry.path("cwd").unwrap_or_else(|| "/".into());
+    let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
+    entry.check("env", env.iter().all(is_name), "it lists names of variables; values belong into `env_file`");
     if parameters.as_ref().is_some_and(|schema| schema.get("type") != Some(&"object".into())) {
         entry.problem("parameters", "its `type` has to be \"object\"");
     }
     if argv.as_ref().is_some_and(|argv| argv.first().is_none_or(String::is_empty)) {
         entry.problem("argv", "it has to begin with a program");
     }
-    let nothing = || serde_json::json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let nothing = || json!({"type": "object", "properties": {}, "additionalProperties": false});
     Some(CommandTool {
         description: description?,
         parameters: parameters.unwrap_or_else(nothing),
@@ -46,20 +54,106 @@ fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
         argv: argv?,
         timeout,
         output_bytes,
+        env,
+        env_file,
+        cwd,
     })
 }
 
 fn template(entry: &mut Entry<'_, '_>, models: &Named<Model>) -> Option<Template> {
     let prompt = entry.required::<String>("prompt");
+    let declared = entry.json("parameters");
+    let system = entry.text("system");
     let schema = entry.schema("schema");
     let tools = entry.optional::<Vec<String>>("tools");
     let model = entry.optional::<String>("model");
     let dialect = entry.optional("dialect");
+    let approval = entry.optional("approval");
+    let limits = AskLimitsWanted {
+        steps: entry.optional("steps"),
+        failures: entry.optional("failures"),
+        tokens: entry.optional("tokens"),
+        seconds: entry.optional::<Duration>("time").map(|time| time.as_secs_f64()),
+    };
+    let description = entry.text("description");
+    let is_named = description.is_none() || is_tool_name(entry.name);
+    entry.check("description", is_named, "a template that is a tool needs a name that is one in Python, too");
     let known = model.as_ref().is_none_or(|model| models.contains_key(model));
     entry.check("model", known, "there is no `[model.NAME]` of this name");
     let prompt = prompt?;
-    let parameters = placeholders(&prompt).map_err(|message| entry.problem("prompt", &message)).ok()?;
-    Some(Template { prompt, parameters, schema, tools, model, dialect })
+    let mut parameters = match declared.map(|declared| template_parameters(&declared)).transpose() {
+        Ok(parameters) => parameters.unwrap_or_default(),
+        Err(message) => {
+            entry.problem("parameters", &message);
+            return None;
+        }
+    };
+    for name in placeholders(&prompt).map_err(|message| entry.problem("prompt", &message)).ok()? {
+        parameters.entry(name).or_insert_with(|| TemplateParameter { schema: json!({}), default: None });
+    }
+    Some(Template {
+        prompt,
+        parameters,
+        system,
+        schema,
+        tools,
+        model,
+        dialect,
+        approval,
+        limits,
+        description,
+    })
+}
+
+/// Parameters as a table: a JSON Schema each, or a type of Python with a default as in `"int = 3"`.
+fn template_parameters(declared: &Value) -> Result<Named<TemplateParameter>, String> {
+    let table = declared.as_object().ok_or("it has to be a table of parameters")?;
+    let parameter = |(name, declared): (&String, &Value)| {
+        if !is_ascii_identifier(name) {
+            return Err(format!("`{name}` cannot be the name of a parameter"));
+        }
+        let parameter = match declared {
+            Value::String(short) => short_parameter(short),
+            schema => {
+                let default = schema.get("default").cloned();
+                crate::schema::check(schema).map(|()| TemplateParameter { schema: schema.clone(), default })
+            }
+        };
+        Ok((name.clone(), parameter.map_err(|problem| format!("`{name}`: {problem}"))?))
+    };
+    table.iter().map(parameter).collect()
+}
+
+fn short_parameter(short: &str) -> Result<TemplateParameter, String> {
+    let (name, default) = match short.split_once('=') {
+        Some((name, default)) => (name, Some(default.trim())),
+        None => (short, None),
+    };
+    let kind = match name.trim() {
+        "any" => return Ok(TemplateParameter { schema: json!({}), default: default.map(json_or_text) }),
+        "str" => "string",
+        "int" => "integer",
+        "float" => "number",
+        "bool" => "boolean",
+        "list" => "array",
+        "dict" => "object",
+        other => {
+            return Err(format!(
+                "`{other}` is no type; take str, int, float, bool, list, dict or any, or write a JSON Schema"
+            ));
+        }
+    };
+    let schema = json!({ "type": kind });
+    let default = default.map(|text| if kind == "string" { Value::from(text) } else { json_or_text(text) });
+    let problems = default.as_ref().and_then(|value| Some(Checker::new(&schema).ok()?.problems(value)));
+    match problems.as_deref() {
+        None | Some([]) => Ok(TemplateParameter { schema, default }),
+        Some(_) => Err(format!("its default is no {}", name.trim())),
+    }
+}
+
+fn json_or_text(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
 
 /// The names in braces, each once, in the order of their first use.
@@ -91,7 +185,6 @@ mod tests {
     use super::super::load::{ConfigError, Loaded, load_text};
     use super::*;
     use crate::protocol::ask::Dialect;
-    use serde_json::json;
     use std::path::Path;
 
     fn with(text: &str) -> Result<Loaded, ConfigError> {
@@ -105,6 +198,9 @@ mod tests {
 description = "Say the weather of a city."
 argv = ["/usr/local/bin/weather", "--json"]
 timeout = "5s"
+env = ["WEATHER_KEY"]
+env_file = "weather.env"
+cwd = "/srv/weather"
 parameters = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
 [tool.weather.output]
 type = "number"
@@ -123,6 +219,9 @@ argv = ["date"]
                 argv: vec!["/usr/local/bin/weather".into(), "--json".into()],
                 timeout: Duration::from_secs(5),
                 output_bytes: 1 << 20,
+                env: vec!["WEATHER_KEY".into()],
+                env_file: Some("/etc/belljar/weather.env".into()),
+                cwd: "/srv/weather".into(),
             }
         );
         assert_eq!(tools["today"].parameters["properties"], json!({}));
@@ -144,8 +243,26 @@ argv = ["date"]
         let text = "[template.sum]\nprompt = \"Sum {what} of {file}, not {{this}}; {what}!\"\n\
                     dialect = \"xml_tags\"\ntools = []\n";
         let template = with(text).unwrap().settings.templates["sum"].clone();
-        assert_eq!(template.parameters, ["what", "file"]);
+        assert_eq!(template.parameters.keys().collect::<Vec<_>>(), ["file", "what"]);
         assert_eq!((template.dialect, template.tools), (Some(Dialect::XmlTags), Some(Vec::new())));
+    }
+
+    #[test]
+    fn a_template_has_types_and_settings_of_its_own() {
+        let text = "[template.sum]\nprompt = \"Sum {n} of {file}\"\nsystem = \"Be brief.\"\napproval = \"ask\"\n\
+                    steps = 3\ntime = \"1min\"\ndescription = \"Sums.\"\n\
+                    parameters = { n = \"int = 3\", file = \"str\", rows = { type = \"array\", default = [] } }\n";
+        let template = with(text).unwrap().settings.templates["sum"].clone();
+        let parameter = |schema, default| TemplateParameter { schema, default };
+        assert_eq!(template.parameters["n"], parameter(json!({"type": "integer"}), Some(json!(3))));
+        assert_eq!(template.parameters["file"], parameter(json!({"type": "string"}), None));
+        assert_eq!(template.parameters["rows"].default, Some(json!([])));
+        assert_eq!((template.limits.steps, template.limits.seconds), (Some(3), Some(60.0)));
+        for (wrong, said) in [("int = x", "no int"), ("number", "is no type")] {
+            let text = format!("[template.sum]\nprompt = \"x\"\nparameters = {{ n = \"{wrong}\" }}\n");
+            let error = with(&text).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

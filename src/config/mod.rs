@@ -22,7 +22,7 @@ mod reader;
 mod settings;
 mod units;
 
-pub use agent::{Agent, CommandTool, Model, Named, Provider, Template};
+pub use agent::{Agent, CommandTool, Model, Named, Provider, Template, TemplateParameter};
 pub use load::{ConfigError, Loaded, SourcedValue, load, load_text};
 pub use paths::{Paths, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};

@@ -1,4 +1,4 @@
-//! The caller of a request and what the request does: the kernel reports the user id of each connection; a message
+//! The caller of a request and what the request does: Linux reports the user id of each connection; a message
 //! cannot claim it.
 
 use axum::extract::{FromRequestParts, MatchedPath};

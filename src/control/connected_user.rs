@@ -90,7 +90,7 @@ fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Prob
     Ok(())
 }
 
-/// Refuses a user id that was given to another account while sessions, jobs or volumes of the previous account remain.
+/// Refuses a user id that was given to another account while sessions, jobs, volumes or images of the previous account remain.
 fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
     if !security_controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
@@ -103,10 +103,11 @@ fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Resul
     app.launcher.accounts.note(principal, who.name.as_deref())
 }
 
-/// Whether the user has open sessions, kept jobs or volumes.
+/// Whether the user has open sessions, kept jobs, volumes or images.
 fn has_something(app: &App, principal: Principal) -> Result<bool, Problem> {
     let unknown = || Problem::new(Code::Internal, "nobody knows what a user has");
     let jobs = app.journal.jobs(Some(principal), 1).map_err(|_| unknown())?;
-    let has_volumes = app.launcher.volumes.has_some(principal);
-    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty() || has_volumes)
+    let (volumes, images) = (&app.launcher.volumes, &app.launcher.built_images);
+    let has_files = volumes.has_some(principal) || images.has_some(principal);
+    Ok(!app.directory.list(Some(principal)).is_empty() || !jobs.is_empty() || has_files)
 }

@@ -1,4 +1,4 @@
-//! The control API: HTTP over the unix socket. It learns the caller's user id from the kernel, turns requests into
+//! The control API: HTTP over the unix socket. It learns the caller's user id from Linux, turns requests into
 //! messages for the actors and their answers into HTTP, and has no knowledge of containers.
 
 mod access;

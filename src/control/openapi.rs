@@ -15,6 +15,7 @@ use crate::protocol::ask::{
 };
 use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::event::Event;
+use crate::protocol::image::BuildImage;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::packages::{InstalledPackages, NewPackages};
 use crate::protocol::problem::Problem;
@@ -240,11 +241,21 @@ fn machine_routes(document: &mut Document) {
         "201";
     let summary = "Remove a volume that no session uses; somebody else's, for administrators, as `NAME@USER`";
     document.delete::<Done>("/v1/volumes/{volume}", summary);
-    document.get::<ImageList>("/v1/images", "Allowed images");
+    document.get::<ImageList>(
+        "/v1/images",
+        "Allowed images, and those that the caller built; for administrators those of all users",
+    );
     let request = document.schema::<PullImage>();
     let route = document.add("post", "/v1/images", "Get an image; a line of JSON for each step", json!({}));
     route.request = Some((JSON, request));
     route.response.0 = "application/x-ndjson";
+    let request = document.schema::<BuildImage>();
+    let summary = "Build an image for the caller's sessions; a line of JSON for each step";
+    let route = document.add("post", "/v1/images/build", summary, json!({}));
+    route.request = Some((JSON, request));
+    route.response.0 = "application/x-ndjson";
+    let summary = "Remove an image that the caller built and no session uses";
+    document.delete::<Done>("/v1/images/{image}", summary);
     let summary = "What the caller may have, and what uses it";
     let user = "Somebody else, by name or number; for administrators";
     document.get::<QuotaView>("/v1/quota", summary).query("user", text(), user);

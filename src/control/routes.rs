@@ -7,6 +7,7 @@ mod client_tools;
 mod commands;
 mod events;
 mod files;
+mod images;
 mod jobs;
 mod machine;
 mod packages;
@@ -30,7 +31,9 @@ impl App {
             .route("/v1/health", get(machine::health))
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
-            .route("/v1/images", get(machine::images).post(machine::pull))
+            .route("/v1/images", get(images::list).post(images::pull))
+            .route("/v1/images/build", post(images::build))
+            .route("/v1/images/{*image}", delete(images::remove))
             .route("/v1/job-inputs", put(jobs::receive))
             .route("/v1/jobs", get(jobs::list).post(jobs::submit))
             .route("/v1/jobs/{job}", get(jobs::show).delete(jobs::forget))

@@ -143,7 +143,7 @@ async fn serve(
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
     let unfinished = launcher.packages.unfinished();
-    launcher.packages.charge_all(&ledger);
+    launcher.charge_kept_packages(&ledger);
     let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
     let of_jobs = journal.open_jobs().map_err(unreadable)?.into_iter().map(|record| record.view.owner);
@@ -151,7 +151,7 @@ async fn serve(
     let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
     limit(&ledger, &users, &launcher, owners).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
-    launcher.volumes.load(&ledger, launcher.settings.sandbox.workspace_bytes);
+    launcher.load_volumes(&ledger);
     let pool = Pool::default();
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -167,8 +167,8 @@ async fn serve(
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
     let sessions = journal.living().map_err(unreadable)?;
     // Sandboxes are removed first, because none may still write into a folder that is being removed.
-    let reaped = launcher.reap().await;
-    drop(reaper::clear_folders(&launcher, &sessions, unfinished));
+    let (reaped, left) = launcher.reap().await;
+    drop(reaper::clear_folders(&launcher, &left, &sessions, unfinished));
     let (listener, socket) = SocketGuard::bind(&launcher.paths, serving.group.as_deref())?;
     let (shutdown, stop) = (CancellationToken::new(), CancellationToken::new());
     let inputs = Inputs::new(launcher.paths.jobs_dir(), ledger.clone());

@@ -23,12 +23,13 @@ pub(super) fn load(settings: &Settings) -> Result<Registry, DaemonError> {
         };
         DaemonError::Config(format!("{error}\n\nhint: {hint}"))
     };
-    let all = Registry::built_in().and_then(|built_in| built_in.with_commands(&settings.command_tools));
-    let allowed = match settings.agent.tools.as_slice() {
-        [] => Allowed::All,
-        names => Allowed::only(names),
-    };
-    let tools = all.and_then(|all| all.narrowed(&allowed)).map_err(wrong)?;
+    let all = Registry::built_in()
+        .and_then(|built_in| built_in.with_commands(&settings.command_tools))
+        .and_then(|tools| tools.with_templates(&settings.templates));
+    let tools = all.and_then(|all| narrowed(&all, settings.agent.tools.as_deref())).map_err(wrong)?;
+    if settings.agent.tools.as_ref().is_some_and(Vec::is_empty) {
+        tracing::warn!("`agent.tools` is empty: models have no tools, and cannot run Python");
+    }
     // With a misspelt name the intended tool would run without approval.
     if let ApprovalPolicy::Tools(names) = &settings.agent.approval
         && let Some(name) = names.iter().find(|name| tools.definition(name).is_none())
@@ -39,4 +40,13 @@ pub(super) fn load(settings: &Settings) -> Result<Registry, DaemonError> {
         )));
     }
     Ok(tools)
+}
+
+/// The tools that the setting names; `*` stands for all that need not be named.
+fn narrowed(all: &Registry, names: Option<&[String]>) -> Result<Registry, RegistryError> {
+    let usual = all.narrowed(&Allowed::All)?;
+    let Some(names) = names else { return Ok(usual) };
+    let (stars, named): (Vec<&String>, Vec<&String>) = names.iter().partition(|name| *name == "*");
+    let usual = if stars.is_empty() { Vec::new() } else { usual.names() };
+    all.narrowed(&Allowed::only(named.into_iter().cloned().chain(usual)))
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::environment::Environment;
 use super::frames::Variable;
 use super::ids::{CellNumber, Seq, SessionId, SessionName, VolumeName};
+use super::image::ImageOrigin;
 use super::labels::Labels;
 use super::mounts::{FolderMount, VolumeMount};
 use super::preload::Preloaded;
@@ -29,6 +30,8 @@ pub struct NewSession {
     pub pids: Option<u64>,
     /// When the session's state is kept as a checkpoint. Absent: as the settings say.
     pub checkpointing: Option<Checkpointing>,
+    /// A cell begins in the folder that the cell before it left by `os.chdir`, and not in the workspace.
+    pub keep_cwd: bool,
     /// Absolute path of a folder of the caller, used instead of a folder that the daemon manages.
     pub workspace: Option<String>,
     /// Seconds without activity until the session ends.
@@ -368,6 +371,9 @@ pub struct ImageView {
     /// None until a sandbox of the image has been made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packages: Option<ImagePackages>,
+    /// How the image came to be, if a user built it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<ImageOrigin>,
 }
 
 /// The Python packages of an image, as `pip` names them.

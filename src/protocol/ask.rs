@@ -112,8 +112,14 @@ pub struct AskSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_approve: Vec<String>,
     pub tools: Vec<String>,
+    /// Whether nobody named the tools. Then the model is told only of those that every ask needs, and may use all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lean: bool,
     pub schema: Option<Value>,
     pub context: Map<String, Value>,
+    /// What the system prompt says of the model and its way of working, in place of the usual words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
     pub restricted: bool,
     pub limits: AskLimits,
     pub fresh: bool,
@@ -173,6 +179,8 @@ pub enum AskOutcome {
     Answered,
     StepLimit,
     FailureLimit,
+    /// The model repeated a step that failed, also after it was told so.
+    RepeatedFailure,
     TokenLimit,
     TimeLimit,
     /// A client cancelled the ask, or its session ended it.
@@ -221,8 +229,17 @@ const fn unnamed_owner() -> Principal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
-    Cell { code: String, timeout_s: f64 },
-    Tool { name: String, arguments: Map<String, Value> },
+    Cell {
+        code: String,
+        timeout_s: f64,
+        /// What the model says that the code is for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        purpose: Option<String>,
+    },
+    Tool {
+        name: String,
+        arguments: Map<String, Value>,
+    },
 }
 
 /// `GET /v1/approvals`

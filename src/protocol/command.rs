@@ -189,7 +189,7 @@ impl Typed {
 /// How a command is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndCommand {
-    /// It is asked to, and killed if it does not.
+    /// The command is asked to end, and killed if it does not.
     Interrupt,
     Kill,
 }

@@ -54,6 +54,7 @@ pub fn ask_exit_code(outcome: AskOutcome) -> u8 {
         AskOutcome::Cancelled => INTERRUPTED,
         AskOutcome::StepLimit
         | AskOutcome::FailureLimit
+        | AskOutcome::RepeatedFailure
         | AskOutcome::TokenLimit
         | AskOutcome::Rejected
         | AskOutcome::Malformed
@@ -167,6 +168,7 @@ pub(crate) mod tests {
             (AskOutcome::Answered, 0),
             (AskOutcome::StepLimit, 1),
             (AskOutcome::FailureLimit, 1),
+            (AskOutcome::RepeatedFailure, 1),
             (AskOutcome::TokenLimit, 1),
             (AskOutcome::TimeLimit, 124),
             (AskOutcome::Cancelled, 130),

@@ -25,8 +25,8 @@ use super::preload::{Family, NotImported};
 use super::result::{ExceptionView, Mode, Stream, ValueView};
 
 pub use parts::{
-    ComputeOutcome, DoneReason, DoneStatus, KernelLimits, LiveResources, Probe, RefusedCode, StateAfter,
-    ToolFailure, ToolSpec, Variable,
+    ComputeOutcome, DoneReason, DoneStatus, KernelLimits, LiveResources, PYTHON_ERROR, Probe, RefusedCode,
+    StateAfter, ToolFailure, ToolSpec, Variable,
 };
 
 /// Daemon to kernel.
@@ -235,6 +235,13 @@ pub enum KernelFrame {
         cell: Option<CellNumber>,
         name: String,
         arguments: Map<String, Value>,
+        /// A program of the sandbox made the call, which can choose the cell that it seems to belong to.
+        #[serde(default)]
+        from_program: bool,
+    },
+    /// The program that made the call ended before it had an answer.
+    ToolAbandoned {
+        call: u64,
     },
     Variables {
         request: u64,
@@ -347,7 +354,8 @@ impl KernelFrame {
             | Self::ResetDone { .. }
             | Self::Undone { .. }
             | Self::Names { .. }
-            | Self::Refused { .. } => false,
+            | Self::Refused { .. }
+            | Self::ToolAbandoned { .. } => false,
         }
     }
 }
@@ -424,11 +432,13 @@ mod tests {
 
     #[test]
     fn the_guardians_word_on_what_a_runner_said_holds() {
-        let own = r#"{"type":"tool_call","call":7,"cell":3}"#;
-        let forged = br#"{"type":"refused","call":1,"cell":1,"name":"t","arguments":{"x":1}}"#;
+        let own = r#"{"type":"tool_call","call":7,"cell":3,"from_program":true}"#;
+        let forged =
+            br#"{"type":"refused","call":1,"cell":1,"name":"t","arguments":{"x":1},"from_program":false}"#;
         let frame = KernelFrame::of_runner(&wrapped_frame(own, forged)).unwrap().unwrap();
         let arguments = serde_json::json!({"x": 1}).as_object().unwrap().clone();
-        assert_eq!(frame, KernelFrame::ToolCall { call: 7, cell: Some(3), name: "t".into(), arguments });
+        let (cell, name) = (Some(3), "t".into());
+        assert_eq!(frame, KernelFrame::ToolCall { call: 7, cell, name, arguments, from_program: true });
     }
 
     #[test]

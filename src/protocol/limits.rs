@@ -110,6 +110,11 @@ pub const ENV_BYTES: usize = 32 * 1024;
 /// Volumes and folders that a session may have beside its workspace, and characters of the path of each in the sandbox.
 pub const MOUNTS: usize = 8;
 pub const MOUNT_TARGET_CHARS: usize = 256;
+/// Images that one user has built, those of them that sessions still use included.
+pub const BUILT_IMAGES: usize = 64;
+/// Characters of such an image's name, and bytes of a Dockerfile.
+pub const IMAGE_NAME_CHARS: usize = 128;
+pub const DOCKERFILE_BYTES: usize = 64 * 1024;
 /// Volumes of one user.
 pub const VOLUMES: usize = 64;
 /// Labels of a session, and characters of each key and each value.

@@ -15,6 +15,7 @@ pub mod exit_codes;
 pub mod frames;
 pub mod glob;
 pub mod ids;
+pub mod image;
 pub mod job;
 pub mod labels;
 pub mod limits;

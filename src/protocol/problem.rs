@@ -19,6 +19,8 @@ pub enum Code {
     NoSuchApproval,
     NoSuchJob,
     NoSuchVolume,
+    /// The caller has built no image of that name.
+    NoSuchImage,
     /// The files of a job are not here (any more).
     NoSuchInput,
     /// No tool call of that id waits for an answer.
@@ -45,6 +47,8 @@ pub enum Code {
     ImageMissing,
     /// The image is not on the list of allowed ones.
     ImageForbidden,
+    /// An image could not be built.
+    BuildFailed,
     /// The running sandbox is not as isolated as it has to be; it was killed.
     PolicyViolation,
     /// The sandbox could not be started, or ended while it was needed.
@@ -91,6 +95,7 @@ impl Code {
             | Self::NoSuchApproval
             | Self::NoSuchJob
             | Self::NoSuchVolume
+            | Self::NoSuchImage
             | Self::NoSuchInput
             | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
@@ -107,6 +112,7 @@ impl Code {
             | Self::ModelFailed
             | Self::PreloadFailed
             | Self::InstallFailed
+            | Self::BuildFailed
             | Self::VariablesFailed => 424,
             Self::TooMany | Self::QuotaExceeded | Self::SandboxFull => 429,
             Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,

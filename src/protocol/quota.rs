@@ -19,7 +19,7 @@ words! {
         Cpus = "cpus",
         /// Processes and threads that all sandboxes may have.
         Processes = "processes",
-        /// Bytes in the workspaces that the daemon made.
+        /// Bytes of managed workspaces, volumes and installed packages.
         Workspace = "workspace",
         /// Stored bytes of events and outputs.
         Journal = "journal",

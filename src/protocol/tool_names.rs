@@ -16,6 +16,26 @@ pub const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 pub const FILE_TOOL: &str = "file_reader";
 pub const INSTALL_TOOL: &str = "install_packages";
 
+/// The parameter in which a model says what a call is for.
+pub const PURPOSE: &str = "tool_call_purpose";
+
+/// Tools that a model is told of only if somebody names them or wants all: most tasks need none of them, and their
+/// descriptions cost tokens in every request. Packages are installed by `%pip` in cells as well.
+const EXTRA: [&str; 8] = [
+    COMPUTE_TOOL,
+    PLAN_TOOL,
+    FILE_TOOL,
+    INSTALL_TOOL,
+    "read_variable",
+    "list_variables",
+    "ask",
+    "session_info",
+];
+
+pub fn is_extra(name: &str) -> bool {
+    EXTRA.contains(&name)
+}
+
 /// Names that models know from other systems, and the tools that they mean.
 const ALIASES: [(&str, &str); 2] = [("update_recursive_plan_tree", PLAN_TOOL), ("file_read", FILE_TOOL)];
 

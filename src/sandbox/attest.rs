@@ -4,12 +4,14 @@ pub mod cgroup;
 pub(in crate::sandbox) mod checks;
 pub mod counters;
 pub mod facts;
+pub(in crate::sandbox) mod mount_table;
 
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::protocol::receipt::{Isolation, Receipt};
+use crate::sandbox::attest::mount_table::{MountedFolder, mounted_folder};
 use crate::sandbox::spec::SpecMount;
 use crate::security_controls;
 
@@ -37,14 +39,33 @@ pub fn isolation_line(receipt: &Receipt) -> String {
 }
 
 /// Compares a mounted folder with the checked one: the path may have been replaced by a link between the check and
-/// the engine's mount.
+/// the engine's mount. Root can look into every sandbox. The host does not let another user look into a guardian; then the
+/// kernel's table of its mounts says which folder it is. None if that cannot be learnt either.
 pub(in crate::sandbox) fn same_folder(pid: i32, target: &str, checked: (u64, u64)) -> Option<bool> {
     is_at(format!("/proc/{pid}/root{target}").as_ref(), checked)
+        .or_else(|| same_by_table(pid, target, checked))
 }
 
-/// The same for all folders beside the workspace: false if one is another folder, or if that is not known. Root can look
-/// into every sandbox. The host does not let another user look into a guardian; then what the path leads to after the
-/// engine has mounted it has to be the checked folder.
+/// The same by the table of mounts, in which a folder is named by where it is now: one that was only in the checked one's
+/// place while it was mounted is told from it. Whoever moves folders between the two looks can still deceive this; that
+/// is the user who runs the daemon, and whose folders these are.
+fn same_by_table(pid: i32, target: &str, checked: (u64, u64)) -> Option<bool> {
+    let table = |whose: &str| mount_table::read(whose).ok();
+    match mounted_folder(&table(&pid.to_string())?, &table("self")?, target.as_ref())? {
+        MountedFolder::Removed => Some(false),
+        MountedFolder::At(paths) => leads_to(&paths, checked),
+    }
+}
+
+/// Whether one of the places leads to the checked folder; none if there is no place. The daemon could look at the checked
+/// folder, so a place that it may not look at is another folder.
+fn leads_to(places: &[PathBuf], checked: (u64, u64)) -> Option<bool> {
+    (!places.is_empty()).then(|| places.iter().any(|place| is_at(place, checked) == Some(true)))
+}
+
+/// The same for all folders beside the workspace: false if one is another folder, or if that is not known. Where not even
+/// the table of mounts tells an ordinary user, what the path leads to after the engine has mounted it has to be the
+/// checked folder.
 pub(in crate::sandbox) fn same_mounts(pid: i32, mounts: &[SpecMount]) -> bool {
     let looks_from_outside = !rustix::process::geteuid().is_root();
     let is_same = |mount: &SpecMount| {

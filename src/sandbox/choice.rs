@@ -4,13 +4,14 @@
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::sandbox::backend::SandboxBackend as _;
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::Choice;
 use crate::security_controls;
 
 impl Launcher {
     /// Chooses the backend for a session. Not every backend has a requested image.
-    pub async fn choose(&self, requested: Backend, image: Option<&str>) -> Result<Choice, Problem> {
+    pub async fn choose(&self, requested: Backend, image: &WantedImage) -> Result<Choice, Problem> {
         let minimum = self.settings.sandbox.minimum_isolation;
         if requested != Backend::Auto {
             self.permits(requested)?;
@@ -30,7 +31,7 @@ impl Launcher {
                     Err(_) if minimum > Isolation::Jail => None,
                     Err(_) => Some(self.backend(Backend::Bubblewrap).check(image).await),
                 };
-                first_that_works(docker, jail, image)?
+                first_that_works(docker, jail, *image != WantedImage::Any)?
             }
         };
         tracing::info!(
@@ -66,7 +67,7 @@ impl Launcher {
         let jail = if self.settings.sandbox.needs_engine() {
             None
         } else {
-            Some(self.backend(Backend::Bubblewrap).check(None).await)
+            Some(self.backend(Backend::Bubblewrap).check(&WantedImage::Any).await)
         };
         match jail {
             Some(Ok(())) => Vec::new(),
@@ -91,7 +92,7 @@ fn too_little(backend: Backend, minimum: Isolation) -> Option<Problem> {
 fn first_that_works(
     docker: Result<(), Problem>,
     jail: Option<Result<(), Problem>>,
-    image: Option<&str>,
+    image_is_named: bool,
 ) -> Result<Choice, Problem> {
     let docker = match docker {
         Ok(()) => return Ok(Choice { backend: Backend::Docker, why: String::new() }),
@@ -110,7 +111,7 @@ fn first_that_works(
                 .hint(format!("{hint}; a jail is not enough for `sandbox.minimum_isolation`")))
         }
         // The engine works and lacks only the named image, so that is the problem to report.
-        Some(Err(_)) if image.is_some() && docker.code == Code::ImageMissing => Err(docker),
+        Some(Err(_)) if image_is_named && docker.code == Code::ImageMissing => Err(docker),
         Some(Err(jail)) => {
             let message = format!("no backend works: {}; and {}", docker.message, jail.message);
             let remedies: Vec<String> = [("docker", docker.hint), ("bubblewrap", jail.hint)]
@@ -136,12 +137,12 @@ mod tests {
 
     #[test]
     fn auto_takes_the_first_that_works_and_says_why() {
-        let docker = first_that_works(Ok(()), None, None).unwrap();
+        let docker = first_that_works(Ok(()), None, false).unwrap();
         assert_eq!((docker.backend, docker.why.as_str()), (Backend::Docker, ""));
-        let jail = first_that_works(Err(away()), Some(Ok(())), None).unwrap();
+        let jail = first_that_works(Err(away()), Some(Ok(())), false).unwrap();
         assert_eq!(jail.backend, Backend::Bubblewrap);
         assert!(jail.why.contains("the engine is away"));
-        let neither = first_that_works(Err(away()), Some(Err(no_jail())), None).unwrap_err();
+        let neither = first_that_works(Err(away()), Some(Err(no_jail())), false).unwrap_err();
         assert_eq!(neither.code, Code::EngineUnavailable);
         assert!(neither.message.contains("away") && neither.message.contains("bubblewrap"));
         let hint = neither.hint.unwrap();
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn isolation_is_never_lowered_below_the_minimum() {
-        let forbidden = first_that_works(Err(away()), None, None).unwrap_err();
+        let forbidden = first_that_works(Err(away()), None, false).unwrap_err();
         assert!(forbidden.hint.unwrap().contains("minimum_isolation"));
         assert!(too_little(Backend::Process, Isolation::Jail).is_some());
         assert!(too_little(Backend::Bubblewrap, Isolation::Container).is_some());
@@ -162,11 +163,11 @@ mod tests {
     fn a_forbidden_image_is_not_to_be_had_elsewhere() {
         let forbidden = Problem::new(Code::ImageForbidden, "no");
         assert_eq!(
-            first_that_works(Err(forbidden), Some(Ok(())), Some("x")).unwrap_err().code,
+            first_that_works(Err(forbidden), Some(Ok(())), true).unwrap_err().code,
             Code::ImageForbidden
         );
         let missing = Problem::new(Code::ImageMissing, "not there").hint("pull it");
-        let problem = first_that_works(Err(missing), Some(Err(no_jail())), Some("x")).unwrap_err();
+        let problem = first_that_works(Err(missing), Some(Err(no_jail())), true).unwrap_err();
         assert_eq!((problem.code, problem.hint.as_deref()), (Code::ImageMissing, Some("pull it")));
     }
 }

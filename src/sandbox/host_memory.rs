@@ -1,5 +1,5 @@
 //! The memory of this machine, of which a reserve is left to everything that is no sandbox. The limits of sandboxes may
-//! add up to more than there is; when it runs short, the kernel ends processes, and so no sandbox is added then.
+//! add up to more than there is; when it runs short, Linux ends processes, and so no sandbox is added then.
 
 use std::path::Path;
 

@@ -1,6 +1,7 @@
 //! The images of all backends in one list.
 
 use crate::protocol::api::{ImageList, ImageView};
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Backend;
 use crate::sandbox::backend::SandboxBackend as _;
@@ -8,11 +9,12 @@ use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
 
 impl Launcher {
-    /// The allowed images of the engine, with ids where they are present, and the images that jails can use.
+    /// The allowed images of the engine, with ids where they are present, the images that jails can use, and those that
+    /// a user, or all users, built.
     ///
     /// # Errors
     /// The engine does not answer, and no other backend may serve.
-    pub async fn images(&self) -> Result<ImageList, Problem> {
+    pub async fn images(&self, seen: Option<Principal>) -> Result<ImageList, Problem> {
         let settings = &self.settings.sandbox;
         let (mut images, engine_problem) = match self.docker.images().await {
             Ok(images) => (images, None),
@@ -26,6 +28,9 @@ impl Launcher {
         let named = |view: &ImageView| settings.image.as_ref().is_none_or(|image| *image == view.reference);
         if let Some(first) = images.iter_mut().find(|view| view.id.is_some() && serves(view) && named(view)) {
             first.default = true;
+        }
+        if engine_problem.is_none() {
+            images.extend(self.docker.built_images(self.built_images.list(seen)).await?);
         }
         let kernels = self.paths.kernel_dir();
         for view in &mut images {

@@ -1,7 +1,7 @@
 //! Makes a running sandbox from a request: prepares its folders and starts it, or takes over one that runs.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +11,11 @@ use crate::config::{Paths, Settings};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::quota::Ledger;
 use crate::sandbox::backend::docker::Docker;
 use crate::sandbox::backend::jail::{Isolation, Jails};
 use crate::sandbox::backend::{Progress, SandboxBackend};
+use crate::sandbox::built_images::BuiltImages;
 use crate::sandbox::claims::{Claim, Claims};
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -29,6 +31,7 @@ use crate::sandbox::workspace::own_user::MountedFolder;
 use crate::sandbox::workspace::{Service, Workspace};
 
 pub use crate::sandbox::backend::{ConnectError, SandboxEnd};
+pub use crate::sandbox::images::WantedImage;
 pub use crate::sandbox::running::{CpuLimitLifted, Sandbox};
 pub use crate::sandbox::slots::UserSlot;
 pub use crate::sandbox::spec::SandboxRequest;
@@ -45,6 +48,8 @@ pub struct Launcher {
     pub slots: Arc<UserSlots>,
     /// The accounts whose sessions and jobs are here.
     pub accounts: UidAccounts,
+    /// The images that users have built.
+    pub built_images: BuiltImages,
     pub volumes: Volumes,
     claims: Arc<Claims>,
     /// Packages that were installed for sessions.
@@ -81,6 +86,7 @@ impl Launcher {
             processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
+            built_images: BuiltImages::load(paths.home().join("images.json")),
             volumes: Volumes::new(paths.volumes_dir(), service),
             packages: PackageCache::new(paths.packages_dir(), &settings.packages, service.principal()),
             service,
@@ -110,23 +116,38 @@ impl Launcher {
         }
     }
 
-    /// Removes every sandbox of this daemon's home that no session owns, and returns how many.
-    pub async fn reap(&self) -> usize {
+    /// Finds the volumes of earlier daemons, and holds those of the sandboxes that they left.
+    pub fn load_volumes(&self, ledger: &Ledger) {
+        let most = self.settings.sandbox.workspace_bytes;
+        self.volumes.load(ledger, most, &self.paths.sandboxes_dir());
+    }
+
+    /// Removes every sandbox of this daemon's home that no session owns, and builds of images that were not finished.
+    /// Returns how many sandboxes, and those that are still there.
+    pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
-        let mut count = 0;
+        let (mut count, mut all_left) = (0, BTreeSet::new());
         for kind in [Backend::Bubblewrap, Backend::Process, Backend::Docker] {
             let unowned = self.volumes.holders(kind).into_iter().filter(|sandbox| !is_live(&sandbox.0));
             let unowned: Vec<_> = unowned.collect();
             let reaped = self.backend(kind).reap(&is_live).await;
             count += reaped.count;
-            // One that could not be removed keeps its own volumes only, not those of other users.
+            // A sandbox that could not be removed keeps its own volumes only, not those of other users.
             if let Some(left) = reaped.left {
                 for sandbox in unowned.iter().filter(|sandbox| !left.contains(sandbox)) {
                     self.volumes.let_go(sandbox);
                 }
+                all_left.extend(left);
             }
         }
-        count
+        self.settle_images().await;
+        (count, all_left)
+    }
+
+    /// Charges all users for packages that an earlier daemon kept for them, in caches and in images.
+    pub fn charge_kept_packages(&self, ledger: &Ledger) {
+        self.packages.charge_all(ledger);
+        self.built_images.charge_all(ledger);
     }
 
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
@@ -193,7 +214,7 @@ impl Launcher {
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
         // Nobody may remove the volumes between this and the start.
-        let hold = self.volumes.hold_for_start(&sandbox, workspace);
+        let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;
         Ok(Prepared { spec, why, folder: guard, hold, claim, launcher: Arc::clone(self) })
     }
 
@@ -252,7 +273,11 @@ impl Launcher {
         };
         (spec.backend, spec.limits.cpus) = (receipt.backend, receipt.limits.cpus);
         // The settings may name another backend by now, whose reaper would not find the sandbox.
-        self.volumes.hold(&receipt.sandbox, receipt.backend, workspace);
+        let held = self.volumes.hold(&receipt.sandbox, receipt.backend, &folder.path, workspace);
+        if let Err(error) = held {
+            // This daemon holds them all the same, and the next one does so by the journal of the session.
+            tracing::warn!(%error, sandbox = receipt.sandbox.0, "the volumes of a sandbox cannot be noted");
+        }
         let volumes = self.volumes.clone();
         let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, volumes);
         sandbox.limit_cpus_again();
@@ -277,7 +302,10 @@ impl Prepared {
         self.hold.leave();
         let backend = self.launcher.backend(self.spec.backend);
         let backend_sandbox = backend.start(&self.spec, &self.folder.path).await.map_err(|error| {
-            if !error.is_left {
+            if error.is_left {
+                // The note in it says which volumes the remains have.
+                self.folder.left.store(true, Ordering::Relaxed);
+            } else {
                 volumes.let_go(&self.spec.sandbox);
             }
             error.problem

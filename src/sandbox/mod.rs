@@ -2,18 +2,21 @@
 //!
 //! `spec` describes every sandbox; a `backend` makes one from it, and `attest` compares the running sandbox with it.
 //! `choice` picks the backend, `launch` starts sandboxes, and `running` is the handle that other modules use.
-//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `etc` the names that a guest sees, `volumes` the folders that outlive sessions, `kernel` the files that
+//! `pool` says which are started before they are asked for. `workspace` is the folder of a session, `etc` the names that a guest sees, `volumes` the folders that outlive sessions, `images` the names of images, `built_images` those that users build, `kernel` the files that
 //! run in a sandbox: the guardian, which is its first process, and Python's side. Nothing here depends on models,
 //! conversations or HTTP.
 
 pub mod attest;
 pub mod backend;
+pub mod built_images;
 pub mod choice;
 mod claims;
+mod errand_specs;
 mod etc;
 mod folder;
 mod health_checks;
 mod host_memory;
+pub mod image_build;
 mod image_list;
 mod images;
 pub mod kernel;

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::protocol::receipt::{Backend, ImageFact};
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::spec::SandboxRequest;
 use crate::security_controls;
 
@@ -33,7 +34,7 @@ pub struct Class {
 impl Class {
     pub fn new(backend: Backend, wanted: &SandboxRequest, image: ImageFact, preloads: bool) -> Self {
         let wanted = SandboxRequest {
-            image: Some(image.reference.clone()),
+            image: WantedImage::Named(image.reference.clone()),
             first_image: Some(image),
             ..wanted.clone()
         };
@@ -200,7 +201,7 @@ impl<T> Shelf<T> {
         if !dead.is_empty() {
             self.failed(now);
         } else if self.not_before.is_none_or(|at| now >= at) && !self.waiting.is_empty() {
-            // What was started lives.
+            // The sandboxes that were started since the last failure live.
             self.failures_in_a_row = 0;
         }
         dead

@@ -15,6 +15,7 @@ use crate::protocol::ids::SandboxId;
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::quota::Amounts;
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::kernel::files::{GUARDIAN_FILE, SHIMS_BIN, SHIMS_LIB};
 use crate::security_controls;
 
@@ -30,6 +31,8 @@ pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
 pub const PACKAGES_DIR: &str = "/belljar/packages";
 /// The link in that folder that leads to the packages of the session; it is on `sys.path`.
 pub const PACKAGES_SITE: &str = "/belljar/packages/site";
+/// The folder of the packages that were added to an image when a user built it; Python looks there, too.
+pub(in crate::sandbox) const IMAGE_SITE: &str = "/usr/lib/belljar/site";
 pub(in crate::sandbox) const HOSTNAME: &str = "belljar";
 /// The guest's home, which is writable and in memory.
 pub(in crate::sandbox) const HOME: &str = "/tmp";
@@ -135,7 +138,7 @@ impl Limits {
 /// What a session requests for its sandboxes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxRequest {
-    pub image: Option<String>,
+    pub image: WantedImage,
     /// The image of the session's first sandbox, which the later ones use, too.
     pub first_image: Option<ImageFact>,
     pub memory_bytes: u64,
@@ -145,21 +148,24 @@ pub struct SandboxRequest {
     pub checkpoints: u64,
     /// Checkpoints are made when the session rests only.
     pub checkpoints_at_rest: bool,
+    /// A cell begins in the folder that the cell before it left, and not in the workspace.
+    pub keep_cwd: bool,
     /// Variables that the session sets in the environment of all its processes.
     pub env: Environment,
 }
 
 impl SandboxRequest {
-    /// What a sandbox gets in which the daemon has something done that no session asked for in particular.
+    /// What a sandbox gets that works for the daemon itself, such as an installer, and not for one session.
     pub fn of_errand(settings: &Settings) -> Self {
         Self {
-            image: None,
+            image: WantedImage::Any,
             first_image: None,
             memory_bytes: settings.memory_bytes,
             cpus: settings.cpus,
             pids: settings.pids,
             checkpoints: 0,
             checkpoints_at_rest: false,
+            keep_cwd: false,
             env: Environment::new(),
         }
     }
@@ -241,12 +247,12 @@ pub struct Errand {
     pub limit: Duration,
     /// Ends it before that.
     pub stop: CancellationToken,
-    /// Takes secrets that it was told out of what it says, before any of that is cut or quoted.
+    /// Takes secrets that it was told out of what it says, before any of that is quoted.
     pub hide: Hide,
 }
 
-/// Takes secrets out of a text.
-pub type Hide = Box<dyn Fn(&str) -> String + Send + Sync>;
+/// Takes secrets out of a text, of which it may be given the beginning only: then the end may be half of a secret.
+pub type Hide = Box<dyn Fn(&str, bool) -> String + Send + Sync>;
 
 /// A folder of the host that an errand sees.
 pub struct ErrandMount {
@@ -267,7 +273,7 @@ impl Errand {
             ],
             limit: COMPILE,
             stop: CancellationToken::new(),
-            hide: Box::new(str::to_owned),
+            hide: Box::new(|said, _| said.to_owned()),
         }
     }
 
@@ -304,9 +310,9 @@ pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<
     let threads = threads(cpus);
     let mut list = vec![
         // The `pip` and `uv` of the kernel come first: those of an image look for a network. Programs of installed
-        // packages come last, so that none of them can stand in for a program of the image.
+        // packages come last, so that none of them can stand in for a program of the image. So do those that were added to the image.
         format!(
-            "PATH={KERNEL_DIR}/{SHIMS_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin"
+            "PATH={KERNEL_DIR}/{SHIMS_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin:{IMAGE_SITE}/bin"
         ),
         // For Python programs that code in the sandbox starts; the kernel itself ignores it.
         format!("PYTHONPATH={KERNEL_DIR}/{SHIMS_LIB}:{PACKAGES_SITE}"),

@@ -93,7 +93,7 @@ impl UidAccounts {
     /// The refusal for the new owner of an id while sessions, jobs or volumes of the previous one remain.
     pub fn refusal(&self, user: Principal, before: Option<&str>) -> Problem {
         let what = format!(
-            "user id {user} was {}, and its sessions, jobs or volumes are still here",
+            "user id {user} was {}, and its sessions, jobs, volumes or images are still here",
             account_name(before)
         );
         Problem::new(Code::Forbidden, what).hint(self.way_out(user))
@@ -101,7 +101,7 @@ impl UidAccounts {
 
     fn way_out(&self, user: Principal) -> String {
         format!(
-            "an administrator can remove them (`belljar ps --all` and `volume ls --all`, `belljar rm NAME@{user}` and `volume rm NAME@{user}`); if it is the same person, root removes the line of {user} in `{}` and starts the daemon anew",
+            "an administrator can remove them (`belljar ps --all` and `volume ls --all`, `belljar rm NAME@{user}`, `volume rm NAME@{user}` and `image rm NAME`); if it is the same person, root removes the line of {user} in `{}` and starts the daemon anew",
             self.file.display()
         )
     }

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::protocol::api::VolumeView;
 use crate::protocol::ids::{SandboxId, SessionId, SessionName, VolumeName};
@@ -15,13 +15,14 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Backend;
 use crate::quota::{Amounts, Ledger, Permit, Refusal};
-use crate::sandbox::workspace::own_user::{DRAFT, make_volume, volume_bytes};
+use crate::sandbox::workspace::own_user::{DRAFT, make_volume, rename_volume, volume_bytes};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::upload_room::FillLevel;
-use crate::sandbox::workspace::usage::pause_after;
 use crate::sandbox::workspace::{Service, Workspace, remove_tree};
 use crate::security_controls;
 
+mod notes;
+mod rounds;
 mod uses;
 
 pub use uses::{VolumeHold, VolumeTransfer, VolumeUse};
@@ -37,7 +38,7 @@ const TIMES: Times = Times {
 
 #[derive(Clone, Copy)]
 struct Times {
-    /// How often all volumes are measured; less often where that takes long.
+    /// How often all volumes of a user are measured; less often where that takes long.
     look: Duration,
     /// The pause before a folder that could not be removed is tried again.
     remove_again: Duration,
@@ -115,10 +116,11 @@ impl Volumes {
         self.folder.join(owner.uid().to_string()).join(name.as_str())
     }
 
-    /// Finds the volumes that earlier daemons made. In the background, what was being removed is removed, and all volumes
+    /// Finds the volumes that earlier daemons made, and holds those of the sandboxes that they left, whose folders are in
+    /// `sandboxes`. In the background, what was being removed is removed, and all volumes
     /// are measured again and again, whether a session has them or not: what a session wrote last is seen then, and what
     /// its user, who is the guest, writes from outside. A volume may hold `most` bytes.
-    pub fn load(&self, ledger: &Ledger, most: u64) {
+    pub fn load(&self, ledger: &Ledger, most: u64, sandboxes: &Path) {
         for of_user in names_in(&self.folder) {
             let Ok(uid) = of_user.parse() else { continue };
             let owner = Principal::new(uid);
@@ -139,28 +141,9 @@ impl Volumes {
                 }
             }
         }
-        let (known, volumes) = (Arc::downgrade(&self.known), Self { known: Arc::default(), ..self.clone() });
-        let look = self.times.look;
-        tokio::spawn(async move {
-            while let Some(known) = known.upgrade() {
-                let begun = Instant::now();
-                let volumes = Self { known, ..volumes.clone() };
-                let keys: Vec<Key> = volumes.known.lock().keys().cloned().collect();
-                for (owner, name) in keys {
-                    volumes.measure(owner, &name, most).await;
-                }
-                drop(volumes);
-                tokio::time::sleep(look.max(pause_after(begun.elapsed()))).await;
-            }
-        });
-    }
-
-    /// Measures a volume and records its size.
-    async fn measure(&self, owner: Principal, name: &VolumeName, most: u64) {
-        let bytes = volume_bytes(self.path(owner, name), self.service, owner, most).await;
-        if let Some(bytes) = bytes {
-            let _ = self.measured(owner, name, bytes);
-        }
+        self.hold_noted(sandboxes);
+        let unowned = Self { known: Arc::default(), ..self.clone() };
+        tokio::spawn(rounds::measure_for_ever(Arc::downgrade(&self.known), unowned, most));
     }
 
     /// Records the size of a volume; an error if its user has too much on the disk now.
@@ -268,22 +251,21 @@ impl Volumes {
         Ok(VolumeTransfer { volumes: self.clone(), key, gauge, fill_level })
     }
 
-    /// Records that a sandbox has the volumes among the folders beside its workspace, until `let_go`.
-    pub fn hold(&self, sandbox: &SandboxId, backend: Backend, workspace: &Workspace) {
-        let keys = workspace.mounts.iter().filter_map(|mount| {
-            let name = mount.volume.clone()?;
-            Some((mount.folder.payer(), name))
-        });
-        self.hold_all(sandbox, backend, keys);
+    /// Records that a sandbox has the volumes among the folders beside its workspace, until `let_go`, and notes it for the
+    /// next daemon in the sandbox's folder.
+    pub fn hold(
+        &self,
+        sandbox: &SandboxId,
+        backend: Backend,
+        folder: &Path,
+        workspace: &Workspace,
+    ) -> std::io::Result<()> {
+        self.hold_all(sandbox, backend, keys_of(workspace));
+        notes::write(folder, backend, keys_of(workspace).collect())
     }
 
-    /// The same for a sandbox that is about to be started.
-    pub fn hold_for_start(&self, sandbox: &SandboxId, workspace: &Workspace) -> VolumeHold {
-        self.hold(sandbox, workspace.choice.backend, workspace);
-        VolumeHold { volumes: self.clone(), sandbox: Some(sandbox.clone()) }
-    }
-
-    /// The same for a sandbox of an earlier daemon that is not adopted yet. Its session may be removed before that.
+    /// Holds the volumes of a session for the sandbox that an earlier daemon left to it, whether there is a note or not:
+    /// a daemon of an earlier version wrote none.
     pub fn hold_again(
         &self,
         sandbox: &SandboxId,
@@ -292,6 +274,18 @@ impl Volumes {
         names: impl Iterator<Item = VolumeName>,
     ) {
         self.hold_all(sandbox, backend, names.map(|name| (owner, name)));
+    }
+
+    /// The same as `hold` for a sandbox that is about to be started.
+    pub fn hold_for_start(
+        &self,
+        sandbox: &SandboxId,
+        folder: &Path,
+        workspace: &Workspace,
+    ) -> std::io::Result<VolumeHold> {
+        let hold = VolumeHold { volumes: self.clone(), sandbox: Some(sandbox.clone()) };
+        self.hold(sandbox, workspace.choice.backend, folder, workspace)?;
+        Ok(hold)
     }
 
     fn hold_all(&self, sandbox: &SandboxId, backend: Backend, keys: impl Iterator<Item = Key>) {
@@ -303,11 +297,39 @@ impl Volumes {
         }
     }
 
-    /// Records that the sandbox is gone.
+    /// Records that the sandbox is gone, with all that its processes held.
     pub fn let_go(&self, sandbox: &SandboxId) {
+        let mut released = Vec::new();
         for volume in self.known.lock().values_mut() {
-            volume.sandboxes.remove(sandbox);
+            if volume.sandboxes.remove(sandbox).is_some() {
+                released.push(Arc::clone(&volume.fill_level));
+            }
         }
+        for fill_level in released {
+            fill_level.set_unlinked(sandbox, 0);
+        }
+    }
+
+    /// Records what the processes of a sandbox hold of a volume without a name. A measurement may end after the sandbox is
+    /// gone, when nothing is held any more.
+    pub fn set_unlinked(&self, owner: Principal, name: &VolumeName, sandbox: &SandboxId, bytes: u64) {
+        let known = self.known.lock();
+        let volume = known.get(&(owner, name.clone()));
+        if let Some(volume) = volume.filter(|volume| volume.sandboxes.contains_key(sandbox)) {
+            volume.fill_level.set_unlinked(sandbox, bytes);
+        }
+    }
+
+    /// How full a volume is, which all share who write to it.
+    pub fn fill_level(&self, owner: Principal, name: &VolumeName) -> Arc<FillLevel> {
+        let known = self.known.lock();
+        known.get(&(owner, name.clone())).map(|volume| Arc::clone(&volume.fill_level)).unwrap_or_default()
+    }
+
+    /// Whether the sandbox has a volume.
+    pub fn are_held_by(&self, sandbox: &str) -> bool {
+        let sandbox = SandboxId(sandbox.to_owned());
+        self.known.lock().values().any(|volume| volume.sandboxes.contains_key(&sandbox))
     }
 
     /// The sandboxes of a backend that have volumes.
@@ -377,7 +399,7 @@ impl Volumes {
         let aside = path.with_file_name(format!("{REMOVED}{}", SessionId::fresh()));
         let to = aside.clone();
         let rename = move || {
-            std::fs::rename(&path, to).map_err(|error| {
+            rename_volume(&path, &to).map_err(|error| {
                 Problem::new(Code::Storage, format!("`{}` cannot be removed: {error}", path.display()))
             })
         };
@@ -421,6 +443,11 @@ fn usable<'a>(known: &'a mut BTreeMap<Key, Volume>, key: &Key) -> Result<&'a mut
         Some(volume) => Ok(volume),
         None => Err(no_such(&key.1)),
     }
+}
+
+/// The volumes among the folders beside a workspace.
+fn keys_of(workspace: &Workspace) -> impl Iterator<Item = Key> {
+    workspace.mounts.iter().filter_map(|mount| Some((mount.folder.payer(), mount.volume.clone()?)))
 }
 
 fn names_in(folder: &Path) -> Vec<String> {

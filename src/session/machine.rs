@@ -28,7 +28,7 @@ use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Unfinished};
 
 /// The most lists of variables that wait for the main line.
-const VIEWS_WAITING: usize = 16;
+const LISTINGS_WAITING: usize = 16;
 /// The number of sandboxes that may end before they take a cell, until the cell is given up.
 const SANDBOXES_MISSED: u32 = 3;
 /// The note on a cell that did not run because the journal could not be written.
@@ -193,9 +193,9 @@ impl<W> SessionMachine<W> {
             }
             Input::Variables { which, patient, reply_to } => {
                 self.touch(now);
-                if self.queue.views() >= VIEWS_WAITING {
+                if self.queue.views() >= LISTINGS_WAITING {
                     let problem =
-                        Problem::new(Code::Busy, format!("{VIEWS_WAITING} such requests wait already"));
+                        Problem::new(Code::Busy, format!("{LISTINGS_WAITING} such requests wait already"));
                     out.push(Effect::Refuse(reply_to, problem.hint("wait for one of them to be answered")));
                 } else if self.ending {
                     out.push(Effect::Refuse(reply_to, removed()));
@@ -475,7 +475,7 @@ impl<W> SessionMachine<W> {
     /// Removes a sandbox that was unused for long, or is old.
     fn expire(&mut self, now: Instant, out: &mut Vec<Effect<W>>) {
         let Phase::Ready { since } = self.phase else { return };
-        if !self.queue.is_idle() || self.ending {
+        if !self.queue.is_idle() || self.ending || self.going_back > 0 {
             return;
         }
         let Expiry { idle, max_age } = self.expiry;

@@ -16,7 +16,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
 use crate::protocol::tool_names::{COMMAND_TOOL, COMPUTE_TOOL, is_cell_tool};
 use crate::security_controls;
-use crate::tools::{self, Definition, Registry};
+use crate::tools::{Definition, Registry};
 
 /// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are
 /// merged.
@@ -148,13 +148,8 @@ struct Call<'a> {
     name: &'a str,
     /// Whether the tool acts outside of the sandbox.
     outside: bool,
-}
-
-impl Call<'_> {
     /// Whether the call begins an inner ask.
-    fn nests(self) -> bool {
-        self.name == tools::ASK
-    }
+    nests: bool,
 }
 
 /// In whose name a call is made.
@@ -164,6 +159,9 @@ pub enum CallOrigin {
     Leftover,
     /// A cell of that source.
     Cell(Source),
+    /// A program that seems to belong to a running cell or command of that source. It can take the place of any other
+    /// one, so the rules of that source are no way around those of others.
+    Program(Source),
 }
 
 impl CallOrigin {
@@ -172,7 +170,7 @@ impl CallOrigin {
     pub fn ask(self) -> Source {
         match self {
             Self::Leftover => None,
-            Self::Cell(source) => source,
+            Self::Cell(source) | Self::Program(source) => source,
         }
     }
 }
@@ -188,6 +186,18 @@ pub enum CallDecision {
     },
     /// No person can allow the call; the text says why.
     Never(String),
+}
+
+impl CallDecision {
+    /// The decision on a call that has waited for a person already, and that may have been bound by rules that are not
+    /// known any more: it does not become free.
+    #[must_use]
+    pub fn after_waiting(self) -> Self {
+        match self {
+            Self::Free => Self::Person { bound_by: None },
+            decision => decision,
+        }
+    }
 }
 
 /// The rules of all code that ran in a sandbox since its last reset.
@@ -273,12 +283,18 @@ impl SandboxRules {
         of_asks.map(|(_, bound)| bound).any(|bound| bound.rules.approve.contains(name))
     }
 
-    /// The rules for anything that a cell of this source begins: never wider than any rules in the sandbox.
+    /// The rules for anything that a call of this origin begins: never wider than any rules in the sandbox.
     #[must_use]
-    pub fn combined(&self, runs: Source) -> CellRules {
-        let base = if runs.is_none() { (*self.base).clone() } else { CellRules::default() };
-        let bound = self.by_source.iter().filter(|(source, _)| binds(**source, CallOrigin::Cell(runs)));
+    pub fn combined(&self, origin: CallOrigin) -> CellRules {
+        let base = self.base_for(origin).cloned().unwrap_or_default();
+        let bound = self.by_source.iter().filter(|(source, _)| binds(**source, origin));
         bound.fold(base, |rules, (_, bound)| rules.tightened(&bound.rules))
+    }
+
+    /// The rules for code that no cell brought, if they apply to a call of this origin: a cell of an ask has the rules of
+    /// its ask instead.
+    fn base_for(&self, origin: CallOrigin) -> Option<&CellRules> {
+        (!matches!(origin, CallOrigin::Cell(Some(_)))).then_some(&*self.base)
     }
 
     /// Decides on a call of this tool with these arguments.
@@ -295,7 +311,7 @@ impl SandboxRules {
                 tool.name
             ));
         }
-        match self.judge(Call { name: &tool.name, outside: tool.outside }, origin) {
+        match self.judge(Call { name: &tool.name, outside: tool.outside, nests: tool.nests }, origin) {
             CallDecision::Person { .. } if !is_reviewable(arguments) => CallDecision::Never(format!(
                 "a person has to allow `{}`, and cannot look at more than {APPROVAL_BYTES} bytes of arguments",
                 tool.name
@@ -304,17 +320,17 @@ impl SandboxRules {
         }
     }
 
-    /// Decides on a call, whatever its arguments. If the rules of the running cell allow the call but those of earlier code forbid
-    /// it, a person may allow it; without a running cell, nothing could wait for that decision.
+    /// Decides on a call, whatever its arguments. If the rules of the running cell allow the call but those of earlier code
+    /// forbid it, a person may allow it, unless it comes from a program; without a running cell, nothing could wait for
+    /// that decision.
     fn judge(&self, call: Call<'_>, origin: CallOrigin) -> CallDecision {
-        let base = Some((None, &*self.base))
-            .filter(|_| matches!(origin, CallOrigin::Leftover | CallOrigin::Cell(None)));
+        let base = self.base_for(origin).map(|base| (None, base));
         let bound = self.by_source.iter().map(|(source, bound)| (*source, &bound.rules));
         let bound = base.into_iter().chain(bound).filter(|(source, _)| binds(*source, origin));
         let mut person = None;
         let mut others = None;
         for (source, rules) in bound {
-            let own = origin == CallOrigin::Cell(source);
+            let own = matches!(origin, CallOrigin::Cell(its) | CallOrigin::Program(its) if its == source);
             if !rules.allows(call) {
                 if own || source.is_none() {
                     return CallDecision::Never(not_among(call, rules));
@@ -324,7 +340,7 @@ impl SandboxRules {
             if rules.wants_person(call) {
                 if own { person = Some(None) } else { person = person.or(Some(source)) }
             }
-            if call.nests() && !matches!(origin, CallOrigin::Cell(Some(_))) {
+            if call.nests && !matches!(origin, CallOrigin::Cell(Some(_))) {
                 others = others.or(source);
             }
         }
@@ -334,6 +350,15 @@ impl SandboxRules {
                  ends the rules of that ask",
                 call.name
             )),
+            (CallOrigin::Program(_), Some(ask), _)
+                if security_controls::holds("programs_have_no_rules_of_their_own") =>
+            {
+                CallDecision::Never(format!(
+                    "code of ask {ask} may still run here, and it may not use `{}`, nor may any program as long as it \
+                     could be that code; `belljar reset` ends the rules of that ask",
+                    call.name
+                ))
+            }
             (CallOrigin::Leftover, None, Some(_)) => CallDecision::Never(format!(
                 "a person has to allow `{}`, for which only a running cell can wait",
                 call.name

@@ -20,8 +20,6 @@ use std::sync::Arc;
 use super::contract::{Tool, failure};
 use crate::protocol::frames::ToolFailure;
 
-pub use ask::ASK;
-
 pub fn all() -> Vec<Arc<dyn Tool>> {
     vec![
         Arc::new(execute_python::ExecutePython::EXECUTE_PYTHON_CODE),

@@ -3,11 +3,12 @@
 //! A program is started directly, never through a shell, as the owner of the session: a daemon of root sets the owner's
 //! uid and gid and drops all other groups (the standard library empties them when it sets a uid as root); for any other
 //! daemon, the owner has to be the daemon's own user. The program gets its arguments as JSON on stdin, a bare
-//! environment, limits (see `process_limits`), a session and process group of its own, and a keeper (see `keeper`). The keeper
+//! environment with what the configuration adds, limits (see `process_limits`), a session and process group of its own, and a keeper (see `keeper`). The keeper
 //! kills all processes that the program started when the program ends, when its time is up, or when the call is
 //! cancelled.
 
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ use crate::security_controls;
 /// The last bytes of the program's stderr that are quoted in the failure.
 const STDERR_BYTES: usize = 4 * 1024;
 const READ_BYTES: usize = 16 * 1024;
+/// The most bytes of a file with variables that are read.
+const ENV_FILE_BYTES: u64 = 64 * 1024;
 /// The most bytes of a keeper's answer that are read.
 const VERDICT_BYTES: u64 = 4 * 1024;
 /// How long a call waits until all processes that its program started are gone. This takes milliseconds, unless a
@@ -87,7 +90,7 @@ impl Tool for Command {
 /// The stdout of the program, if it ended successfully and in time.
 async fn run(settings: &CommandTool, input: String, owner: Owner) -> Result<Vec<u8>, ToolFailure> {
     let failed = |error: std::io::Error| failure("failed", format!("the program cannot be run: {error}"));
-    let order = order(settings, input, owner)?;
+    let order = order(settings, input, owner, environment(settings).await?)?;
     let slot = ProgramSlot::take(owner.principal)?;
     let (line, far) = UnixStream::pair().map_err(failed)?;
     let mut child = keeper(far).and_then(|mut keeper| keeper.spawn()).map_err(failed)?;
@@ -127,7 +130,42 @@ fn not_allowed(problem: Problem) -> ToolFailure {
     ToolFailure { code: "unavailable".into(), ..as_failure(problem) }
 }
 
-fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<ProgramOrder, ToolFailure> {
+/// The variables that the configuration gives to the program.
+async fn environment(settings: &CommandTool) -> Result<BTreeMap<String, String>, ToolFailure> {
+    let mut variables = BTreeMap::new();
+    if let Some(path) = &settings.env_file {
+        let unreadable =
+            |why: &dyn std::fmt::Display| failure("unavailable", format!("`{}`: {why}", path.display()));
+        let file = tokio::fs::File::open(path).await.map_err(|error| unreadable(&error))?;
+        let mut text = String::new();
+        file.take(ENV_FILE_BYTES).read_to_string(&mut text).await.map_err(|error| unreadable(&error))?;
+        for (index, line) in text.lines().enumerate() {
+            if line.trim().is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let Some((name, value)) = line.split_once('=').filter(|(name, _)| !name.trim().is_empty()) else {
+                return Err(unreadable(&format_args!("line {} is not `NAME=VALUE`", index + 1)));
+            };
+            variables.insert(name.trim().to_owned(), value.to_owned());
+        }
+    }
+    for name in &settings.env {
+        let Ok(value) = std::env::var(name) else {
+            let message =
+                format!("`{name}` is not set for the daemon; start the daemon with it, or use `env_file`");
+            return Err(failure("unavailable", message));
+        };
+        variables.insert(name.clone(), value);
+    }
+    Ok(variables)
+}
+
+fn order(
+    settings: &CommandTool,
+    input: String,
+    owner: Owner,
+    env: BTreeMap<String, String>,
+) -> Result<ProgramOrder, ToolFailure> {
     let own = rustix::process::geteuid();
     let ids = if own.is_root() && security_controls::holds("programs_run_as_the_owner") {
         Some((owner.principal.uid(), owner.gid))
@@ -136,7 +174,8 @@ fn order(settings: &CommandTool, input: String, owner: Owner) -> Result<ProgramO
     } else {
         return Err(failure("unavailable", "this daemon cannot run programs as the owner of the session"));
     };
-    Ok(ProgramOrder { argv: settings.argv.clone(), ids, timeout: settings.timeout, input })
+    let (argv, cwd) = (settings.argv.clone(), settings.cwd.clone());
+    Ok(ProgramOrder { argv, ids, timeout: settings.timeout, env, cwd, input })
 }
 
 /// The command that starts the keeper, with the keeper's end of the line as stdin.

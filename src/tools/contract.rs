@@ -9,9 +9,7 @@ use super::port::SessionPort;
 use crate::memory::Charge;
 use crate::protocol::ask::Language;
 use crate::protocol::frames::ToolFailure;
-
-/// The parameter in which a model must say why it calls a tool.
-pub const PURPOSE: &str = "tool_call_purpose";
+use crate::protocol::tool_names::PURPOSE;
 
 /// The parameters of a tool plus the required purpose, in the form that a model gets.
 pub fn with_purpose(parameters: &Value, description: &str) -> Value {
@@ -54,6 +52,8 @@ pub struct Definition {
     /// Whether the tool acts outside the sandbox or causes others to do so: a program of the host, a client, another
     /// ask.
     pub outside: bool,
+    /// Whether a call begins an ask within the caller's.
+    pub nests: bool,
     /// Whether the tool is a program of the host; a daemon that shuts down waits for it for a while.
     pub program: bool,
     /// Whether a call changes nothing that outlives the daemon, so that a loss of power may take back that it was made.
@@ -71,6 +71,7 @@ impl Definition {
             local: false,
             on_request: false,
             outside: false,
+            nests: false,
             program: false,
             read_only: false,
         }

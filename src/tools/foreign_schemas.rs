@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::contract::PURPOSE;
+use crate::protocol::tool_names::PURPOSE;
 
 /// A foreign schema as parameters: a closed object that accepts only its named properties. Whether values can be held
 /// against it is found out when it is compiled, once.

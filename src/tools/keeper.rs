@@ -9,6 +9,7 @@
 use parking_lot::Mutex;
 use rustix::process::{Pid, WaitOptions, set_child_subreaper, setpriority_process, wait};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ use crate::security_controls;
 
 /// The only argument of a process that is started as a keeper.
 pub const WORD: &str = "keep-program";
-/// The whole environment of a program; it gets nothing from the daemon's.
+/// The environment of every program; of the daemon's it gets what the configuration of the tool names.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("HOME", "/")];
 /// The keeper's priority, as far as its rights allow: hundreds of busy processes must not keep it from ending them.
@@ -38,6 +39,9 @@ pub struct ProgramOrder {
     /// The uid and gid for the program; `None` to run it as the daemon's own user.
     pub ids: Option<(u32, u32)>,
     pub timeout: Duration,
+    /// Variables beside those that every program gets.
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
     /// The program's stdin.
     pub input: String,
 }
@@ -112,7 +116,8 @@ fn keep() -> std::io::Result<()> {
 fn start(order: &ProgramOrder) -> std::io::Result<Child> {
     let (program, arguments) = order.argv.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(ENVIRONMENT).current_dir("/").stdin(Stdio::piped());
+    command.args(arguments).env_clear().envs(ENVIRONMENT).envs(&order.env);
+    command.current_dir(&order.cwd).stdin(Stdio::piped());
     process_limits::limit(&mut command, order.timeout);
     if let Some((uid, gid)) = order.ids {
         use std::os::unix::process::CommandExt;

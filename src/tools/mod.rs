@@ -13,11 +13,11 @@ mod plan;
 mod port;
 mod process_limits;
 mod registry;
+mod template;
 #[cfg(test)]
 mod tests;
 
 pub use crate::schema::check as check_schema;
-pub use built_in::ASK;
 pub use client::{ClientTools, Lease};
 pub use contract::{Caller, Context, Definition, Image, OnWaiting, Tool, ToolFuture, ToolOutput};
 pub use markers::{Responses, before_begun_marker, expand_markers, replace_markers};

@@ -69,9 +69,14 @@ pub enum FileRead {
     TooLarge { bytes: u64, lines: u64 },
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct NestedAsk {
+    /// Empty if a template says what to do.
     pub prompt: String,
+    pub template: Option<String>,
+    /// Whether the template itself was called as a tool, and so was judged by the rules for tools.
+    pub by_tool: bool,
+    pub parameters: Map<String, Value>,
     pub schema: Option<Value>,
     pub context: Map<String, Value>,
 }

@@ -10,18 +10,18 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::contract::{
-    Caller, Context, Definition, PURPOSE, Tool, ToolFuture, ToolOutput, failure, with_optional_purpose,
-    with_purpose,
+    Caller, Context, Definition, Tool, ToolFuture, ToolOutput, failure, with_optional_purpose, with_purpose,
 };
+use super::template::TemplateTool;
 use super::{built_in, command};
-use crate::config::{CommandTool, Named};
+use crate::config::{CommandTool, Named, Template};
 use crate::memory::{Charge, NoRoom};
 use crate::protocol::ask::Language;
 use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::text::quotable;
-use crate::protocol::tool_names::{self, is_tool_name, names, tool_name};
+use crate::protocol::tool_names::{self, PURPOSE, is_tool_name, names, tool_name};
 use crate::schema::{Checker, Problem};
 
 /// The most characters of a call's purpose and of a tool's description.
@@ -100,6 +100,16 @@ impl Registry {
     pub fn with_commands(mut self, commands: &Named<CommandTool>) -> Result<Self, RegistryError> {
         for (name, settings) in commands {
             self.add(Arc::new(command::Command::new(name, settings)?))?;
+        }
+        Ok(self)
+    }
+
+    /// Adds the templates of the configuration that are tools.
+    pub fn with_templates(mut self, templates: &Named<Template>) -> Result<Self, RegistryError> {
+        for (name, template) in templates {
+            if let Some(tool) = TemplateTool::new(name, template)? {
+                self.add(Arc::new(tool))?;
+            }
         }
         Ok(self)
     }

@@ -295,6 +295,39 @@ fn an_executor_that_panics_is_followed_by_one_that_attaches_to_its_sandbox() {
     dies_at_every_message("executor", 7, 5);
 }
 
+/// The executor dies over the request before the kernel has it, or over the kernel's answer. The kernel tells the next
+/// executor what it has done, and the caller, who waits all the time, hears it from there.
+#[test]
+fn an_undo_over_which_the_executor_panics_is_answered_with_its_outcome() {
+    in_a_jail(None, || {
+        for (at, is_undone) in [("undo:1", false), ("undo:2", true)] {
+            let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", at)]);
+            daemon.session("s", json!({}));
+            runs_well(&daemon, "first", "x = [1]");
+            runs_well(&daemon, "second", "x.append(2); open('file', 'w').close()");
+            let answer = daemon.http("POST", "/v1/sessions/s/undo", br#"{"cells": 1}"#);
+            let told = answer.json();
+            if is_undone {
+                assert_eq!(answer.status, 200, "{told}\n{}", daemon.log());
+                assert_eq!(
+                    (&told["state_of"], &told["files_changed"]),
+                    (&json!(1), &json!(["file"])),
+                    "{told}"
+                );
+            } else {
+                assert_eq!((answer.status, &told["code"]), (500, &json!("internal")), "{told}");
+                assert!(text(&told, "message").contains("no cell was undone"), "{told}");
+            }
+            assert!(daemon.stderr().contains("was to be the last one"), "{}", daemon.stderr());
+            let value = runs_well(&daemon, "value", "x");
+            let left = if is_undone { "[1]" } else { "[1, 2]" };
+            assert_eq!(text(&value, "/result/repr"), left, "{value:#}\n{}", daemon.log());
+            let undone = daemon.events("s", 0).iter().filter(|event| event["type"] == "undone").count();
+            assert_eq!(undone, usize::from(is_undone), "{at}");
+        }
+    });
+}
+
 #[test]
 fn a_bridge_whose_task_panics_is_connected_again() {
     dies_at_every_message("bridge", 3, 3);

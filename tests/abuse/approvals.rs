@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use crate::docker::asking::{
     begin, calls, conversation, decide_next, end_of, notebook, notes, noting_tool, runs, says, scripted, told,
 };
+use crate::docker::commands::background;
 use crate::docker::helpers::text;
+use crate::support::Daemon;
 
 fn careful(words: &str) -> Value {
     json!({"text": words, "approval": "ask", "fresh": true})
@@ -64,11 +66,25 @@ fn code_of_a_careful_ask_calls_no_host_tool_unasked() {
 /// Time stands still for a cell that waits for a person, but not for one that computes meanwhile.
 #[test]
 fn a_question_to_a_person_is_no_way_around_a_deadline() {
+    computes_while_a_person_is_asked(|_| {});
+}
+
+/// A command may use the processors as well, and this one does not.
+#[test]
+fn neither_is_one_beside_a_command_that_sleeps() {
+    computes_while_a_person_is_asked(|daemon| {
+        background(daemon, "exec sleep 600");
+    });
+}
+
+/// Something else may be made to run beside the cell, which has a second and computes for a minute.
+fn computes_while_a_person_is_asked(beside: impl FnOnce(&Daemon)) {
     let (_folder, file) = notebook();
     let code = "import threading, time\nthreading.Thread(target=note, args=('x',), daemon=True).start()\nend = time.time() + 60\nwhile time.time() < end: pass";
     let cell = calls("execute_python_code", &json!({"python_code_snippet": code, "timeout": 1}));
     let script = conversation("do", &[cell, says("done")]);
     let Some(daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+    beside(&daemon);
     let ask = json!({"text": "do", "approval": {"tools": ["note"]}, "fresh": true});
     let number = begin(&daemon, ask);
     assert_eq!(text(&end_of(&daemon, number), "answer"), "done");

@@ -16,7 +16,7 @@ fn host_frames() -> Vec<Value> {
     let limits = json!({
         "output_bytes": 1, "output_tail_bytes": 1, "repr_chars": 1, "preview_chars": 1, "variables": 1,
         "exception_chars": 1, "traceback_chars": 1, "displays": 1, "display_bytes": 1, "displays_bytes": 1,
-        "tool_calls": 1, "names": 1, "checkpoints": 8, "checkpoints_at_rest": false, "checkpoint_bytes": 1, "memory_bytes": 1,
+        "tool_calls": 1, "names": 1, "checkpoints": 8, "checkpoints_at_rest": false, "keep_cwd": false, "checkpoint_bytes": 1, "memory_bytes": 1,
         "unacknowledged_bytes": 1, "orphan_s": 1,
     });
     let tool = json!({"name": "t", "description": "d", "parameters": {"type": "object"}});
@@ -70,6 +70,8 @@ fn kernel_frames() -> Vec<Value> {
         json!({"type": "display", "cell": 1, "mime": {"image/png": "aGk="}}),
         json!({"type": "output_gap", "cell": 1, "stdout_bytes": 1, "stderr_bytes": 0}),
         json!({"type": "tool_call", "call": 1, "cell": null, "name": "t", "arguments": {"x": 1}}),
+        json!({"type": "tool_call", "call": 1, "cell": 2, "name": "t", "arguments": {}, "from_program": true}),
+        json!({"type": "tool_abandoned", "call": 1}),
         json!({"type": "variables", "request": 1, "total": 1, "as_before": null, "variables": [
             {"name": "x", "type": "int", "preview": "1", "bytes": 28, "shape": null}]}),
         json!({"type": "computed", "request": 1, "outcome": {"value": "1"}}),

@@ -41,6 +41,7 @@ LIMITS = {
     "memory_bytes": 2**32,
     "unacknowledged_bytes": 4 * 1024 * 1024,
     "orphan_s": 30,
+    "keep_cwd": False,
 }
 ACK_EVERY_BYTES = 64 * 1024
 ACK_EVERY_FRAMES = 32

@@ -261,6 +261,8 @@ class Commands(KernelTest):
             self.fails(f"!pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
         self.fails("%pip install", "needs the name of a package", "NotebookError")
         self.fails("%pip install 'x", "cannot be read", "NotebookError")
+        for package, what in (("https://localhost/x.whl", "a URL"), ("'a @ file:x'", "a URL"), ("./a", "a path"), ("a.whl", "a path")):
+            self.fails(f"%pip install b {package}", f"cannot be installed: it is {what}", "NotebookError")
         self.run_ok("import os\nos.environ['PATH'] = '/nowhere'")
         self.fails("%pip download x", "has no `pip`", "NotebookError")
         for code in ("!pip install x; exit 3", "!echo pip install x", "!pip list", "!pip install x | cat"):

@@ -258,6 +258,21 @@ class Workspace(KernelTest):
     def test_cells_start_in_the_workspace(self):
         self.assertEqual(self.value("import os; os.getcwd()"), repr(os.path.realpath(self.kernel.workspace)))
 
+    def test_every_cell_starts_there_unless_the_session_keeps_its_folder(self):
+        workspace = os.path.realpath(self.kernel.workspace)
+        self.run_ok("import os; os.mkdir('sub'); os.chdir('sub'); open('here', 'w').close()")
+        self.assertEqual(self.value("os.getcwd()"), repr(workspace))
+        self.run_ok("os.chdir('sub'); os.remove('here'); os.rmdir('../sub')")
+        self.assertEqual(self.value("os.getcwd()"), repr(workspace))
+        self.run_ok("os.mkdir('kept')\n%cd kept")
+        self.run_ok("os.chdir('/')")
+        self.assertEqual(self.value("os.getcwd()"), repr(workspace + "/kept"))
+        kernel = Kernel(limits={"keep_cwd": True})
+        self.addCleanup(kernel.close)
+        kernel.start()
+        kernel.run("import os; os.chdir('/')")
+        self.assertEqual(kernel.run("os.getcwd()").value, repr("/"))
+
     def test_a_workspace_that_cannot_be_entered_is_reported(self):
         kernel = Kernel(arguments=("--workspace", "/does/not/exist"))
         self.addCleanup(kernel.close)

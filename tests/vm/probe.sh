@@ -56,6 +56,9 @@ quotas() {
     echo "==> project quotas on $system"
     local half='f = open("a", "wb"); f.write(bytes(40 << 20)); f.flush()'
     local hidden='import os; os.unlink("a"); g = open("b", "wb"); g.write(bytes(40 << 20))'
+    local much='f = open("/data/a", "wb"); f.write(bytes(80 << 20)); f.flush()'
+    # All that the daemon makes is in a project of the administrator's at first.
+    works "an administrator bounds the daemon's home" chattr -p 7 +P /var/lib/belljar
     systemctl enable -q --now belljar.socket
     check "the doctor knows of them" 'the kernel bounds workspaces' env BELLJAR_HOME=/var/lib/belljar belljar doctor
     for backend in $backends; do
@@ -65,6 +68,12 @@ quotas() {
             'Disk quota exceeded|No space left on device' "${as_bob[@]}" exec -s q "$hidden"
         check "$backend: the session goes on" '^2$' "${as_bob[@]}" exec -s q '1 + 1'
         works "$backend: it is removed" "${as_bob[@]}" rm q
+        works "$backend: a volume" "${as_bob[@]}" volume create v
+        works "$backend: a session has it" "${as_bob[@]}" new q --backend "$backend" --volume v:/data
+        check "$backend: the kernel bounds it" 'Disk quota exceeded|No space left on device' \
+            "${as_bob[@]}" exec -s q "$much"
+        works "$backend: the session is removed" "${as_bob[@]}" rm q
+        works "$backend: and the volume" "${as_bob[@]}" volume rm v
     done
     systemctl stop belljar.socket belljar.service
 }

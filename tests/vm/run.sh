@@ -10,7 +10,7 @@ part=${2:-all}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Emulated processors are some thirty times slower.
 readonly LIMIT_S=3600
-readonly PACKAGES=linux-image-cloud-amd64,systemd-sysv,dbus-user-session,libpam-systemd,docker.io,docker-cli,apparmor,iproute2,iptables,bubblewrap,python3,ca-certificates,uidmap,slirp4netns,rootlesskit,procps,login,udev
+readonly PACKAGES=linux-image-cloud-amd64,systemd-sysv,dbus-user-session,libpam-systemd,docker.io,docker-cli,apparmor,iproute2,iptables,bubblewrap,e2fsprogs,python3,ca-certificates,uidmap,slirp4netns,rootlesskit,procps,login,udev
 
 missing=()
 for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs strip:binutils; do

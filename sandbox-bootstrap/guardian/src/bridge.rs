@@ -1,4 +1,5 @@
-//! The guardian's connection to the daemon: connecting, the websocket upgrade, frames, and reconnecting.
+//! The guardian's connection to the daemon: the guardian connects, and is then the *server* of the websocket that the
+//! daemon opens over it. Frames, and reconnecting.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! How runners end: kills, deadlines, resets, and what is told of it.
+//! How runners end: kills, resets, and what is told of it. Deadlines are the daemon's: at one it sends a kill.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Guardian {
         self.copy_lost(index, KILLED);
     }
 
-    /// Ends a runner at the deadline of its cell: the others are stopped until all that it started is found.
+    /// Ends a runner whose cell the daemon wants killed: the others are stopped until all that it started is found.
     pub fn end_late(&mut self, index: u32) {
         if self.handles.get(&index).is_some_and(|handle| handle.pid.is_some()) {
             self.processes.halt();
@@ -241,7 +241,7 @@ impl Guardian {
             || self.evaluator_ended(pid)
             || self.command_ended(pid, exit_code)
             || self.inbox.ended(pid)
-            || self.requests.ended(pid, exit_code, &mut self.poller)
+            || self.request_ended(pid, exit_code)
             || self.zygote.ended(pid)
             || self.memory_limit.reserve.ended(pid);
         if is_own {

@@ -143,8 +143,8 @@ impl Guardian {
             Token::CommandInput(index) => self.feed_command(index),
             Token::Command(_) => self.reap(),
             Token::Requests => self.request_came(),
-            Token::Request => self.request_ready(),
-            Token::RequestOut => self.requests.flush(&self.poller),
+            Token::Request(index) => self.request_ready(index),
+            Token::RequestOut(index) => self.requests.flush(index, &self.poller),
         }
     }
 
@@ -181,6 +181,7 @@ impl Guardian {
             Timer::GatherCommand(index) => self.read_command(index, true),
             Timer::EndCommand(index) => self.end_command(index),
             Timer::Requests => self.watch_requests(),
+            Timer::Request(index) => self.request_is_late(index),
         }
     }
 
@@ -455,7 +456,7 @@ impl Guardian {
                 return None;
             }
             if made.is_some_and(|pid| !self.is_new_child(pid)) {
-                self.zygote.give_up(); // somebody else speaks for it
+                self.zygote.give_up(); // guest code answered in the zygote's name
             } else if made.is_some() || self.zygote.pid().is_some() {
                 return made;
             }

@@ -180,9 +180,13 @@ pub const LAST_OUTPUT_BYTES: usize = 2 * PIPE_BYTES;
 pub const REQUEST_BYTES: usize = 128 * 1024;
 /// A program sends its request within this time, and takes its answer.
 pub const REQUEST_PATIENCE: Duration = ms(5_000);
+/// A fork that has neither read a request nor delivered its answer within this time was stopped, and is ended.
+pub const REQUEST_LATE: Duration = ms(10_000);
 /// After a request, the next one is taken.
 pub const REQUEST_PAUSE: Duration = ms(20);
-/// Programs that wait for their turn.
+/// Programs that are served at a time. The daemon lets as many installations of a session wait.
+pub const REQUESTS_AT_ONCE: usize = 16;
+/// Programs that wait until they are served, or told that too many are.
 pub const REQUESTS_WAITING: i32 = 16;
 
 // Expressions.

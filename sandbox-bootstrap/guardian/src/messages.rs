@@ -83,7 +83,7 @@ impl Guardian {
 
     /// Passes the answer to the program or the runner that made the call. An answer to a call that has ended is dropped.
     pub fn tool_answered(&mut self, call: u64, text: &str) {
-        if self.requests.answer(call, text, &self.poller) {
+        if self.requests.answer(call, text, &mut self.poller) {
             return;
         }
         let answer = self

@@ -11,7 +11,7 @@ use rustix::io;
 use crate::limits::TURN;
 use crate::output::Stream;
 
-/// What a watched descriptor is. Numbers are indexes of runners, of computations or of commands.
+/// What a watched descriptor is. Numbers are indexes of runners, of computations, of commands or of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Bridge,
@@ -31,8 +31,9 @@ pub enum Token {
     Command(u32),
     /// The socket that programs connect to.
     Requests,
-    Request,
-    RequestOut,
+    /// The fork that talks to such a program, by the index of its request.
+    Request(u32),
+    RequestOut(u32),
 }
 
 impl Token {
@@ -55,8 +56,8 @@ impl Token {
             Self::CommandInput(index) => (14, index),
             Self::Command(index) => (15, index),
             Self::Requests => (16, 0),
-            Self::Request => (17, 0),
-            Self::RequestOut => (18, 0),
+            Self::Request(index) => (17, index),
+            Self::RequestOut(index) => (18, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -82,13 +83,13 @@ impl Token {
             14 => Self::CommandInput(index),
             15 => Self::Command(index),
             16 => Self::Requests,
-            17 => Self::Request,
-            _ => Self::RequestOut,
+            17 => Self::Request(index),
+            _ => Self::RequestOut(index),
         }
     }
 }
 
-/// What happens after a while. Numbers are indexes of runners, of computations or of commands.
+/// What happens after a while. Numbers are indexes of runners, of computations, of commands or of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     Connect,
@@ -118,6 +119,8 @@ pub enum Timer {
     EndCommand(u32),
     /// The next request may come.
     Requests,
+    /// A fork is late with the reading of a request, or with the delivery of its answer.
+    Request(u32),
 }
 
 /// A descriptor's place in the epoll set.
@@ -243,8 +246,8 @@ mod tests {
             Token::CommandInput(10),
             Token::Command(11),
             Token::Requests,
-            Token::Request,
-            Token::RequestOut,
+            Token::Request(12),
+            Token::RequestOut(13),
         ] {
             assert_eq!(Token::from_u64(token.to_u64()), token);
         }

@@ -171,8 +171,9 @@ impl Guardian {
             let message = format!("the process ended while it imported modules (exit code {exit_code})");
             self.refuse(&Refusal::NoProcess(message), Some(request), None);
         }
-        // Others would take the CPU time that the checkpoint needs, dying ones too. Where the worker was killed by somebody
-        // else, it may have been for memory: then they would take the memory as well, and the checkpoint would be next.
+        // Other processes of the sandbox are stopped, because they would take the CPU time that the checkpoint needs, also
+        // while they die. A worker that the guardian did not kill may have been killed for memory: then these processes
+        // would take that memory as well, and the checkpoint would be killed next.
         let may_be_short = exit_code == KILLED && !ended.killed && !self.line.ring.is_empty();
         if may_be_short || self.processes.is_crowded(CROWD) {
             self.processes.halt();
@@ -223,8 +224,8 @@ impl Guardian {
     fn go_on_restored(&mut self, ended: &Handle, cell: u64, exit_code: i32) {
         let was_killed = exit_code == KILLED && !ended.killed;
         if was_killed && self.line.ring.is_empty() && self.limits.checkpoints > 1 {
-            // Perhaps for memory, and no other checkpoint is left. Those who took it may be older than this one, and would
-            // cost the session its variables.
+            // The worker was killed perhaps for memory, and no other checkpoint is left. The processes that took the memory
+            // may be older than this checkpoint; if they lived on, the session could lose its variables.
             self.kill_strays(Which::All, None);
         } else {
             self.kill_younger();

@@ -3,10 +3,14 @@
 //! Such a program has no descriptor of the kernel, so it connects to a socket with a name. The guardian listens there, but
 //! takes nothing from it: a descriptor that code of the session sends along is closed by its receiver, which can take as
 //! long as its sender likes. So a fork of the guardian accepts one connection, reads one request and passes it on in a
-//! pipe, and ends when the answer is delivered or the program is gone. The others wait until then.
+//! pipe, and ends when the answer is delivered or the program is gone. Some programs are served at a time; one more is
+//! told so. Code of the session can stop a fork, so the guardian ends one that is late with its reading or its delivery.
+//! For an answer a fork waits as long as the daemon takes, because a person may have to allow the request.
 //!
-//! The daemon takes a request for a tool call of the session's code, so the same rules hold for it.
+//! The daemon takes a request for a tool call of the session's code, so the same rules hold for it. It is told when the
+//! program is gone before the answer, so that nothing is done for nobody.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -21,7 +25,9 @@ use serde_json::json;
 use crate::channel::{Channel, Read};
 use crate::controls;
 use crate::guardian::Guardian;
-use crate::limits::{REQUEST_BYTES, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_WAITING};
+use crate::limits::{
+    REQUEST_BYTES, REQUEST_LATE, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_AT_ONCE, REQUESTS_WAITING,
+};
 use crate::poller::{Poller, Timer, Token, Watch};
 use crate::process::send_signal;
 use crate::process_table;
@@ -38,18 +44,31 @@ const PID_BYTES: usize = 4;
 /// The exit code of a fork that has turned away all programs that waited.
 const TURNED_AWAY: i32 = 7;
 
-/// The request that is being read or waits for its answer.
+/// A request that is being read or waits for its answer, or programs that are turned away.
 struct Open {
     /// The fork that talks to the program.
     pid: i32,
     channel: Channel,
+    /// The call that has no answer yet.
     call: Option<u64>,
+}
+
+/// What a fork does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Serves one program.
+    Serve,
+    /// Tells one program that too many are served.
+    Refuse,
+    /// Closes the connections of all programs that wait. What they have sent along is closed with them.
+    TurnAway,
 }
 
 #[derive(Default)]
 pub struct Requests {
     listener: Option<(OwnedFd, Watch)>,
-    open: Option<Open>,
+    /// By an index that is free again at the end of its fork.
+    open: BTreeMap<u32, Open>,
     /// The programs that wait have ended and are to be turned away; nothing is served before that is done.
     are_stale: bool,
 }
@@ -67,30 +86,43 @@ impl Requests {
         }
     }
 
-    pub fn pid(&self) -> Option<i32> {
-        self.open.as_ref().map(|open| open.pid)
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        self.open.values().map(|open| open.pid)
     }
 
-    /// A child of the guardian has ended. False if it was not the fork for a request.
-    pub fn ended(&mut self, pid: i32, exit_code: i32, poller: &mut Poller) -> bool {
-        let Some(mut open) = self.open.take_if(|open| open.pid == pid) else { return false };
-        self.are_stale &= exit_code != TURNED_AWAY;
+    /// What a fork for the next program has to do; `None` if there shall be no other one now.
+    fn next_work(&self) -> Option<Work> {
+        match self.open.len() {
+            0 if self.are_stale => Some(Work::TurnAway),
+            _ if self.are_stale => None,
+            count if count < REQUESTS_AT_ONCE => Some(Work::Serve),
+            REQUESTS_AT_ONCE => Some(Work::Refuse),
+            _ => None,
+        }
+    }
+
+    /// Lets go of a fork, and gives the call that has no answer yet.
+    fn close(&mut self, index: u32, poller: &mut Poller) -> Option<u64> {
+        let mut open = self.open.remove(&index)?;
         open.channel.end(poller);
+        poller.cancel(Timer::Request(index));
         poller.after(Timer::Requests, REQUEST_PAUSE);
-        true
+        open.call
     }
 
-    pub fn flush(&mut self, poller: &Poller) {
-        if let Some(open) = &mut self.open {
+    pub fn flush(&mut self, index: u32, poller: &Poller) {
+        if let Some(open) = self.open.get_mut(&index) {
             open.channel.flush(poller);
         }
     }
 
     /// Passes on the answer to a call. False if no request made it.
-    pub fn answer(&mut self, call: u64, text: &str, poller: &Poller) -> bool {
-        let Some(open) = self.open.as_mut().filter(|open| open.call == Some(call)) else { return false };
+    pub fn answer(&mut self, call: u64, text: &str, poller: &mut Poller) -> bool {
+        let found = self.open.iter_mut().find(|(_, open)| open.call == Some(call));
+        let Some((index, open)) = found else { return false };
         open.call = None;
         send_signal(open.pid, Signal::CONT); // code of the session may have stopped it
+        poller.after(Timer::Request(*index), REQUEST_LATE);
         let message = wire::pack(ANSWER, text.as_bytes());
         if open.channel.send(message, poller).is_err() {
             send_signal(open.pid, Signal::KILL);
@@ -108,36 +140,40 @@ fn new_listener() -> io::Result<OwnedFd> {
 }
 
 impl Guardian {
-    /// A program has connected: a fork talks to it.
+    /// A program has connected: a fork talks to it. The next program is looked for a moment later, when the fork has
+    /// accepted this one.
     pub fn request_came(&mut self) {
         self.requests.watch(&self.poller, false);
-        if self.is_pressed || self.requests.open.is_some() {
-            self.poller.within(Timer::Requests, REQUEST_PAUSE);
-            return;
+        if let Some(work) = self.requests.next_work().filter(|_| !self.is_pressed) {
+            // Without a process or a descriptor for it, the program waits.
+            let _ = self.fork_for_requests(work);
         }
-        if self.fork_for_requests(if self.requests.are_stale { turn_away } else { serve }).is_err() {
-            self.poller.within(Timer::Requests, REQUEST_PAUSE); // for want of a process or a descriptor
-        }
+        self.poller.within(Timer::Requests, REQUEST_PAUSE);
     }
 
-    fn fork_for_requests(&mut self, work: fn() -> i32) -> io::Result<()> {
+    fn fork_for_requests(&mut self, work: Work) -> io::Result<()> {
         let (listener, _) = self.requests.listener.as_ref().ok_or(io::Errno::BADF)?;
-        let mut channel = Channel::new(Token::Request, Token::RequestOut)?;
+        let index = (0..u32::MAX).find(|index| !self.requests.open.contains_key(index)).unwrap_or_default();
+        let mut channel = Channel::new(Token::Request(index), Token::RequestOut(index))?;
         let ends = channel.runner_ends().ok_or(io::Errno::BADF)?;
         let pid = sys::fork_into(|| match keep_only(ends.1, ends.0, listener) {
-            Ok(()) => work(),
+            Ok(()) => work.done(),
             Err(_) => 1,
         })?;
         channel.close_runner_ends();
         channel.read(true, &self.poller);
-        self.requests.open = Some(Open { pid, channel, call: None });
+        self.requests.open.insert(index, Open { pid, channel, call: None });
+        self.poller.after(Timer::Request(index), REQUEST_LATE);
         Ok(())
     }
 
-    /// Turns away the programs that wait, all of which have ended: a reset has lifted the rules that bound their
-    /// requests, so that none of them may be served after it.
+    /// Turns away the programs that wait or are served, all of which have ended: a reset has lifted the rules that bound
+    /// their requests, so that none of them may be served after it.
     pub fn drop_requests(&mut self) {
         if self.requests.listener.is_some() && controls::holds("reset_drops_requests") {
+            for index in self.requests.open.keys().copied().collect::<Vec<_>>() {
+                self.end_request(index);
+            }
             self.requests.are_stale = true;
             self.poller.cancel(Timer::Requests);
             self.request_came();
@@ -145,17 +181,47 @@ impl Guardian {
     }
 
     pub fn watch_requests(&mut self) {
-        let is_free = self.requests.open.is_none();
-        if is_free && self.requests.are_stale {
+        if self.requests.are_stale {
             self.request_came();
         } else {
-            self.requests.watch(&self.poller, is_free);
+            let has_room = self.requests.next_work().is_some();
+            self.requests.watch(&self.poller, has_room);
+        }
+    }
+
+    /// The time of a fork for its reading or its delivery is over.
+    pub fn request_is_late(&mut self, index: u32) {
+        if controls::holds("late_requests_end") {
+            self.end_request(index);
+        }
+    }
+
+    /// Ends a fork that is late, or whose program is gone. Its place is free at once: a process that is killed can take
+    /// long to close what it was sent.
+    fn end_request(&mut self, index: u32) {
+        let Some(open) = self.requests.open.get(&index) else { return };
+        send_signal(open.pid, Signal::KILL);
+        self.close_request(index);
+    }
+
+    /// A child of the guardian has ended. False if it was not the fork for a request.
+    pub fn request_ended(&mut self, pid: i32, exit_code: i32) -> bool {
+        let found = self.requests.open.iter().find(|(_, open)| open.pid == pid).map(|(index, _)| *index);
+        let Some(index) = found else { return false };
+        self.requests.are_stale &= exit_code != TURNED_AWAY;
+        self.close_request(index);
+        true
+    }
+
+    fn close_request(&mut self, index: u32) {
+        if let Some(call) = self.requests.close(index, &mut self.poller) {
+            self.send(&json!({"type": "tool_abandoned", "call": call}));
         }
     }
 
     /// The fork has passed something on, or has ended.
-    pub fn request_ready(&mut self) {
-        let Some(open) = &mut self.requests.open else { return };
+    pub fn request_ready(&mut self, index: u32) {
+        let Some(open) = self.requests.open.get_mut(&index) else { return };
         match open.channel.receive(&mut self.scratch, &self.poller) {
             Read::Nothing => {}
             // It can be reaped a moment after it has closed its end.
@@ -166,13 +232,16 @@ impl Guardian {
                 let call = self.next_call;
                 self.next_call += 1;
                 open.call = Some(call);
+                self.poller.cancel(Timer::Request(index));
                 let cell = self.cell_of_process(i32::from_be_bytes(*pid));
-                self.send_of_runner(&json!({"type": "tool_call", "call": call, "cell": cell}), said);
+                let own = json!({"type": "tool_call", "call": call, "cell": cell, "from_program": true});
+                self.send_of_runner(&own, said);
             }
         }
     }
 
     /// The cell or the command that a process belongs to, as far as its tag says; `None` if nothing of it runs any more.
+    /// A process can lower its tag to another one, so the daemon does not believe it where rules differ.
     fn cell_of_process(&self, pid: i32) -> Option<u64> {
         let tag = self.processes.tag_of(pid);
         if !process_table::is_there(pid) {
@@ -200,19 +269,22 @@ fn keep_only(input: impl AsFd, output: impl AsFd, listener: &OwnedFd) -> io::Res
     Ok(())
 }
 
-/// Serves one program.
-fn serve() -> i32 {
-    let _ = rustix::thread::set_name(c"belljar-request");
-    // The guardian may have ended before this was set; then the pipe is closed, too.
-    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
-    let Ok(client) = net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) else { return 0 };
-    i32::from(serve_client(&client).is_none())
+impl Work {
+    /// Does it, and gives the exit code.
+    fn done(self) -> i32 {
+        let _ = rustix::thread::set_name(c"belljar-request");
+        // The guardian may have ended before this was set; then the pipe is closed, too.
+        let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
+        if self == Self::TurnAway {
+            return turn_all_away();
+        }
+        let Ok(client) = net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) else { return 0 };
+        let done = if self == Self::Serve { serve(&client) } else { refuse(&client) };
+        i32::from(done.is_none())
+    }
 }
 
-/// Closes the connections of all programs that wait. What they have sent along is closed with them.
-fn turn_away() -> i32 {
-    let _ = rustix::thread::set_name(c"belljar-request");
-    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
+fn turn_all_away() -> i32 {
     loop {
         match net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) {
             Ok(_) | Err(io::Errno::INTR | io::Errno::CONNABORTED) => {}
@@ -222,14 +294,26 @@ fn turn_away() -> i32 {
     }
 }
 
-fn serve_client(client: &OwnedFd) -> Option<()> {
+fn serve(client: &OwnedFd) -> Option<()> {
     let program = sockopt::socket_peercred(client).map_or(0, |peer| Pid::as_raw(Some(peer.pid)));
     let request = read_line(client)?;
     let message = wire::pack_parts(REQUEST, &[&program.to_be_bytes(), &request]);
     write_all(&message, |bytes| io::write(stdio::stdout(), bytes))?;
-    let answer = wait_for_answer(client)?;
+    deliver(client, &wait_for_answer(client)?)
+}
+
+fn refuse(client: &OwnedFd) -> Option<()> {
+    read_line(client)?; // a connection that is closed with something unread is an error for the program
+    let message = format!(
+        "{REQUESTS_AT_ONCE} requests of this sandbox have no answer yet: try again when one of them has it"
+    );
+    let refusal = json!({"type": "tool_failed", "error": {"code": "busy", "message": message}});
+    deliver(client, refusal.to_string().as_bytes())
+}
+
+fn deliver(client: &OwnedFd, answer: &[u8]) -> Option<()> {
     sockopt::set_socket_timeout(client, sockopt::Timeout::Send, Some(REQUEST_PATIENCE)).ok()?;
-    write_all(&answer, |bytes| net::send(client, bytes, SendFlags::NOSIGNAL))
+    write_all(answer, |bytes| net::send(client, bytes, SendFlags::NOSIGNAL))
 }
 
 fn write_all(mut bytes: &[u8], write: impl Fn(&[u8]) -> io::Result<usize>) -> Option<()> {
@@ -297,6 +381,39 @@ fn wait(ready: &mut [PollFd<'_>], limit: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_served_up_to_a_bound_one_more_is_told_and_none_before_those_of_a_reset_are_gone() {
+        let mut requests = Requests::default();
+        let open = |index| {
+            let channel = Channel::new(Token::Request(index), Token::RequestOut(index)).unwrap();
+            Open { pid: 0, channel, call: None }
+        };
+        for index in 0..16 {
+            assert_eq!(requests.next_work(), Some(Work::Serve));
+            requests.open.insert(index, open(index));
+        }
+        assert_eq!(requests.next_work(), Some(Work::Refuse));
+        requests.open.insert(16, open(16));
+        assert_eq!(requests.next_work(), None);
+        requests.are_stale = true;
+        assert_eq!(requests.next_work(), None);
+        requests.open.clear();
+        assert_eq!(requests.next_work(), Some(Work::TurnAway));
+    }
+
+    #[test]
+    fn a_refused_program_is_told_why() {
+        let (client, program) = pair();
+        io::write(&program, b"{}\n").unwrap();
+        assert_eq!(refuse(&client), Some(()));
+        drop(client);
+        let mut told = [0; 4096];
+        let count = io::read(&program, &mut told).unwrap();
+        let told: serde_json::Value = serde_json::from_slice(&told[..count]).unwrap();
+        assert_eq!((&told["type"], &told["error"]["code"]), (&json!("tool_failed"), &json!("busy")));
+        assert_eq!(io::read(&program, &mut [0; 1]), Ok(0), "a plain end, no error");
+    }
 
     fn pair() -> (OwnedFd, OwnedFd) {
         net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()

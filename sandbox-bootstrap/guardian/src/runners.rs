@@ -55,7 +55,7 @@ impl Guardian {
             .chain(self.computations.pids())
             .chain(self.evaluator.pid())
             .chain(self.commands.pids())
-            .chain(self.requests.pid());
+            .chain(self.requests.pids());
         runners.filter_map(|handle| handle.pid).chain(own).collect()
     }
 

@@ -31,6 +31,14 @@ impl Actor for Asks {
 
     async fn pre_start(&self, myself: AsksRef, mut args: AsksArgs) -> Result<AsksState, ActorProcessingErr> {
         let memory = std::mem::take(&mut args.before);
+        let prompt = if memory.asks.is_empty() {
+            None
+        } else {
+            spec::read_prompt(&args.settings.agent, args.owner).await.unwrap_or_else(|problem| {
+                tracing::warn!(message = problem.message, "the built-in prompt is used");
+                None
+            })
+        };
         let pool = args.quotas.memory(args.owner);
         let mut plans_memory = pool.open(MemoryPurpose::Conversations);
         plans_memory.grow_anyway(memory.plans.iter().map(|version| plan_bytes(&version.tree)).sum());
@@ -42,6 +50,7 @@ impl Actor for Asks {
             asks: BTreeMap::new(),
             memory: BTreeMap::new(),
             newest: 0,
+            prompt,
             waiting: VecDeque::new(),
             current: None,
             remains: BTreeMap::new(),
@@ -72,6 +81,10 @@ impl Actor for Asks {
         crate::panics::panic_if_requested("asks");
         match message {
             AsksMsg::Start { new, outer, memory, reply_to } => {
+                state.read_prompt(&myself, new, outer, memory, reply_to);
+            }
+            AsksMsg::PromptRead { prompt, new, outer, memory, reply_to } => {
+                state.prompt = prompt;
                 state.start(&myself, *new, outer, reply_to);
                 drop(memory);
             }
@@ -101,10 +114,10 @@ impl Actor for Asks {
             AsksMsg::Lasted { asks, took } => state.lasted(&asks, took),
             AsksMsg::WaitsWithin { ask, within, approvals } => state.waits_within(ask, within, approvals),
             AsksMsg::Leave { reply_to } => state.leave(reply_to),
-            AsksMsg::ModelText { ask, step, text } => {
+            AsksMsg::ModelText { ask, step, text, is_reasoning } => {
                 state.count_delta(ask, &text);
                 if state.current.as_ref().is_some_and(|current| current.ask == ask) {
-                    state.args.log.append(EventBody::ModelText { ask, step, text });
+                    state.args.log.append(EventBody::ModelText { ask, step, text, is_reasoning });
                 }
             }
             AsksMsg::ModelRetries { ask, step, failure, pause } => {

@@ -95,8 +95,8 @@ impl AsksState {
             Effect::AskModel { step, request, tokens } => {
                 self.ask_model(myself, ask, step, request, tokens);
             }
-            Effect::RunCell { id, code, timeout_s, restricted } => {
-                self.run_cell(myself, ask, id, code, timeout_s, restricted);
+            Effect::RunCell { id, code, purpose, timeout_s, restricted } => {
+                self.run_cell(myself, CellOrigin { ask, id, purpose }, code, timeout_s, restricted);
             }
             Effect::CallTool { id, name, arguments } => self.call_tool(myself, ask, id, name, arguments),
             Effect::AskPerson { id, subject } => self.ask_person(id, subject),
@@ -150,15 +150,17 @@ impl AsksState {
                     let work = model.chat(request, progress);
                     let teller = asks.clone();
                     let tell = async move {
-                        let mut text = String::new();
+                        let (mut reasoning, mut text) = (String::new(), String::new());
                         let mut last = tokio::time::Instant::now();
                         while let Some(piece) = pieces.recv().await {
                             // Pieces that have arrived meanwhile are sent together.
                             let mut next = Some(piece);
                             while let Some(piece) = next {
                                 match piece {
+                                    ChatProgress::Reasoning(more) => reasoning.push_str(&more),
                                     ChatProgress::Text(more) => text.push_str(&more),
                                     ChatProgress::Retries { failure, pause } => {
+                                        reasoning.clear();
                                         text.clear();
                                         let retries = AsksMsg::ModelRetries { ask, step, failure, pause };
                                         let _ = teller.cast(retries);
@@ -166,11 +168,16 @@ impl AsksState {
                                 }
                                 next = pieces.try_recv().ok();
                             }
-                            if !text.is_empty() {
-                                tokio::time::sleep_until(last + TEXT_EVERY).await;
-                                last = tokio::time::Instant::now();
-                                let text = std::mem::take(&mut text);
-                                let _ = teller.cast(AsksMsg::ModelText { ask, step, text });
+                            if reasoning.is_empty() && text.is_empty() {
+                                continue;
+                            }
+                            tokio::time::sleep_until(last + TEXT_EVERY).await;
+                            last = tokio::time::Instant::now();
+                            for (text, is_reasoning) in [(&mut reasoning, true), (&mut text, false)] {
+                                let text = std::mem::take(text);
+                                if !text.is_empty() {
+                                    let _ = teller.cast(AsksMsg::ModelText { ask, step, text, is_reasoning });
+                                }
                             }
                         }
                     };
@@ -278,16 +285,16 @@ impl AsksState {
     fn run_cell(
         &mut self,
         myself: &AsksRef,
-        ask: AskNumber,
-        id: String,
+        origin: CellOrigin,
         code: String,
         timeout_s: f64,
         restricted: bool,
     ) {
         let Some(current) = &mut self.current else { return };
+        let (ask, id) = (origin.ask, origin.id.clone());
         let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout);
         let request = CellRequest {
-            origin: Some(CellOrigin { ask, id: id.clone() }),
+            origin: Some(origin),
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
             ..CellRequest::new(code, Mode::Main, timeout)
         };

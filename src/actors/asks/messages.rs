@@ -30,6 +30,14 @@ pub enum AsksMsg {
         memory: Option<Charge>,
         reply_to: Reply<AskView>,
     },
+    /// The prompt for an ask that is to start was read.
+    PromptRead {
+        prompt: Option<String>,
+        new: Box<NewAsk>,
+        outer: Option<Box<Outer>>,
+        memory: Option<Charge>,
+        reply_to: Reply<AskView>,
+    },
     View {
         ask: AskNumber,
         reply_to: RpcReplyPort<Option<AskView>>,
@@ -108,6 +116,7 @@ pub enum AsksMsg {
         ask: AskNumber,
         step: u32,
         text: String,
+        is_reasoning: bool,
     },
     /// A request failed and is sent again.
     ModelRetries {

@@ -2,7 +2,8 @@
 //! person. `agent::AskMachine` decides what has to be done; this actor does it, journals every input before
 //! acting on it, and after a restart feeds the machine the same inputs again.
 //!
-//! `actor` handles messages, `state` holds the actor's state. `spec` turns a request into an ask, `start`
+//! `actor` handles messages, `state` holds the actor's state. `spec` turns a request into an ask, `templates` those
+//! that name one, `start`
 //! begins and recalls asks, `effects` carries effects out, `approvals` asks people, `views` shows asks,
 //! `nesting` computes the bounds of inner asks, `shared_budget` counts the tokens and steps that asks share,
 //! `port` is the tools' access to the session.
@@ -17,4 +18,5 @@ pub(in crate::actors) mod shared_budget;
 pub mod spec;
 mod start;
 pub mod state;
+mod templates;
 mod views;

@@ -16,7 +16,7 @@ use crate::protocol::chat::Usage;
 use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 use crate::security_controls;
-use crate::session::rules::{CellRules, SandboxRules};
+use crate::session::rules::{CallOrigin, CellRules, SandboxRules};
 
 /// The number of ended asks whose remaining limits are kept. Older ones count as having nothing left.
 const REMAINS_KEPT: usize = 256;
@@ -36,16 +36,16 @@ impl AsksState {
                 let current = self.current.as_ref().ok_or_else(has_ended)?;
                 self.within(myself, current, CellRules::of_ask(&current.spec), &SandboxRules::default())
             }
-            PortCaller::Code(CallerContext { by: Some(ask), rules }) => {
-                let current = self.current.as_ref().filter(|current| current.ask == ask);
-                let current = current.ok_or_else(has_ended)?;
-                self.within(myself, current, combined(&rules, Some(ask), &current.spec), &rules)
-            }
-            // The owner's own code, or code that the owner has allowed to act in the owner's name.
-            PortCaller::Code(CallerContext { by: None, rules }) => {
+            PortCaller::Code(CallerContext { origin, rules }) => {
+                if let Some(ask) = origin.ask() {
+                    let current = self.current.as_ref().filter(|current| current.ask == ask);
+                    let current = current.ok_or_else(has_ended)?;
+                    return self.within(myself, current, combined(&rules, origin, &current.spec), &rules);
+                }
+                // The owner's own code, or code that the owner has allowed to act in the owner's name.
                 let depth = rules.asks().map(|ask| self.remains.get(&ask).map_or(0, |ended| ended.depth + 1));
                 let depth = depth.max().unwrap_or(0);
-                Ok(Outer { rules: rules.combined(None), spec: None, depth, left: None, above: None })
+                Ok(Outer { rules: rules.combined(origin), spec: None, depth, left: None, above: None })
             }
         }
     }
@@ -127,9 +127,9 @@ impl AsksState {
     }
 }
 
-fn combined(rules: &SandboxRules, by: Option<AskNumber>, spec: &AskSpec) -> CellRules {
+fn combined(rules: &SandboxRules, origin: CallOrigin, spec: &AskSpec) -> CellRules {
     if security_controls::holds("asks_within_keep_the_rules_of_the_sandbox") {
-        rules.combined(by)
+        rules.combined(origin)
     } else {
         CellRules::of_ask(spec)
     }

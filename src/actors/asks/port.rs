@@ -34,7 +34,7 @@ use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::security_controls;
-use crate::session::rules::{CellRules, SandboxRules};
+use crate::session::rules::{CallOrigin, CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, SessionPort};
 
@@ -56,14 +56,13 @@ pub enum PortCaller {
 /// Code in the sandbox that calls a tool.
 #[derive(Clone)]
 pub struct CallerContext {
-    /// The ask of the cell in whose name the code calls.
-    pub by: Option<AskNumber>,
+    /// In whose name the code calls.
+    pub origin: CallOrigin,
     /// The rules of all code in the sandbox, because any of it may be the caller.
     pub rules: SandboxRules,
 }
 
-/// The access of a tool to its session. All ports of a session share `last_result`, the last result of
-/// `compute_with_python`.
+/// The access of a tool to its session.
 #[derive(Clone)]
 pub struct Port {
     pub session: OwnSession,
@@ -75,9 +74,13 @@ pub struct Port {
     pub language: Language,
     pub image: Option<String>,
     pub settings: Arc<Settings>,
-    pub last_result: Arc<Mutex<Option<String>>>,
+    pub last_result: LastResult,
     pub caller: PortCaller,
 }
+
+/// The last result of `compute_with_python` that the model of an ask has; empty where an ask begins. Code has variables of
+/// its own and gets none.
+pub type LastResult = Arc<Mutex<Option<String>>>;
 
 impl AsksState {
     pub(super) fn port(&self, myself: &AsksRef) -> Arc<Port> {
@@ -92,7 +95,11 @@ impl AsksState {
             language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
             image: self.args.image.clone(),
             settings: Arc::clone(&self.args.settings),
-            last_result: Arc::clone(&self.args.last_result),
+            last_result: self
+                .current
+                .as_ref()
+                .map(|current| Arc::clone(&current.last_result))
+                .unwrap_or_default(),
             caller: PortCaller::Model(
                 self.current
                     .as_ref()
@@ -108,7 +115,9 @@ impl Port {
         match &self.caller {
             PortCaller::Model(Some((ask, rules))) => (Some(*ask), Some(Arc::clone(rules))),
             PortCaller::Model(None) => (None, None),
-            PortCaller::Code(calling) => (calling.by, Some(Arc::new(calling.rules.combined(calling.by)))),
+            PortCaller::Code(calling) => {
+                (calling.origin.ask(), Some(Arc::new(calling.rules.combined(calling.origin))))
+            }
         }
     }
 }
@@ -220,6 +229,13 @@ impl Port {
 
     /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
     async fn nested(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
+        let template = nested.template.as_ref().and_then(|name| self.settings.templates.get(name));
+        if template.is_some_and(|template| template.description.is_some()) && !nested.by_tool {
+            // Rules for tools name it as a tool, and `ask` must be no way around them.
+            let name = nested.template.as_deref().map(quotable).unwrap_or_default();
+            let message = format!("the template `{name}` is a tool here");
+            return Err(Problem::new(Code::BadRequest, message).hint(format!("call it as `{name}(…)`")));
+        }
         let caller = self.caller.clone();
         let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
         let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
@@ -240,14 +256,20 @@ impl Port {
             .map(|found| Inner(found.session))
             .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
         let _held = try_call(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
-        let has_schema = nested.schema.is_some();
+        let has_schema =
+            nested.schema.is_some() || template.is_some_and(|template| template.schema.is_some());
+        // A template may have a model and a dialect of its own.
+        let model = template.is_some_and(|template| template.model.is_some());
+        let dialect = template.is_some_and(|template| template.dialect.is_some());
         let new = Box::new(NewAsk {
             text: nested.prompt,
+            template: nested.template,
+            parameters: nested.parameters,
             schema: nested.schema,
             context: nested.context,
-            model: outer.spec.as_ref().map(|spec| spec.model.clone()),
+            model: outer.spec.as_ref().map(|spec| spec.model.clone()).filter(|_| !model),
             // A model that was chosen together with a dialect may know no other dialect.
-            dialect: outer.spec.as_ref().map(|spec| spec.dialect),
+            dialect: outer.spec.as_ref().map(|spec| spec.dialect).filter(|_| !model && !dialect),
             language: outer.spec.as_ref().map(|spec| spec.language),
             ..NewAsk::default()
         });

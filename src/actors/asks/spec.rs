@@ -1,17 +1,21 @@
 //! Turns a client's request into an ask specification in which every choice is made.
 
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
 use super::shared_budget::ParentBudget;
-use crate::agent::{self, Setup};
-use crate::config::{Agent, InstallPolicy, Model, Settings, Template};
+use super::templates;
+use crate::agent::Setup;
+use crate::config::{Agent, InstallPolicy, Model, Settings};
 use crate::protocol::api::ImagePackages;
 use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
 use crate::protocol::chat::ModelTool;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::protocol::tool_names::INSTALL_TOOL;
 use crate::protocol::values;
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::security_controls;
 use crate::session::rules::{self, CellRules};
 use crate::tools::Registry;
@@ -68,20 +72,21 @@ pub fn may_nest(outer: Option<&Outer>, agent: &Agent) -> Result<u32, Problem> {
 pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Problem> {
     let agent = &around.settings.agent;
     let depth = may_nest(around.outer, agent)?;
-    let template = template(&new, around.settings)?;
-    let text = match template {
-        Some(template) => agent::fill_template(&template.prompt, &template.parameters, &new.parameters)
-            .map_err(|problem| bad(problem.to_string()).hint(usage(&new, template)))?,
-        None => new.text,
+    let template = templates::find(&new, around.settings)?;
+    let (text, parameters) = match template {
+        Some(template) => templates::filled(&new, template)?,
+        None => (new.text, Map::new()),
     };
+    // Parameters are variables, too; a value of the context is meant where both have a name.
+    let context: Map<String, Value> = parameters.into_iter().chain(new.context).collect();
     if text.trim().is_empty() {
         return Err(bad("the ask says nothing").hint("say in `text` what the model shall do"));
     }
     if text.chars().count() > TEXT_CHARS {
         return Err(Problem::new(Code::TooLarge, format!("an ask has at most {TEXT_CHARS} characters")));
     }
-    values::check_names(&new.context)?;
-    let context_bytes = serde_json::to_vec(&new.context).map_or(usize::MAX, |json| json.len());
+    values::check_names(&context)?;
+    let context_bytes = serde_json::to_vec(&context).map_or(usize::MAX, |json| json.len());
     if context_bytes > CONTEXT_BYTES {
         return Err(Problem::new(Code::TooLarge, format!("the context has {context_bytes} bytes"))
             .hint(format!("at most {CONTEXT_BYTES}; put more into files of the workspace")));
@@ -96,11 +101,16 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let (approval, mut also_approve) = match around.outer {
         // The outer ask's policy was checked when it began; a tool that a client lent to that session is
         // unknown here.
-        Some(Outer { rules, spec: Some(_), .. }) => rules.policy(),
-        Some(Outer { rules, spec: None, .. }) => {
-            rules.tightened(&CellRules::of_policy(&by_default()?)).policy()
+        Some(Outer { rules, spec, .. }) => {
+            let of_template = template.and_then(|template| template.approval.clone());
+            let of_template = of_template.map(|policy| checked(policy, around.tools)).transpose()?;
+            let usual = if spec.is_none() { Some(by_default()?) } else { None };
+            let policies = of_template.iter().chain(&usual);
+            policies
+                .fold(rules.clone(), |rules, policy| rules.tightened(&CellRules::of_policy(policy)))
+                .policy()
         }
-        None => match new.approval {
+        None => match new.approval.or_else(|| template.and_then(|template| template.approval.clone())) {
             Some(wanted) => (checked(wanted, around.tools)?, Vec::new()),
             None => (by_default()?, Vec::new()),
         },
@@ -111,6 +121,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         crate::tools::check_schema(schema)
             .map_err(|problem| bad(format!("the schema of the answer cannot be used: {problem}")))?;
     }
+    let lean = wanted.is_none() && agent.tools.is_none();
     let mut tools = tools(wanted, around.tools)?;
     let allowed = outer.and_then(|outer| outer.allowed.as_ref());
     tools.retain(|name| allowed.is_none_or(|allowed| allowed.contains(name)));
@@ -131,23 +142,32 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         approval,
         also_approve,
         tools,
+        lean,
         schema,
-        context: new.context,
+        context,
+        system: template.and_then(|template| template.system.clone()),
         restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
-        limits: limits(new.limits, dialect, agent, around.outer.and_then(|outer| outer.left))?,
+        limits: limits(
+            templates::limits(new.limits, template),
+            dialect,
+            agent,
+            around.outer.and_then(|outer| outer.left),
+        )?,
         fresh: new.fresh,
         depth,
     })
 }
 
-/// The machine's setup beside the ask itself.
-pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies: ImagePackages) -> Setup {
+/// The machine's setup beside the ask itself. `prompt` replaces the built-in one.
+pub fn setup(
+    settings: &Settings,
+    spec: &AskSpec,
+    tools: &Registry,
+    dependencies: ImagePackages,
+    prompt: Option<String>,
+) -> Setup {
     let agent = &settings.agent;
     let model = settings.models.get(&spec.model);
-    let prompt = prompt(agent).unwrap_or_else(|problem| {
-        tracing::warn!(message = problem.message, "the built-in prompt is used");
-        None
-    });
     let mut described = tools.model_tools(spec.language);
     let gone = spec.tools.iter().filter(|name| described.iter().all(|tool| tool.name != **name));
     let gone: Vec<ModelTool> = gone.map(|name| gone_tool(name)).collect();
@@ -176,14 +196,16 @@ pub fn setup(settings: &Settings, spec: &AskSpec, tools: &Registry, dependencies
 }
 
 /// The text that replaces the built-in prompt. It is read again for each ask, so that it can be edited
-/// without a restart.
-pub fn prompt(agent: &Agent) -> Result<Option<String>, Problem> {
-    let Some(path) = &agent.prompt else { return Ok(None) };
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        bad(format!("the prompt `{}` cannot be read: {error}", path.display()))
-            .hint("mend the file, or `agent.prompt` in the configuration")
-    })?;
-    Ok(Some(text))
+/// without a restart; on a thread of the ask's owner, because its file system may answer late.
+pub async fn read_prompt(agent: &Agent, owner: Principal) -> Result<Option<String>, Problem> {
+    let Some(path) = agent.prompt.clone() else { return Ok(None) };
+    let read = move || {
+        std::fs::read_to_string(&path).map_err(|error| {
+            bad(format!("the prompt `{}` cannot be read: {error}", path.display()))
+                .hint("mend the file, or `agent.prompt` in the configuration")
+        })
+    };
+    folders::run(owner, WorkKind::Look, None, read).await?.map(Some)
 }
 
 /// A placeholder for a tool that the ask may use but that is missing, such as one of a client that left. The
@@ -194,33 +216,6 @@ fn gone_tool(name: &str) -> ModelTool {
         description: "Not there any more.".into(),
         parameters: serde_json::json!({"type": "object"}),
     }
-}
-
-fn template<'a>(new: &NewAsk, settings: &'a Settings) -> Result<Option<&'a Template>, Problem> {
-    let Some(name) = &new.template else {
-        return match new.parameters.keys().next() {
-            None => Ok(None),
-            Some(_) => Err(bad("parameters are for templates").hint("name one in `template`")),
-        };
-    };
-    if !new.text.is_empty() {
-        return Err(bad("an ask has a text or a template, not both"));
-    }
-    settings.templates.get(name).map(Some).ok_or_else(|| {
-        let known: Vec<&str> = settings.templates.keys().map(String::as_str).collect();
-        bad(format!("there is no template `{}`", quotable(name))).hint(match known.as_slice() {
-            [] => format!("write it into the configuration as `[template.{}]`", quotable(name)),
-            known => format!("known are: {}", known.join(", ")),
-        })
-    })
-}
-
-/// The command line that asks for a template.
-fn usage(new: &NewAsk, template: &Template) -> String {
-    let name = new.template.as_deref().map(quotable).unwrap_or_default();
-    let parameters = template.parameters.iter().map(|name| format!("{name}=…"));
-    let words: Vec<String> = std::iter::once(format!("@{name}")).chain(parameters).collect();
-    format!("it is asked for as `belljar ask {}`", words.join(" "))
 }
 
 fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {
@@ -332,6 +327,7 @@ fn bad(message: impl Into<String>) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent;
     use crate::config::load_text;
 
     #[test]
@@ -345,5 +341,34 @@ mod tests {
         let refused = at(3).unwrap_err();
         assert!(refused.message.contains("at most 2 deep"), "{refused:?}");
         assert_eq!(may_nest(None, &settings.agent).unwrap(), 0);
+    }
+
+    /// The estimated tokens of the first request of an ask that says hello.
+    fn first_request_tokens(config: &str, dialect: Dialect) -> u64 {
+        let text = format!("[model.m]\nprovider = \"ollama\"\nmodel = \"m\"\n{config}");
+        let settings = load_text(std::path::Path::new("x"), &text).unwrap().settings;
+        let tools = Registry::built_in().unwrap().narrowed(&crate::tools::Allowed::All).unwrap();
+        let around = Circumstances { settings: &settings, tools: &tools, outer: None, contained: true };
+        let new = NewAsk { text: "hello".into(), dialect: Some(dialect), ..NewAsk::default() };
+        let spec = resolve(new, &around).unwrap();
+        let main =
+            ["matplotlib", "numpy", "openpyxl", "pandas", "pillow", "requests", "scikit-learn", "scipy"];
+        let main: Vec<String> = main.map(str::to_owned).to_vec();
+        let packages = ImagePackages { installed: main.clone(), main };
+        let setup = setup(&settings, &spec, &tools, packages, None);
+        let mut machine = agent::AskMachine::new(spec, setup, Vec::new());
+        let effects = machine.step(agent::Input::Begin);
+        let Some(agent::Effect::AskModel { tokens, .. }) = effects.last() else { panic!("{effects:#?}") };
+        *tokens
+    }
+
+    #[test]
+    fn the_first_request_of_an_ask_is_small_unless_all_tools_are_wanted() {
+        const MOST_TOKENS: u64 = 1_200;
+        for dialect in [Dialect::ToolCalls, Dialect::NextStep, Dialect::JsonAction, Dialect::XmlTags] {
+            let lean = first_request_tokens("", dialect);
+            let all = first_request_tokens("[agent]\ntools = [\"*\"]\n", dialect);
+            assert!(lean <= MOST_TOKENS && all > lean, "{dialect:?}: {lean}, with all tools {all}");
+        }
     }
 }

@@ -66,6 +66,29 @@ impl AsksState {
         }
     }
 
+    /// Reads the prompt for a new ask, if the configuration names one, and lets the ask start then.
+    pub(super) fn read_prompt(
+        &mut self,
+        myself: &AsksRef,
+        new: Box<NewAsk>,
+        outer: Option<Box<Outer>>,
+        memory: Option<Charge>,
+        reply_to: Reply<AskView>,
+    ) {
+        if self.args.settings.agent.prompt.is_none() {
+            return self.start(myself, *new, outer, reply_to);
+        }
+        let (asks, settings, owner) = (myself.clone(), Arc::clone(&self.args.settings), self.args.owner);
+        tokio::spawn(async move {
+            match spec::read_prompt(&settings.agent, owner).await {
+                Ok(prompt) => {
+                    let _ = asks.cast(AsksMsg::PromptRead { prompt, new, outer, memory, reply_to });
+                }
+                Err(problem) => drop(reply_to.send(Err(problem))),
+            }
+        });
+    }
+
     pub(super) fn start(
         &mut self,
         myself: &AsksRef,
@@ -80,6 +103,7 @@ impl AsksState {
         };
         self.memory.insert(ask, memory);
         self.newest = ask;
+        let _ = self.args.session.cast(SessionMsg::Touch);
         let view = queued_view(ask, &queued.spec, self.args.log.newest());
         self.asks.insert(ask, view.clone());
         while self.asks.len() > ASKS_SHOWN + ASKS_WAITING {
@@ -157,7 +181,6 @@ impl AsksState {
             contained: self.args.contained,
         };
         let spec = spec::resolve(new, &around)?;
-        spec::prompt(&self.args.settings.agent)?;
         if let Some(variable) = self.args.models.missing_key(&spec.model) {
             return Err(Problem::new(
                 Code::ModelFailed,
@@ -168,7 +191,7 @@ impl AsksState {
                 spec.model
             )));
         }
-        spec::setup(&self.args.settings, &spec, &tools, ImagePackages::default())
+        spec::setup(&self.args.settings, &spec, &tools, ImagePackages::default(), self.prompt.clone())
             .check(&spec)
             .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
         Ok(spec)
@@ -201,7 +224,8 @@ impl AsksState {
     }
 
     pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> AskMachine {
-        let setup = spec::setup(&self.args.settings, spec, tools, (self.args.packages)());
+        let packages = (self.args.packages)();
+        let setup = spec::setup(&self.args.settings, spec, tools, packages, self.prompt.clone());
         AskMachine::new(spec.clone(), setup, history)
     }
 
@@ -290,6 +314,7 @@ impl AsksState {
             let begun = QueuedAsk { ask, spec, above: None, schema_memory };
             self.remains.remove(&ask);
             let current = Current::new(begun, machine, recalled.work_time(Moment::now()), Arc::clone(&tools));
+            *current.last_result.lock() = recalled.last_result.take();
             self.current = Some(Current { recalled: Some(recalled), ..current });
         }
         self.go_on(myself);

@@ -1,6 +1,7 @@
 //! The state of the asks actor.
 
 use super::messages::{AsksMsg, AsksRef};
+use super::port::LastResult;
 use super::shared_budget::{ParentBudget, RemainingBudget, ReservedTokens, SharedBudget};
 use crate::actors::calls;
 use crate::actors::directory::Directory;
@@ -30,7 +31,6 @@ use crate::session::ask_clock::AskClock;
 use crate::session::restore::{RecalledAsk, RecalledAsks};
 use crate::store::EventLog;
 use crate::tools::{PlanHistory, Registry};
-use parking_lot::Mutex;
 use ractor::RpcReplyPort;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -60,8 +60,6 @@ pub struct AsksArgs {
     pub models: Models,
     /// The tools of the session, including those that clients lend it.
     pub tools: Arc<dyn Fn() -> Arc<Registry> + Send + Sync>,
-    /// The last result of `compute_with_python`.
-    pub last_result: Arc<Mutex<Option<String>>>,
     /// The packages of the sandbox image.
     pub packages: Arc<dyn Fn() -> ImagePackages + Send + Sync>,
     /// The image that the session asked for, if it named one.
@@ -78,6 +76,8 @@ pub struct AsksState {
     /// The memory charged for each ask and its conversation to the owner's share.
     pub(super) memory: BTreeMap<AskNumber, Charge>,
     pub(super) newest: AskNumber,
+    /// The text that replaces the built-in prompt, as it was when it was last read.
+    pub(super) prompt: Option<String>,
     pub(super) waiting: VecDeque<QueuedAsk>,
     pub(super) current: Option<Current>,
     /// What ended asks have left of their limits, because their code may still run.
@@ -134,6 +134,7 @@ pub(super) struct Current {
     pub(super) _schema_memory: Charge,
     /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
+    pub(super) last_result: LastResult,
     /// For an ask resumed after a restart: what it had begun before.
     pub(super) recalled: Option<RecalledAsk>,
 }
@@ -167,6 +168,7 @@ impl Current {
             above,
             _schema_memory: schema_memory,
             waiting_within: BTreeMap::new(),
+            last_result: LastResult::default(),
             recalled: None,
         }
     }

@@ -71,8 +71,8 @@ impl Actor for Executor {
                 None => {
                     // Measured before any cell runs, so that everything the first cell writes counts as
                     // growth.
-                    if let Some((usage, _)) = measured(Arc::clone(&workspace), None, 0).await {
-                        let _ = executor.cast(ExecutorMsg::Measured(usage));
+                    if let Some((sizes, _)) = measured(Arc::clone(&workspace), None, 0).await {
+                        let _ = executor.cast(ExecutorMsg::Measured(sizes));
                     }
                     let progress = pull_progress(log);
                     let launched = match ready {
@@ -80,18 +80,17 @@ impl Actor for Executor {
                         None => Box::pin(launch(launcher, wanted, workspace, progress)).await,
                     };
                     let sandbox = launched.as_ref().ok().map(|ready| &ready.sandbox);
-                    if let (Some(packages), Some(sandbox)) = (packages, sandbox) {
+                    if let Some(sandbox) = sandbox {
                         Box::pin(packages.show_in(sandbox)).await;
                     }
                     ExecutorMsg::Launched(Box::new(launched))
                 }
                 Some((receipt, received)) => {
                     let attached = Box::pin(attach(launcher, receipt, wanted, workspace, received)).await;
-                    // The earlier daemon may have ended before they appeared.
                     let sandbox =
                         attached.as_ref().ok().and_then(|ready| ready.as_ref()).map(|ready| &ready.sandbox);
-                    if let (Some(packages), Some(sandbox)) = (packages, sandbox) {
-                        Box::pin(packages.show_in(sandbox)).await;
+                    if let Some(sandbox) = sandbox {
+                        Box::pin(packages.take_over_in(sandbox)).await;
                     }
                     ExecutorMsg::Attached(Box::new(attached))
                 }
@@ -207,7 +206,7 @@ impl ExecutorState {
                 state.end_foreign_pauses(myself);
             }
             ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
-            ExecutorMsg::Measured(usage) => state.measured_usage(myself, usage),
+            ExecutorMsg::Measured(sizes) => state.measured_usage(myself, &sizes),
             ExecutorMsg::ToolDone { call, outcome, memory } => {
                 state.tool_done(call, outcome);
                 drop(memory);
@@ -268,6 +267,7 @@ impl ExecutorState {
             // makes the workspace too large.
             Command::FilesChanged => self.snapshot_is_old = true,
             Command::Undo { cells, reply_to } => {
+                crate::panics::panic_if_requested("undo");
                 let frame = |request| HostFrame::Undo { request, cells };
                 self.request(myself, Request::Undo(reply_to), frame, Duration::ZERO);
             }

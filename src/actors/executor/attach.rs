@@ -189,6 +189,7 @@ impl ExecutorState {
                 None,
             );
         }
+        self.tell(SessionMsg::CaughtUp);
         if std::mem::take(&mut self.freezing.again) {
             self.freeze(myself, None);
         }

@@ -28,7 +28,7 @@ impl ExecutorState {
             self.begin_freeze(myself, sandbox);
         }
         let Some(reply_to) = reply_to else { return };
-        // Also who asks while the sandbox is being frozen is told how that ends.
+        // A client that asks while the sandbox is being frozen is told how that ends, too.
         let mut outcome = self.freezing.outcome.clone();
         tokio::spawn(async move {
             let outcome = outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());

@@ -114,9 +114,12 @@ impl ExecutorState {
                 self.set_live(LiveResources::default());
                 self.tell(SessionMsg::WorkerReplaced { exit_code, after, gone, frame_guard });
             }
-            KernelFrame::ToolCall { call, cell, name, arguments } => {
-                self.tool_called(myself, call, cell, &name, arguments, &frame_guard);
+            KernelFrame::ToolCall { call, cell, name, arguments, from_program } => {
+                let cell = cell.filter(|cell| self.running.contains_key(cell));
+                let origin = self.origin_of(cell, from_program);
+                self.tool_called(myself, call, (cell, origin), &name, arguments, &frame_guard);
             }
+            KernelFrame::ToolAbandoned { call } => self.call_abandoned(call),
             KernelFrame::Variables { .. }
             | KernelFrame::Computed { .. }
             | KernelFrame::ResetDone { .. }

@@ -20,7 +20,7 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
-use crate::sandbox::workspace::usage::DiskUsage;
+use crate::sandbox::workspace::measuring::MeasuredFolder;
 use crate::session::outcome::{CellStart, Changes, EndedBy};
 use crate::session::restore::{OpenCall, ProcessDeath};
 use crate::session::rules::SandboxRules;
@@ -135,7 +135,7 @@ pub enum ExecutorMsg {
     Check,
     /// Data that the sandbox sent exceeded the quota and was not kept.
     OverQuota(Exceeded),
-    Measured(Vec<DiskUsage>),
+    Measured(Vec<MeasuredFolder>),
     ToolDone {
         call: u64,
         outcome: Result<ToolOutput, ToolFailure>,

@@ -4,8 +4,8 @@
 //!
 //! `actor` handles messages; `state` holds the state, with `running` cells and `pending` requests. `kernel`
 //! is the connection to the sandbox, `attach` takes over a sandbox of an earlier daemon, with the help of
-//! `notes`; `cells` begins and ends cells, `deadlines` handles those that take too long, `requests` are all
-//! other requests to the kernel, `calls` the tool calls of the kernel, `call_approvals` asks people about them,
+//! `notes`; `cells` begins and ends cells, `overdue` handles those that take too long, `requests` are all
+//! other requests to the kernel, `tool_calls` the tool calls of the kernel, `call_approvals` asks people about them,
 //! `responses` keeps the answers of tools, `preload` imports modules into a new sandbox, `workspace` watches
 //! the files, `freeze` and `foreign_pauses` handle frozen sandboxes, `teardown` ends a sandbox.
 

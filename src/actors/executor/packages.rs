@@ -11,26 +11,39 @@ use crate::quota::Ledger;
 use crate::sandbox::launch::{Launcher, Sandbox};
 use crate::store::EventLog;
 
-/// The packages that a new sandbox begins with.
+/// The packages that a new sandbox begins with, or that one has that is attached to.
 pub(super) struct FirstPackages {
     owner: Principal,
-    set: PackageSet,
+    /// None if the session has none.
+    set: Option<PackageSet>,
     ledger: Ledger,
     launcher: Arc<Launcher>,
     log: Arc<EventLog>,
 }
 
 impl FirstPackages {
-    /// None if the session has none.
-    pub fn of(args: &ExecutorArgs) -> Option<Self> {
+    pub fn of(args: &ExecutorArgs) -> Self {
         let (launcher, log) = (Arc::clone(&args.launcher), Arc::clone(&args.log));
-        let set = args.packages.clone()?;
-        Some(Self { owner: args.owner, set, ledger: args.ledger.clone(), launcher, log })
+        Self { owner: args.owner, set: args.packages.clone(), ledger: args.ledger.clone(), launcher, log }
+    }
+
+    /// Charges what an earlier daemon let appear in the sandbox, and lets appear what it did not come to. The charge
+    /// needs neither the cache nor the index.
+    pub async fn take_over_in(self, sandbox: &Sandbox) {
+        let (set, shown) = (self.set.as_ref(), sandbox.shown());
+        match self.launcher.take_over_packages(self.owner, set, shown, &self.ledger).await {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(problem) => {
+                tracing::warn!(%problem, sandbox = %sandbox.id(), "the packages of a sandbox are not charged");
+            }
+        }
+        self.show_in(sandbox).await;
     }
 
     /// Lets them appear before any code runs. A sandbox without them is still of use, and the event says why.
     pub async fn show_in(self, sandbox: &Sandbox) {
-        let Self { owner, set, ledger, launcher, log } = self;
+        let Self { owner, set: Some(set), ledger, launcher, log } = self else { return };
         let made_by = (sandbox.backend(), sandbox.image());
         let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger).await;
         if let Err(problem) = shown {

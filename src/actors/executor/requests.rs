@@ -95,18 +95,21 @@ impl ExecutorState {
                     self.preloaded(myself, names, failed, skipped);
                 }
             }
-            KernelFrame::Undone { request, state_of } => match self.requests.remove(&request) {
-                Some(Request::Undo(reply_to)) => {
-                    let back = UndoneState { state_of, gone: self.live, frame_guard };
-                    self.set_live(LiveResources::default());
-                    let _ = reply_to.send(Ok(back));
+            KernelFrame::Undone { request, state_of } => {
+                crate::panics::panic_if_requested("undo");
+                match self.requests.remove(&request) {
+                    Some(Request::Undo(reply_to)) => {
+                        let back = UndoneState { state_of, gone: self.live, frame_guard };
+                        self.set_live(LiveResources::default());
+                        let _ = reply_to.send(Ok(back));
+                    }
+                    // The kernel repeats a frame that the earlier daemon did not put into the journal.
+                    None if self.is_catching_up() => {
+                        self.tell(SessionMsg::UndoneBefore { state_of, frame_guard });
+                    }
+                    _ => {}
                 }
-                // The kernel repeats a frame that the earlier daemon did not put into the journal.
-                None if self.is_catching_up() => {
-                    self.tell(SessionMsg::UndoneBefore { state_of, frame_guard });
-                }
-                _ => {}
-            },
+            }
             KernelFrame::Names { request, names } => {
                 if let Some(Request::Fence(fence)) = self.requests.remove(&request) {
                     self.fence_passed(myself, &fence);
@@ -142,6 +145,8 @@ impl ExecutorState {
                     self.tell(SessionMsg::Variables { which, patient: true, reply_to });
                 }
                 (_, Request::Preload) => self.preload_failed(myself, message),
+                // The refusal follows all repeated frames as the names would have, and nobody needs the names.
+                (_, Request::Fence(fence)) => self.fence_passed(myself, &fence),
                 (_, request) => request.fail(refusal(code, &message)),
             }
         } else if let Some(cell) = cell {

@@ -8,7 +8,7 @@ use super::call_approvals::{CallApproval, on_waiting};
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::pending::CallGuard;
 use super::state::ExecutorState;
-use crate::actors::asks::port::{CallerContext, Port, PortCaller};
+use crate::actors::asks::port::{CallerContext, LastResult, Port, PortCaller};
 use crate::bridge::{FrameGuard, Refusal};
 use crate::memory::{Charge, MemoryPurpose, NoRoom, Pool, TINY_BYTES};
 use crate::panics::spawn_reporting;
@@ -31,6 +31,15 @@ use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
 /// it.
 const ARGUMENT_COPIES: u64 = 2;
 
+/// Who makes a call.
+#[derive(Clone, Copy)]
+struct CallSource {
+    cell: Option<CellNumber>,
+    origin: CallOrigin,
+    /// Whether the call has waited for a person in an earlier daemon. The journal does not say whether a program made it.
+    has_waited: bool,
+}
+
 /// The known answer to a call, or the work that leads to one.
 enum StartedCall {
     Known(Result<ToolOutput, ToolFailure>),
@@ -42,12 +51,11 @@ impl ExecutorState {
         &mut self,
         myself: &ExecutorRef,
         call: u64,
-        cell: Option<CellNumber>,
+        (cell, origin): (Option<CellNumber>, CallOrigin),
         name: &str,
         arguments: Map<String, Value>,
         frame_guard: &FrameGuard,
     ) {
-        let cell = cell.filter(|cell| self.running.contains_key(cell));
         match self.calls.admit(call) {
             Ok(()) => {}
             Err(Refusal::Duplicate) => {
@@ -72,9 +80,10 @@ impl ExecutorState {
         };
         let brief_name = brief(name, TOOL_NAME_CHARS);
         // The call is checked and charged before any of it is written.
+        let source = CallSource { cell, origin, has_waited: false };
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => StartedCall::Known(outcome),
-            None => self.begin(myself, cell, call, name, arguments.clone(), memory.clone()),
+            None => self.begin(myself, source, call, name, arguments.clone(), memory.clone()),
         };
         let called = called(cell, call, brief_name.clone(), arguments, &begun);
         let paid = match self.args.log.pay_for(&called) {
@@ -123,29 +132,42 @@ impl ExecutorState {
         if self.calls.admit(call).is_err() {
             return;
         }
-        let begun = self.begin(myself, Some(cell), call, &name, arguments, None);
+        let origin = self.origin_of(Some(cell), false);
+        let source = CallSource { cell: Some(cell), origin, has_waited: true };
+        let begun = self.begin(myself, source, call, &name, arguments, None);
         let guard = begun.spawn(myself, call, None, None, self.args.memory.clone());
         self.calls.begin(call, Some(cell), name, guard);
+    }
+
+    /// In whose name a call of this cell is made. A call names the cell that is running, which may not be the cell whose
+    /// code makes the call.
+    pub(super) fn origin_of(&self, cell: Option<CellNumber>, from_program: bool) -> CallOrigin {
+        match cell.and_then(|cell| self.running.get(&cell)) {
+            None => CallOrigin::Leftover,
+            Some(running) if from_program => CallOrigin::Program(running.start.ask),
+            Some(running) => CallOrigin::Cell(running.start.ask),
+        }
     }
 
     /// Decides whether the call may be made, and whether a person has to allow it.
     fn begin(
         &self,
         myself: &ExecutorRef,
-        cell: Option<CellNumber>,
+        CallSource { cell, origin, has_waited }: CallSource,
         call: u64,
         name: &str,
         arguments: Map<String, Value>,
         memory: Option<Arc<Charge>>,
     ) -> StartedCall {
         let refused = |message| StartedCall::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
-        // A call names the cell that is running, which may not be the cell whose code makes the call.
-        let runs = cell.and_then(|cell| self.running.get(&cell));
-        let runs = runs.map_or(CallOrigin::Leftover, |running| CallOrigin::Cell(running.start.ask));
         let definition = self.args.tools.definition(name);
         let is_program = definition.is_some_and(|definition| definition.program);
         let is_read_only = definition.is_some_and(|definition| definition.read_only);
-        let decision = definition.map(|tool| (tool, self.bound.decide(tool, &arguments, runs)));
+        let decide = |tool| {
+            let decision = self.bound.decide(tool, &arguments, origin);
+            if has_waited { decision.after_waiting() } else { decision }
+        };
+        let decision = definition.map(|tool| (tool, decide(tool)));
         let permit = match (decision, cell) {
             // An unknown tool needs no permission; the registry answers with the known ones.
             (None | Some((_, CallDecision::Free)), _) => None,
@@ -155,7 +177,7 @@ impl ExecutorState {
             }
             (Some((tool, CallDecision::Person { bound_by })), Some(cell)) => {
                 let subject = Subject::Tool { name: tool.name.clone(), arguments: arguments.clone() };
-                let (ask, number) = (runs.ask(), call.to_string());
+                let (ask, number) = (origin.ask(), call.to_string());
                 Some(CallApproval {
                     asks: self.args.asks.clone(),
                     log: Arc::clone(&self.args.log),
@@ -167,7 +189,9 @@ impl ExecutorState {
                 })
             }
         };
-        let context = self.args.context.clone().with_port(Arc::new(self.port(runs))).with_memory(memory);
+        // What the tool begins has the strict rules of a program if a program may have made the call.
+        let acts_as = if has_waited { CallOrigin::Program(origin.ask()) } else { origin };
+        let context = self.args.context.clone().with_port(Arc::new(self.port(acts_as))).with_memory(memory);
         let context = match cell {
             Some(cell) => context.with_on_waiting(on_waiting(myself, cell)),
             None => context,
@@ -183,9 +207,13 @@ impl ExecutorState {
     }
 
     /// The port for a tool: the tool acts on the session for this code, and so within the code's rules.
-    fn port(&self, runs: CallOrigin) -> Port {
-        let calling = CallerContext { by: runs.ask(), rules: self.bound.clone() };
-        Port { caller: PortCaller::Code(calling), ..self.args.port.clone() }
+    fn port(&self, origin: CallOrigin) -> Port {
+        let calling = CallerContext { origin, rules: self.bound.clone() };
+        Port {
+            caller: PortCaller::Code(calling),
+            last_result: LastResult::default(),
+            ..self.args.port.clone()
+        }
     }
 
     /// The recorded answer to a call of a cell that is replayed.
@@ -250,7 +278,18 @@ impl ExecutorState {
         for (call, _) in &cancelled {
             self.settle(*call, cell_ended());
         }
+        self.last_program_done(None);
         cancelled.into_iter().map(|(_, call)| call.name).take(TOOL_CALLS_LISTED).collect()
+    }
+
+    /// Cancels a call whose program is gone, with the question that it waits for. Its work ends, and gives back what it
+    /// holds.
+    pub(super) fn call_abandoned(&mut self, call: u64) {
+        if self.calls.end(call).is_some() {
+            let message = "the program that made this call has ended".into();
+            self.settle(call, ToolFailure { code: "cancelled".into(), message });
+            self.last_program_done(None);
+        }
     }
 
     /// Answers a call that is not made, or whose progress is unknown.

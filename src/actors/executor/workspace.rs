@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
 use crate::panics::spawn_reporting;
-use crate::protocol::ids::{CellNumber, VolumeName};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::quota::Kind;
+use crate::quota::Gauge;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
+use crate::sandbox::workspace::measuring::{HoldingSandbox, MeasuredFolder};
 use crate::sandbox::workspace::owner::WorkKind;
 use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
 use crate::security_controls;
@@ -53,27 +55,34 @@ impl ExecutorState {
         }
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
         let reserve = self.args.launcher.settings.sandbox.disk_reserve_bytes;
-        let first = self.connected.as_ref().and_then(|connected| connected.sandbox.pid());
+        let sandbox = self.connected.as_ref().map(|connected| &connected.sandbox);
+        let volumes = &self.args.launcher.volumes;
+        let sandbox = sandbox.and_then(|sandbox| {
+            let (id, first) = (sandbox.id().clone(), sandbox.pid()?);
+            Some(HoldingSandbox { id, volumes: volumes.clone(), first })
+        });
         self.measuring = Some(tokio::spawn(async move {
-            let Some((usage, took)) = measured(workspace, first, reserve).await else { return };
-            let _ = executor.cast(ExecutorMsg::Measured(usage));
+            let Some((sizes, took)) = measured(workspace, sandbox, reserve).await else { return };
+            let _ = executor.cast(ExecutorMsg::Measured(sizes));
             tokio::time::sleep(usage::pause_after(took)).await;
         }));
     }
 
     /// Records the size of the workspace, or of a volume, and says why it is too much.
-    fn excess(&self, index: usize, usage: &DiskUsage) -> Option<String> {
+    fn excess(&self, index: usize, folder: &MeasuredFolder) -> Option<String> {
+        let usage = &folder.usage;
         let limit = self.args.launcher.settings.sandbox.workspace_bytes;
         let holds = security_controls::holds("workspace_quota");
         let short = usage.is_disk_short.then(|| DISK_SHORT.to_owned());
-        let counted = usage.counted(limit);
-        let volume = index.checked_sub(1).and_then(|index| volumes(&self.args.workspace).nth(index));
-        let (what, of_user) = if let Some((name, folder)) = volume {
-            let measured = self.args.launcher.volumes.measured(folder.payer(), name, counted);
-            (format!("volume `{name}`"), measured.err().filter(|_| holds))
+        let volume = index.checked_sub(1).and_then(|index| self.args.workspace.written_volumes().nth(index));
+        let (what, of_user) = if let Some((name, volume)) = volume {
+            let record = |counted| self.args.launcher.volumes.measured(volume.payer(), name, counted);
+            (format!("volume `{name}`"), folder.record(limit, record).err().filter(|_| holds))
         } else {
             let gauge = self.args.gauge.as_ref().filter(|_| holds);
-            ("workspace".to_owned(), gauge.and_then(|gauge| gauge.measure(Kind::Workspace, counted).err()))
+            let record =
+                |gauge: &Gauge| folder.record(limit, |counted| gauge.measure(Kind::Workspace, counted));
+            ("workspace".to_owned(), gauge.and_then(|gauge| record(gauge).err()))
         };
         usage.beyond(&what, limit).or_else(|| of_user.map(|refusal| refusal.sentence())).or(short)
     }
@@ -83,13 +92,14 @@ impl ExecutorState {
     /// sandbox, because something that an earlier cell left behind writes. Files that cannot be measured
     /// count as growth, except in a folder of the caller: it is on the caller's disk, and may hold more than
     /// is measured. Folders that a guest makes inaccessible always count.
-    pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, sizes: Vec<DiskUsage>) {
-        let before = std::mem::replace(&mut self.usage, sizes.clone());
+    pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, sizes: &[MeasuredFolder]) {
+        let usage = sizes.iter().map(|folder| folder.usage).collect();
+        let before = std::mem::replace(&mut self.usage, usage);
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         let mut why = None;
-        for (index, usage) in sizes.iter().enumerate() {
+        for (index, folder) in sizes.iter().enumerate() {
             // Every size is recorded, whatever is too large already.
-            let excess = self.excess(index, usage);
+            let (excess, usage) = (self.excess(index, folder), &folder.usage);
             let managed = index > 0 || self.args.workspace.managed;
             let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
             let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
@@ -121,32 +131,16 @@ fn grew_since(before: &DiskUsage, now: &DiskUsage) -> bool {
         || now.is_disk_short && now.bytes_written > before.bytes_written
 }
 
-/// The sizes of the workspace and of the volumes that can be written to, including data that the sandbox with the first process `first` holds, and how
-/// long the measurement took; none if the measurement fails.
+/// The sizes of the workspace and of the volumes that can be written to, including data that processes of the sandbox hold,
+/// and how long the measurement took; none if the measurement fails.
 pub(super) async fn measured(
     workspace: Arc<Workspace>,
-    first: Option<i32>,
+    sandbox: Option<HoldingSandbox>,
     disk_reserve: u64,
-) -> Option<(Vec<DiskUsage>, Duration)> {
-    let (mut sizes, mut took) = (Vec::new(), Duration::ZERO);
-    let beside = volumes(&workspace).map(|(_, folder)| folder);
-    for (index, folder) in std::iter::once(&*workspace).chain(beside).enumerate() {
-        // What processes hold without a name is counted once: volumes and managed workspaces are on one disk.
-        let first = first.filter(|_| index == 0 || !workspace.managed);
-        let measured = folder.measure(first, disk_reserve).await.map_err(|problem| problem.message);
-        let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
-        let measured = measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured"));
-        let (usage, more) = measured.ok()?;
-        sizes.push(usage);
-        took += more;
-    }
-    Some((sizes, took))
-}
-
-/// The volumes that the sandbox can write to, in their order.
-fn volumes(workspace: &Workspace) -> impl Iterator<Item = (&VolumeName, &Workspace)> {
-    let writable = workspace.mounts.iter().filter(|mount| mount.writable);
-    writable.filter_map(|mount| Some((mount.volume.as_ref()?, &mount.folder)))
+) -> Option<(Vec<MeasuredFolder>, Duration)> {
+    let measured = workspace.measure_all(sandbox, disk_reserve).await.map_err(|problem| problem.message);
+    let measured = measured.and_then(|measured| measured.map_err(|error| error.to_string()));
+    measured.inspect_err(|error| tracing::warn!(error, "a workspace cannot be measured")).ok()
 }
 
 /// The files of the workspace; unseen if the folder does not answer.

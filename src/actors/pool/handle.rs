@@ -39,7 +39,7 @@ impl Pool {
         let actor = self.0.get()?;
         // What would keep a new sandbox from being started keeps a waiting one from being used.
         launcher.check_memory().ok()?;
-        let image = launcher.backend(choice.backend).image_ahead(wanted.image.as_deref()).await?;
+        let image = launcher.backend(choice.backend).image_ahead(&wanted.image).await?;
         let class = Class::new(choice.backend, wanted, image, preloads);
         for _ in 0..=launcher.settings.pool.size {
             let class = Box::new(class.clone());

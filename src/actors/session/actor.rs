@@ -20,7 +20,7 @@ const COMPUTATIONS_WAITING: usize = 16;
 
 pub struct Session;
 
-/// Whether a session has begun, with the task that is its life.
+/// Whether a session has begun, with the task that runs it.
 type StartedSession = Result<JoinHandle<()>, SpawnErr>;
 
 impl Session {
@@ -152,10 +152,8 @@ impl SessionActorState {
                     None => state.wait_for_handles(reply_to),
                 }
             }
-            SessionMsg::Asks { reply_to } => {
-                state.touch();
-                let _ = reply_to.send(Ok(state.asks.clone()));
-            }
+            // No activity by itself: most who want the asks only look at them.
+            SessionMsg::Asks { reply_to } => drop(reply_to.send(Ok(state.asks.clone()))),
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
@@ -196,10 +194,14 @@ impl SessionActorState {
             }
             SessionMsg::Input(input) => {
                 let not_attached = matches!(input, Input::NotAttached { .. });
-                if not_attached || matches!(input, Input::SandboxGone { .. }) {
+                let is_gone = not_attached || matches!(input, Input::SandboxGone { .. });
+                if is_gone {
                     state.forgo_sandbox();
                 }
                 state.apply(input);
+                if is_gone {
+                    state.undo_has_no_sandbox();
+                }
                 if not_attached {
                     state.resume_deferred();
                 }
@@ -215,14 +217,10 @@ impl SessionActorState {
                 state.apply(Input::Thaw);
                 let _ = reply_to.send(Ok(()));
             }
-            SessionMsg::Undo { cells, reply_to } => state.undo(myself, cells, reply_to),
-            SessionMsg::UndoDone { outcome, files_changed, reply_to } => {
-                state.undo_done(outcome, files_changed, reply_to);
-                state.apply(Input::UndoDone);
-            }
-            SessionMsg::UndoneBefore { state_of, frame_guard } => {
-                state.log.append_then(EventBody::Undone { state_of }, state.applied(&frame_guard), || {});
-            }
+            SessionMsg::Undo { cells, reply_to } => state.undo(cells, reply_to),
+            SessionMsg::UndoDone { outcome, files_changed } => state.undo_done(outcome, files_changed),
+            SessionMsg::UndoneBefore { state_of, frame_guard } => state.undone_before(state_of, frame_guard),
+            SessionMsg::CaughtUp => state.caught_up(),
             SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard),
             SessionMsg::Removed { removers, noted } => state.removed(&removers, noted),
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),

@@ -8,7 +8,7 @@ use super::state::Common;
 use super::state::{SessionActorState, SessionArgs};
 use crate::actors::asks::actor::Asks;
 use crate::actors::asks::messages::AsksRef;
-use crate::actors::asks::port::{Port, PortCaller};
+use crate::actors::asks::port::{LastResult, Port, PortCaller};
 use crate::actors::asks::state::AsksArgs;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::Command;
@@ -49,9 +49,8 @@ pub(super) async fn spawn_asks(
         settings: Arc::clone(&args.launcher.settings),
         models: args.models.clone(),
         tools: Arc::new(move || lent.added_to(&own)),
-        last_result: Arc::clone(&common.last_result),
         packages: Arc::new(packages),
-        image: args.wanted.image.clone(),
+        image: args.wanted.image.name().map(ToOwned::to_owned),
         // `Backend::Process`, the only backend without isolation, is used only if the request names it.
         contained: args.backend != Backend::Process,
         before,
@@ -86,9 +85,9 @@ impl SessionActorState {
             owner: self.args.owner,
             accounts: self.args.launcher.accounts.clone(),
             language: agent.language,
-            image: self.args.wanted.image.clone(),
+            image: self.args.wanted.image.name().map(ToOwned::to_owned),
             settings: Arc::clone(&self.args.launcher.settings),
-            last_result: Arc::clone(&self.common.last_result),
+            last_result: LastResult::default(),
             caller: PortCaller::Model(None),
         }
     }

@@ -32,6 +32,7 @@ impl SessionActorState {
             tickets,
             unanswered,
             deferred,
+            undoing,
             views,
             workspace_and_slot,
             replaying,
@@ -52,7 +53,7 @@ impl SessionActorState {
         }
         if let Some(receipt) = &restored.sandbox {
             args.launcher.expect(&receipt.sandbox);
-            // It has the volumes of the session, also if it is never adopted.
+            // The sandbox has the volumes of the session, also if no executor is ever attached to it.
             let names = args.volumes.iter().map(|volume| volume.name.clone());
             args.launcher.volumes.hold_again(&receipt.sandbox, receipt.backend, args.owner, names);
         }
@@ -84,6 +85,7 @@ impl SessionActorState {
             machine,
             executor: None,
             deferred,
+            undoing: None,
             log,
             recorder,
             making,
@@ -105,6 +107,7 @@ impl SessionActorState {
             restored: None,
         };
         state.recall(restored, tickets);
+        state.inherit_undo(undoing);
         for view in views {
             state.apply(view);
         }

@@ -10,11 +10,17 @@ use crate::panics::spawn_reporting;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
 
-pub(super) fn ended_meanwhile() -> Problem {
-    Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")
-}
-
 impl SessionActorState {
+    /// The problem of a request that the executor ended over without an answer.
+    pub(super) fn ended_meanwhile(&self) -> Problem {
+        if self.leaving {
+            let what = "the daemon ends, and it is not known whether the request had its effect";
+            return Problem::new(Code::ShuttingDown, what)
+                .hint("ask the next daemon, which goes on with the session");
+        }
+        Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile")
+    }
+
     /// Freezes the sandbox. The event goes into the journal first, so that the next daemon knows why the
     /// sandbox does not answer.
     pub(super) fn freeze(&mut self, myself: &OwnSession, reply_to: Reply<()>) {
@@ -29,12 +35,23 @@ impl SessionActorState {
         let number = self.machine.freezes();
         let frozen = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Freeze { reply_to }));
         spawn_reporting(frozen, move |outcome| {
-            let outcome = outcome.flatten().unwrap_or_else(|| Err(ended_meanwhile()));
+            let outcome = outcome.flatten();
             let _ = session.cast(SessionMsg::FreezeDone { number, outcome, reply_to });
         });
     }
 
-    pub(super) fn freeze_done(&mut self, number: u64, outcome: Result<(), Problem>, reply_to: Reply<()>) {
+    pub(super) fn freeze_done(
+        &mut self,
+        number: u64,
+        outcome: Option<Result<(), Problem>>,
+        reply_to: Reply<()>,
+    ) {
+        if outcome.is_none() && self.executor.is_some() {
+            // The executor has died, of which the session is about to hear. The next generation freezes the sandbox,
+            // because the journal has the freeze; the caller learns from its dropped port that the answer is lost.
+            return;
+        }
+        let outcome = outcome.unwrap_or_else(|| Err(self.ended_meanwhile()));
         if outcome.is_err() {
             self.apply(Input::FreezeFailed(number));
         }

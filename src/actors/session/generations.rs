@@ -19,6 +19,7 @@ use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
 use super::removers::Removers;
 use super::state::Common;
 use super::state::{CellWaiter, PriorSession, SessionActorState, SessionArgs};
+use super::undo::PendingUndo;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
 use crate::actors::holds::Holders;
@@ -49,6 +50,8 @@ pub(super) struct Inheritance {
     /// The callers that wait for the workspace.
     pub unanswered: Vec<Reply<Handles>>,
     pub deferred: Vec<SessionMsg>,
+    /// The undo that was under way.
+    pub undoing: Option<PendingUndo>,
     /// The waiting requests for lists of variables.
     pub views: Vec<Input<Reply<VariableList>>>,
     pub workspace_and_slot: Option<(Arc<Workspace>, Option<UserSlot>)>,
@@ -66,6 +69,7 @@ impl Inheritance {
             tickets: HashMap::new(),
             unanswered: Vec::new(),
             deferred: Vec::new(),
+            undoing: None,
             views: Vec::new(),
             workspace_and_slot: None,
             replaying: false,
@@ -207,7 +211,7 @@ impl Generations {
         let Generation::Living(state) = std::mem::replace(&mut self.current, Generation::Stopped) else {
             return;
         };
-        tracing::error!(session = %state.args.id, why, "a life of a session ended; the next one goes on");
+        tracing::error!(session = %state.args.id, why, "the actor of a session died; a new one goes on from the journal");
         let too_often = self.deaths.one_more() && security_controls::holds("session_is_parked");
         // Messages of the previous executor and asks actor are ignored from here on.
         self.number += 1;
@@ -264,6 +268,9 @@ impl Generations {
             let _ = reply_to.send(Err(problem.clone()));
         }
         inheritance.deferred.drain(..).for_each(|message| message.refuse(problem.clone()));
+        if let Some(undo) = inheritance.undoing.take() {
+            undo.refuse(problem.clone());
+        }
         for view in inheritance.views.drain(..) {
             if let Input::Variables { reply_to, .. } = view {
                 let _ = reply_to.send(Err(problem.clone()));
@@ -403,6 +410,7 @@ impl SessionActorState {
                 tickets: self.tickets,
                 unanswered: self.waiting_for_handles,
                 deferred: self.deferred,
+                undoing: self.undoing,
                 views: views.collect(),
                 workspace_and_slot,
                 replaying: self.machine.is_replaying(),

@@ -358,10 +358,10 @@ pub enum SessionMsg {
         gone: LiveResources,
         frame_guard: FrameGuard,
     },
-    /// The freeze with this number has ended.
+    /// The freeze with this number has ended; without an outcome, the executor ended before.
     FreezeDone {
         number: u64,
-        outcome: Result<(), Problem>,
+        outcome: Option<Result<(), Problem>>,
         reply_to: Reply<()>,
     },
     /// A cell did not get into the journal in time.
@@ -369,17 +369,19 @@ pub enum SessionMsg {
         ticket: Ticket,
         reply_to: Reply<Ticket>,
     },
-    /// The undo has ended. The frame guard is held until the outcome is appended to the journal.
+    /// The undo has ended; without an outcome, the executor ended before. The frame guard is held until the outcome is
+    /// appended to the journal.
     UndoDone {
-        outcome: Result<UndoneState, Problem>,
+        outcome: Option<Result<UndoneState, Problem>>,
         files_changed: Vec<String>,
-        reply_to: Reply<Undone>,
     },
     /// The earlier daemon had cells undone, but ended before the journal had it.
     UndoneBefore {
         state_of: CellNumber,
         frame_guard: FrameGuard,
     },
+    /// The kernel of an attached sandbox has repeated all frames that were not acknowledged before.
+    CaughtUp,
     /// The frame guard is held until the result is appended to the journal.
     CellFinished(Box<ExecutionResult>, Option<FrameGuard>),
     /// The sandbox is removed, and the rest can follow. `noted` tells whether the journal has the removal; `None` if the
@@ -419,9 +421,7 @@ impl SessionMsg {
             Self::Install(InstallRequest { reply_to, .. }) | Self::InstallDone { reply_to, .. } => {
                 drop(reply_to.send(Err(problem)));
             }
-            Self::Undo { reply_to, .. } | Self::UndoDone { reply_to, .. } => {
-                drop(reply_to.send(Err(problem)));
-            }
+            Self::Undo { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),
@@ -465,7 +465,9 @@ impl SessionMsg {
             | Self::SandboxFailed(_)
             | Self::Input(_)
             | Self::WorkerReplaced { .. }
+            | Self::UndoDone { .. }
             | Self::UndoneBefore { .. }
+            | Self::CaughtUp
             | Self::CellFinished(..)
             | Self::Tick => {}
         }

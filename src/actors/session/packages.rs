@@ -1,8 +1,10 @@
 //! Packages of a session: one installation at a time, written down before it shows, and again in each later sandbox.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use super::install_request::InstallRequest;
 use super::messages::{OwnSession, SessionMsg};
@@ -18,6 +20,8 @@ use crate::store::EventLog;
 
 /// Installations of one session that wait for another one.
 const WAITING: usize = 16;
+/// Time between two looks whether the caller of an installation still waits for it.
+const LOOK_FOR_CALLER: Duration = Duration::from_millis(200);
 /// Time between two events about the progress of an installation.
 const EVENTS_APART: Duration = Duration::from_millis(500);
 
@@ -41,6 +45,7 @@ impl SessionActorState {
     /// Begins an installation in the sandbox that is there, or lets it wait for its turn.
     pub(super) fn install(&mut self, request: InstallRequest) {
         if self.packages.busy {
+            self.packages.waiting.retain(|waiting| !waiting.reply_to.is_closed());
             if self.packages.waiting.len() >= WAITING {
                 let problem =
                     Problem::new(Code::Busy, format!("{WAITING} installations of the session wait already"));
@@ -69,15 +74,33 @@ impl SessionActorState {
             existing: self.packages.set.clone(),
             requirements,
             replace,
+            stop: CancellationToken::new(),
         };
         let (launcher, ledger) = (Arc::clone(&self.args.launcher), self.args.ledger.clone());
         let log = Arc::clone(&self.log);
-        let installing = async move { launcher.install(&wanted, &ledger, &progress(log)).await };
+        let caller = Arc::new(Mutex::new(Some(reply_to)));
+        let waits = Arc::clone(&caller);
+        let installing = async move {
+            let progress = progress(log);
+            let mut work = std::pin::pin!(launcher.install(&wanted, &ledger, &progress));
+            loop {
+                tokio::select! {
+                    outcome = &mut work => return outcome,
+                    () = tokio::time::sleep(LOOK_FOR_CALLER) => {}
+                }
+                if waits.lock().as_ref().is_some_and(Reply::is_closed) {
+                    // It ends its sandbox, gives its room back, and is done soon.
+                    wanted.stop.cancel();
+                }
+            }
+        };
         let session = self.myself.clone();
         spawn_reporting(installing, move |outcome| {
             let panicked = || Err(Problem::new(Code::Internal, "the installation failed: an internal error"));
             let outcome = Box::new(outcome.unwrap_or_else(panicked));
-            let _ = session.cast(SessionMsg::InstallDone { outcome, reply_to });
+            if let Some(reply_to) = caller.lock().take() {
+                let _ = session.cast(SessionMsg::InstallDone { outcome, reply_to });
+            }
         });
     }
 
@@ -96,6 +119,7 @@ impl SessionActorState {
                 let _ = reply_to.send(Err(problem));
             }
         }
+        self.packages.waiting.retain(|waiting| !waiting.reply_to.is_closed());
         if let Some(next) = self.packages.waiting.pop_front() {
             self.install(next);
         }

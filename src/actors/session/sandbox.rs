@@ -25,6 +25,7 @@ use crate::protocol::receipt::Receipt;
 use crate::quota::Permit;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
+use crate::sandbox::launch::WantedImage;
 use crate::session::machine::{Input, Phase};
 use crate::session::notices;
 use crate::session::outcome;
@@ -93,7 +94,7 @@ impl SessionActorState {
         let attach = self.take_attach();
         let permit = self.sandbox_permit(attach.is_some())?;
         if attach.is_none() {
-            let image = self.args.wanted.image.clone().unwrap_or_else(|| "default".into());
+            let image = self.args.wanted.image.name().unwrap_or("default").to_owned();
             self.log.append(EventBody::SandboxStarting { backend: workspace.choice.backend, image });
         }
         let args = ExecutorArgs {
@@ -144,8 +145,10 @@ impl SessionActorState {
         };
         let (gauge, most) = (self.args.gauge.clone(), self.args.launcher.settings.sandbox.workspace_bytes);
         tokio::spawn(async move {
-            match workspace.measure(None, 0).await {
-                Ok(Ok((usage, _))) => drop(gauge.measure(Kind::Workspace, usage.counted(most))),
+            match workspace.measure().await {
+                Ok(Ok((folder, _))) => {
+                    let _ = folder.record(most, |counted| gauge.measure(Kind::Workspace, counted));
+                }
                 Ok(Err(error)) => tracing::warn!(%error, "a workspace cannot be measured"),
                 Err(problem) => tracing::warn!(problem = problem.message, "a workspace cannot be measured"),
             }
@@ -270,7 +273,9 @@ impl SessionActorState {
     /// Fixes the image of the session, because the default image may change.
     pub(super) fn keep_image(&mut self) {
         if let Some(receipt) = &self.receipt {
-            self.args.wanted.image.get_or_insert_with(|| receipt.image.reference.clone());
+            if self.args.wanted.image == WantedImage::Any {
+                self.args.wanted.image = WantedImage::Named(receipt.image.reference.clone());
+            }
             self.args.wanted.first_image.get_or_insert_with(|| receipt.image.clone());
         }
     }

@@ -82,7 +82,7 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
     let goes_on = began.is_some();
     let choice = match began {
         Some(choice) => choice,
-        None => launcher.choose(backend, wanted.image.as_deref()).await?,
+        None => launcher.choose(backend, &wanted.image).await?,
     };
     let has_mounts = !volumes.is_empty() || !mounts.is_empty();
     if has_mounts && choice.backend == Backend::Process {
@@ -138,6 +138,7 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         for VolumeMount { name, target, read_only } in volumes {
             let path = launcher.volumes.path(owner, &name);
             let folder = Workspace::volume(path, service, mapping, choice.clone(), owner, accounts)?;
+            let folder = folder.filled(launcher.volumes.fill_level(owner, &name));
             folders.push(MountedFolder { target, writable: !read_only, volume: Some(name), folder });
         }
         let workspace = match folder {

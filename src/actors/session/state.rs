@@ -3,6 +3,7 @@
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
 use super::packages::SessionPackages;
 use super::removers::Removers;
+use super::undo::PendingUndo;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
@@ -110,6 +111,8 @@ pub struct SessionActorState {
     pub(super) executor: Option<ExecutorRef>,
     /// Requests that need a sandbox and arrived while there was none.
     pub(super) deferred: Vec<SessionMsg>,
+    /// The undo that is under way.
+    pub(super) undoing: Option<PendingUndo>,
     pub(super) log: Arc<EventLog>,
     pub(super) recorder: Arc<Recorder>,
     /// The task that creates the workspace.
@@ -201,8 +204,6 @@ pub(super) struct CellPermits {
 /// What the session, its asks and its tools share.
 #[derive(Clone, Default)]
 pub(super) struct Common {
-    /// The last result of `compute_with_python`.
-    pub last_result: Arc<Mutex<Option<String>>>,
     /// The image of the present sandbox, or of the last one.
     pub image_id: Arc<Mutex<Option<String>>>,
 }

@@ -16,7 +16,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::protocol::{environment, labels, mounts};
 use crate::quota::Permit;
-use crate::sandbox::launch::SandboxRequest;
+use crate::sandbox::launch::{SandboxRequest, WantedImage};
 
 /// A session is refused if the user has more than this many times the quota on the disk, removed sessions
 /// included. Data of removed sessions above the quota is deleted within moments.
@@ -57,7 +57,7 @@ impl SupervisorState {
                 )));
         }
         let sandbox = &settings.sandbox;
-        let (wanted, idle) = self.completed(request, job);
+        let (wanted, idle) = self.completed(owner, request, job);
         let (least, most) = (MIN_MEMORY_BYTES, sandbox.max_memory_bytes);
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
@@ -89,16 +89,23 @@ impl SupervisorState {
     }
 
     /// What the request leaves open, from the settings.
-    pub(super) fn completed(&self, request: &NewSession, job: Option<JobId>) -> (SandboxRequest, Duration) {
-        let settings = &self.args.launcher.settings;
+    pub(super) fn completed(
+        &self,
+        owner: Principal,
+        request: &NewSession,
+        job: Option<JobId>,
+    ) -> (SandboxRequest, Duration) {
+        let launcher = &self.args.launcher;
+        let settings = &launcher.settings;
         let idle = request
             .idle_s
             .map_or(settings.sessions.idle, |seconds| Duration::from_secs(seconds.min(MAX_IDLE.as_secs())));
-        (sandbox_request(&settings.sandbox, request, job.is_some()), idle)
+        let image = launcher.built_images.wanted(owner, request.image.as_deref(), &settings.sandbox.images);
+        (SandboxRequest { image, ..sandbox_request(&settings.sandbox, request, job.is_some()) }, idle)
     }
 }
 
-/// The request, completed by the settings.
+/// The request, completed by the settings, but for its image: what a name stands for depends on who asks.
 pub(in crate::actors) fn sandbox_request(
     settings: &config::Sandbox,
     request: &NewSession,
@@ -108,13 +115,14 @@ pub(in crate::actors) fn sandbox_request(
     // A job has no earlier state to return to.
     let has_checkpoints = !is_job && checkpointing != Checkpointing::Off;
     SandboxRequest {
-        image: request.image.clone(),
+        image: WantedImage::Any,
         first_image: None,
         memory_bytes: request.memory_bytes.unwrap_or(settings.memory_bytes),
         cpus: request.cpus.unwrap_or(settings.cpus),
         pids: request.pids.unwrap_or(settings.pids),
         checkpoints: if has_checkpoints { settings.checkpoints } else { 0 },
         checkpoints_at_rest: checkpointing == Checkpointing::Idle,
+        keep_cwd: request.keep_cwd,
         env: request.env.clone(),
     }
 }

@@ -120,7 +120,7 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // The session keeps what was allowed when it was made, even if the limits have changed since.
-            let completed = self.completed(&request, record.job);
+            let completed = self.completed(record.owner, &request, record.job);
             let permit = self.args.ledger.keep(
                 record.owner,
                 record.name.as_str(),
@@ -153,6 +153,7 @@ impl SupervisorState {
                 let volumes = self.args.launcher.volumes.use_again(owner, id, &name, names);
                 (None, permit, None, false, Some(volumes))
             };
+        let image = self.args.launcher.built_images.use_by(id, &name, request.image.as_deref());
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(owner);
@@ -216,7 +217,17 @@ impl SupervisorState {
         // The name is taken and the quota is held from here on.
         self.sessions.insert(
             id,
-            Entry { owner, name, job, session, permit, is_removed: false, _seed: seed, _volumes: volumes },
+            Entry {
+                owner,
+                name,
+                job,
+                session,
+                permit,
+                is_removed: false,
+                _seed: seed,
+                _volumes: volumes,
+                _image: image,
+            },
         );
     }
 

@@ -18,6 +18,7 @@ use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 use crate::quota::{Ledger, Permit};
+use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::volumes::VolumeUse;
 use crate::store::Journal;
@@ -81,6 +82,8 @@ pub(super) struct Entry {
     pub(super) _seed: Charge,
     /// No volume of the session is removed while the session is there.
     pub(super) _volumes: Option<VolumeUse>,
+    /// Nor is the image that it named, if its owner built that.
+    pub(super) _image: Option<ImageUse>,
 }
 
 impl SupervisorState {

@@ -124,3 +124,26 @@ async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
     assert_eq!(refusal.code, crate::protocol::problem::Code::QuotaExceeded, "{refusal:?}");
     assert!(refusal.message.contains("schemas of answers"), "{refusal:?}");
 }
+
+/// The file of the prompt is a pipe that nobody writes to.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_else_asks_does_not_wait_for_the_file_of_the_prompt() {
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    let pipe = home.path().join("prompt.md");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let settings = SETTINGS.replace("[agent]", "[agent]\nprompt = \"prompt.md\"");
+    let daemon = home.daemon_with(&settings).await;
+    let client = daemon.makes_a_session().await;
+    let asks = client.asks().await;
+    let new = NewAsk { text: "Work.".into(), approval: Some(ApprovalPolicy::Auto), ..NewAsk::default() };
+    let (sender, started) = tokio::sync::oneshot::channel();
+    let (new, reply_to) = (Box::new(new), sender.into());
+    asks.cast(AsksMsg::Start { new, outer: None, memory: None, reply_to }).unwrap();
+    let list = within("the list", call(&asks, |reply_to| AsksMsg::List { reply_to })).await.unwrap();
+    assert!(list.is_empty(), "{list:?}");
+    tokio::task::spawn_blocking(move || std::fs::write(pipe, "You work.")).await.unwrap().unwrap();
+    within("it is started", started).await.unwrap().unwrap();
+    assert_eq!(client.only_end().await.answer, Some("It is done.".to_owned()));
+}

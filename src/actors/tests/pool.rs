@@ -198,7 +198,7 @@ async fn after_the_death_of_the_daemon_what_was_claimed_goes_on_and_what_waited_
     let daemon = home.daemon_with_pool(1).await;
     let client = daemon.client(client.id);
     client.has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
-    assert_eq!(daemon.launcher.reap().await, 1);
+    assert_eq!(daemon.launcher.reap().await.0, 1);
     assert!(!home.backend.kernel_at(3).lives());
     let ticket = client.run("next").await;
     assert_eq!(client.result(ticket).await.status, Status::Success);

@@ -1,10 +1,11 @@
 use super::*;
 use crate::actors::calls::{Reply, send_now};
+use crate::actors::reaper::clear_folders;
 use crate::actors::session::removers::Remover;
 use crate::protocol::ids::{SessionName, VolumeName};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::Backend;
-use crate::sandbox::launch::SandboxRequest;
+use crate::sandbox::launch::{SandboxRequest, WantedImage};
 use crate::sandbox::spec::{Choice, UserMapping};
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::own_user::MountedFolder;
@@ -99,34 +100,43 @@ async fn what_a_daemon_that_died_had_not_removed_yet_belongs_to_nobody() {
     daemon.makes(OWNER, named()).await.unwrap();
 }
 
-/// The engine fails to remove a sandbox, which still has the volume then.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
-    let home = Home::new();
-    let daemon = home.daemon().await;
+/// The workspace of a sandbox that has this volume, and a request for such a sandbox.
+fn beside_volume(daemon: &Daemon, name: &VolumeName) -> (Workspace, SandboxRequest) {
     let (launcher, volumes) = (&daemon.launcher, &daemon.launcher.volumes);
     let (service, owner) = (launcher.service, launcher.service.principal());
-    let name = VolumeName::parse("v").unwrap();
-    volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
     let choice = || Choice { backend: Backend::Process, why: String::new() };
     let (same, accounts) = (UserMapping::Same, &launcher.accounts);
     let folder =
-        Workspace::volume(volumes.path(owner, &name), service, same, choice(), owner, accounts).unwrap();
+        Workspace::volume(volumes.path(owner, name), service, same, choice(), owner, accounts).unwrap();
     let mount = MountedFolder { target: "/data".into(), writable: true, volume: Some(name.clone()), folder };
     let path = launcher.paths.workspaces_dir().join("w");
     let workspace = Workspace::managed_for(path, service, same, choice(), owner, 1 << 20, accounts).unwrap();
     let workspace = workspace.beside(vec![mount]).unwrap();
     let limits = &launcher.settings.sandbox;
     let wanted = SandboxRequest {
-        image: None,
+        image: WantedImage::Any,
         first_image: None,
         memory_bytes: limits.memory_bytes,
         cpus: limits.cpus,
         pids: limits.pids,
         checkpoints: limits.checkpoints,
         checkpoints_at_rest: false,
+        keep_cwd: false,
         env: std::collections::BTreeMap::new(),
     };
+    (workspace, wanted)
+}
+
+/// The engine fails to remove a sandbox, which still has the volume then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let (launcher, volumes) = (&daemon.launcher, &daemon.launcher.volumes);
+    let owner = launcher.service.principal();
+    let name = VolumeName::parse("v").unwrap();
+    volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
+    let (workspace, wanted) = beside_volume(&daemon, &name);
     let busy = async || {
         let refused = volumes.remove(owner, &name).await.unwrap_err();
         assert!(refused.code == Code::Busy && refused.message.contains("a sandbox"), "{refused:?}");
@@ -142,7 +152,7 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     launcher.reap().await;
     busy().await;
     home.backend.let_removals_fail(false);
-    assert_eq!(launcher.reap().await, 1);
+    assert_eq!(launcher.reap().await.0, 1);
     // A sandbox that never came to be lets go at once, and one that is left when it is not listed any more.
     let free = || assert!(volumes.holders(Backend::Process).is_empty());
     let prepare = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap();
@@ -168,6 +178,46 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     launcher.reap().await;
     assert_eq!(volumes.holders(Backend::Process), [id]);
     home.backend.let_removals_fail(false);
-    assert_eq!(launcher.reap().await, 1);
+    assert_eq!(launcher.reap().await.0, 1);
+    volumes.remove(owner, &name).await.unwrap();
+}
+
+/// The daemon ended when the sandbox of a removed session could not be removed. No session tells the next daemon of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_nobody_wants_keeps_its_volumes_and_its_folder_over_the_death_of_the_daemon() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let owner = daemon.launcher.service.principal();
+    let name = VolumeName::parse("v").unwrap();
+    daemon.launcher.volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
+    let (workspace, wanted) = beside_volume(&daemon, &name);
+    let sandbox = daemon.launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let folder = sandbox.folder().to_owned();
+    home.backend.let_removals_fail(true);
+    sandbox.remove().await.unwrap_err();
+    drop(sandbox);
+    daemon.dies().await;
+    // One of the next daemons cannot remove it, another does not even know whether it is there.
+    for lists_fail in [false, true] {
+        home.backend.let_lists_fail(lists_fail);
+        let daemon = home.daemon().await;
+        let (launcher, volumes) = (&daemon.launcher, &daemon.launcher.volumes);
+        volumes.load(&daemon.ledger, 1 << 20, &launcher.paths.sandboxes_dir());
+        let (_, left) = launcher.reap().await;
+        clear_folders(launcher, &left, &[], Vec::new()).await.unwrap();
+        assert!(folder.exists(), "lists fail: {lists_fail}");
+        let refused = volumes.remove(owner, &name).await.unwrap_err();
+        assert!(refused.code == Code::Busy && refused.message.contains("a sandbox"), "{refused:?}");
+        daemon.dies().await;
+    }
+    home.backend.let_lists_fail(false);
+    home.backend.let_removals_fail(false);
+    let daemon = home.daemon().await;
+    let (launcher, volumes) = (&daemon.launcher, &daemon.launcher.volumes);
+    volumes.load(&daemon.ledger, 1 << 20, &launcher.paths.sandboxes_dir());
+    let (count, left) = launcher.reap().await;
+    assert_eq!(count, 1);
+    clear_folders(launcher, &left, &[], Vec::new()).await.unwrap();
+    assert!(!folder.exists());
     volumes.remove(owner, &name).await.unwrap();
 }

@@ -11,17 +11,16 @@ use crate::agent::json;
 use crate::agent::words::Field;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
 use crate::protocol::limits::TOOL_NAME_CHARS;
+use crate::protocol::tool_names::PURPOSE;
 
 /// The member of the union that ends the ask.
 pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
-/// The parameter in which calls of the other dialects give their purpose.
-const PURPOSE: &str = "tool_call_purpose";
 
 pub(super) struct NextStep;
 
 impl Speech for NextStep {
     fn format(&self, scene: DialectContext) -> Format {
-        let tools: Vec<&ModelTool> = scene.setup.allowed(scene.spec).collect();
+        let tools: Vec<&ModelTool> = scene.setup.told(scene.spec).collect();
         let schema = schema(&tools, scene.spec.schema.as_ref());
         Format { tools: Vec::new(), answer: Some(AnswerSchema { name: "NextStep".to_owned(), schema }) }
     }
@@ -107,7 +106,7 @@ fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
     let mut definitions = Map::new();
     let mut members = Vec::new();
     for tool in tools {
-        members.push(member(&tool.name, &tool.description, &tool.parameters, &mut definitions));
+        members.push(member(&tool.name, &tool.parameters, &mut definitions));
     }
     let answer_wanted = answer.is_some();
     let answer = answer.cloned().unwrap_or_else(|| json!({"type": "string"}));
@@ -116,12 +115,7 @@ fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
         "properties": {"answer": hoisted(answer, COMPLETION, &mut definitions)},
         "required": if answer_wanted { vec!["answer"] } else { Vec::new() },
     });
-    members.push(member(
-        COMPLETION,
-        "The task is done; this is the final answer.",
-        &completion,
-        &mut definitions,
-    ));
+    members.push(member(COMPLETION, &completion, &mut definitions));
     let mut schema = json!({
         "type": "object",
         "properties": {
@@ -137,12 +131,14 @@ fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
     schema
 }
 
-fn member(name: &str, description: &str, parameters: &Value, definitions: &mut Map<String, Value>) -> Value {
+/// The member of a tool. The prompt describes the tool and its parameters, so the schema does not repeat that.
+fn member(name: &str, parameters: &Value, definitions: &mut Map<String, Value>) -> Value {
     let parameters = hoisted(parameters.clone(), name, definitions);
     let mut properties = Map::new();
     properties.insert("tool".to_owned(), json!({"type": "string", "enum": [name]}));
     if let Some(own) = parameters.get("properties").and_then(Value::as_object) {
-        properties.extend(own.clone().into_iter().filter(|(key, _)| key != "tool" && key != PURPOSE));
+        let own = own.iter().filter(|(key, _)| *key != "tool" && *key != PURPOSE);
+        properties.extend(own.map(|(key, schema)| (key.clone(), undescribed(schema))));
     }
     let mut required = vec![json!("tool")];
     if let Some(own) = parameters.get("required").and_then(Value::as_array) {
@@ -150,11 +146,31 @@ fn member(name: &str, description: &str, parameters: &Value, definitions: &mut M
     }
     json!({
         "type": "object",
-        "description": description,
         "properties": properties,
         "required": required,
         "additionalProperties": false,
     })
+}
+
+fn undescribed(schema: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(map) = schema.as_object_mut() {
+        map.retain(|key, _| key != "description" && key != "examples");
+    }
+    schema
+}
+
+/// The parameters of a tool for the prompt: what the schema does not tell. The purpose is left out, because
+/// `current_state` says it.
+pub(in crate::agent) fn described_parameters(tool: &ModelTool) -> Value {
+    let mut properties = tool.parameters.get("properties").cloned().unwrap_or_default();
+    if let Some(properties) = properties.as_object_mut() {
+        properties.remove(PURPOSE);
+        for schema in properties.values_mut().filter_map(Value::as_object_mut) {
+            schema.remove("examples");
+        }
+    }
+    properties
 }
 
 /// Moves the definitions of a schema to those of the outer schema, where references look for them. Each name

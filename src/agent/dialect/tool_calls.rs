@@ -20,7 +20,7 @@ impl Speech for ToolCalls {
     /// The schema of the answer is sent only if there are no tools: many servers give it priority over the
     /// tools, so that the model could never call one. With tools, the prompt asks for the schema.
     fn format(&self, scene: DialectContext) -> Format {
-        let tools: Vec<_> = scene.setup.allowed(scene.spec).cloned().collect();
+        let tools: Vec<_> = scene.setup.told(scene.spec).cloned().collect();
         let schema = scene.spec.schema.clone().filter(|_| tools.is_empty());
         let answer = schema.map(|schema| AnswerSchema { name: "answer".to_owned(), schema });
         Format { tools, answer }

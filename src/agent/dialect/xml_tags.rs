@@ -44,6 +44,10 @@ impl Speech for XmlTags {
         Format::default()
     }
 
+    fn has_plain_results(&self) -> bool {
+        true
+    }
+
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
@@ -54,6 +58,9 @@ impl Speech for XmlTags {
         // In a truncated reply the tag may be unclosed, and only half of a program would run.
         if reply.finish == Finish::Length {
             return malformed(words.cut_reply());
+        }
+        if is_unclosed(text, CODE) {
+            return malformed(words.unclosed_tag(CODE));
         }
         let wanted = dependencies(text);
         let blocks = contents(text, CODE);
@@ -88,6 +95,13 @@ impl Speech for XmlTags {
         });
         ParsedReply::new(message, Intent::Calls(vec![call]))
     }
+}
+
+/// Whether the last tag of this name is not closed, so that it is not known where the code ends.
+fn is_unclosed(text: &str, tag: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let last = lower.rfind(&format!("<{tag}>"));
+    last.is_some_and(|open| !lower[open..].contains(&format!("</{tag}>")))
 }
 
 /// The contents of all tags of this name. A block extends to the last closing tag before the next opening
@@ -171,6 +185,8 @@ mod tests {
         ] {
             assert_eq!(contents(text, CODE), wanted, "{text}");
         }
+        assert!(is_unclosed("x <execution-code>a</execution-code><Execution-Code>b", CODE));
+        assert!(!is_unclosed("<execution-code>a</execution-code>", CODE) && !is_unclosed("no code", CODE));
         assert_eq!(unfenced("\n```python\nx = 1\n```\n"), "x = 1\n");
         assert_eq!(unfenced("\n  x = 1\n"), "  x = 1");
     }

@@ -3,19 +3,25 @@
 use super::{AskMachine, Phase};
 use crate::agent::arguments::Work;
 use crate::agent::effects::Effect;
-use crate::agent::report::report;
+use crate::agent::report::{plain_report, report};
 use crate::agent::turn::{CallVerdict, Rules};
 use crate::protocol::ask::{AskOutcome, Decision};
 use crate::protocol::event::ToolOutcome;
+use crate::protocol::frames::PYTHON_ERROR;
 use crate::protocol::result::{ExecutionResult, Status};
 
 impl AskMachine {
     pub(super) fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
-        if !self.running_cell(id) {
-            return Vec::new();
-        }
+        let Phase::Acting { turn } = &self.phase else { return Vec::new() };
+        let Some(Work::Cell { timeout_s: wanted, .. }) = turn.running(id) else { return Vec::new() };
+        let allowed = Rules::of(&self.spec, &self.setup).timeout_s(*wanted);
+        let cut = wanted.filter(|wanted| *wanted > allowed);
         let verdict = if result.status == Status::Success { CallVerdict::Good } else { CallVerdict::Bad };
+        let report = if self.speech.has_plain_results() { plain_report } else { report };
         let mut text = report(result, self.spec.language, self.setup.told_chars);
+        if let Some(wanted) = cut {
+            text.push_str(&self.words.time_was_cut(wanted, allowed));
+        }
         if matches!(&self.phase, Phase::Acting { turn } if turn.is_edited(id)) {
             text.insert_str(0, &self.words.person_changed_code(&self.shorten(&result.code)));
         }
@@ -40,6 +46,9 @@ impl AskMachine {
         let (text, verdict) = match outcome {
             ToolOutcome::Value(serde_json::Value::String(text)) => (text, CallVerdict::Good),
             ToolOutcome::Value(value) => (value.to_string(), CallVerdict::Good),
+            ToolOutcome::Failure(failure) if failure.code == PYTHON_ERROR => {
+                (failure.message, CallVerdict::Bad)
+            }
             ToolOutcome::Failure(failure) => (self.words.call_failed(&failure.message), CallVerdict::Bad),
         };
         let text = self.shorten(&text);

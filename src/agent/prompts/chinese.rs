@@ -51,7 +51,7 @@ pub(super) static TEXTS: Texts = Texts {
 - `provide_answer`：任务完成，必须有 `final_answer`，不需要 `code`。
 执行结果以 `EXECUTION_RESULT: ……` 返回。工具作为函数在 Python 中调用。",
     contract_xml_tags: "# 回复方式
-需要执行 Python 时，先用一句话说明目的，再把代码写在标签中：
+需要执行 Python 时，把代码写在标签中。代码之前最多用一句话说明目的，不要写结果：代码执行之后才知道结果。
 <pip-dependencies-to-install>numpy, pandas</pip-dependencies-to-install>
 <execution-code>
 print(1 + 1)

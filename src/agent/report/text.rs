@@ -8,6 +8,8 @@ const BACKTICKS: usize = 32;
 #[derive(Default)]
 pub(super) struct Draft {
     parts: Vec<Part>,
+    /// Whether the text of the guest stands without fences and lines without the signs of headings.
+    is_bare: bool,
 }
 
 enum Part {
@@ -16,15 +18,21 @@ enum Part {
 }
 
 impl Draft {
+    pub fn bare() -> Self {
+        Self { is_bare: true, ..Self::default() }
+    }
+
     /// A line that is never shortened.
     pub fn line(&mut self, line: &str) {
+        let line = if self.is_bare { line.trim_start_matches(['#', ' ']) } else { line };
         self.parts.push(Part::Fixed(line.to_owned()));
     }
 
-    /// Adds text of the guest in a fence.
+    /// Adds text of the guest, in a fence unless the report is bare.
     pub fn fenced(&mut self, text: &str) {
         let text = tamed(text);
-        let fence = "`".repeat(longest_run(&text).saturating_add(1).max(3));
+        let backticks = if self.is_bare { 0 } else { longest_run(&text).saturating_add(1).max(3) };
+        let fence = "`".repeat(backticks);
         let chars = text.chars().count();
         self.parts.push(Part::Fenced { fence, text, chars });
     }
@@ -38,6 +46,9 @@ impl Draft {
         for part in self.parts {
             match part {
                 Part::Fixed(line) => report.push_str(&line),
+                Part::Fenced { fence, text, chars } if fence.is_empty() => {
+                    report.push_str(&shortened(&text, chars, share, &notice));
+                }
                 Part::Fenced { fence, text, chars } => {
                     report.push_str(&fence);
                     report.push('\n');

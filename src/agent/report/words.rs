@@ -22,6 +22,9 @@ impl Words {
         was_interrupted => "## The code was interrupted before its end", "## 代码执行被中断，没有执行完毕";
         output => "### Terminal output:", "### 终端输出：";
         nothing => "(none)", "（无）";
+        printed_nothing =>
+            "(The code ran to its end and printed nothing. Use `print` to see a value.)",
+            "（代码执行完毕，没有任何输出。请用 `print` 查看结果。）";
         source => "### Source code:", "### 原始代码：";
         error => "### Error:", "### 报错信息：";
         value => "### Value of the last expression:", "### 最后一个表达式的值：";

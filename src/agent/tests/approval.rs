@@ -66,7 +66,10 @@ fn cells_and_named_tools_wait_for_a_person() {
     );
     assert_eq!(
         effects[0],
-        Effect::AskPerson { id: "a".into(), subject: Subject::Cell { code: "1".into(), timeout_s: 30.0 } }
+        Effect::AskPerson {
+            id: "a".into(),
+            subject: Subject::Cell { code: "1".into(), timeout_s: 30.0, purpose: None }
+        }
     );
     assert_eq!(effect_names(&ran(&mut machine, "a", "not yet")), Vec::<String>::new());
     let accept = Decision::Accept { code: Some("one".into()) };

@@ -254,37 +254,35 @@ fn e11_failures_in_a_row_lead_to_advice_and_then_to_the_end() {
     let mut advice = Vec::new();
     for attempt in 1..4 {
         let id = format!("c{attempt}");
-        reply(&mut machine, cell_call(&id, "1/0"));
+        reply(&mut machine, cell_call(&id, &format!("{attempt}/0")));
         let effects = raised(&mut machine, &id, "ZeroDivisionError: division by zero");
         advice.push(last_message(&effects).content.lines().last().unwrap().to_owned());
     }
     assert!(!advice[0].contains("in a row"), "{advice:#?}");
-    assert!(advice[1].starts_with("The calls of 2 replies in a row have failed."), "{advice:#?}");
+    assert!(advice[1].starts_with("`execute_python_code` failed 2 times in a row."), "{advice:#?}");
     assert!(advice[2].contains("Mark this sub-task as skipped in the plan tree"), "{advice:#?}");
-    reply(&mut machine, calls("giving up", &[("d", "telepathy", "{}")]));
-    let (mut machine, _) = tool_calls();
-    for attempt in 1..4 {
-        let id = format!("c{attempt}");
-        reply(&mut machine, cell_call(&id, "1/0"));
-        machine.step(Input::CellRefused { id, message: "the queue is full".into() });
-    }
-    let effects = reply(&mut machine, calls("still", &[("d", "telepathy", "{}")]));
+    // The success of another tool, or a failure of another one, says nothing about this one.
+    reply(&mut machine, calls("", &[("s", "get_secret", "{}"), ("t", "telepathy", "{}")]));
+    assert_eq!(effect_names(&gave(&mut machine, "s", json!(1))), ["model 5"]);
+    reply(&mut machine, calls("still", &[("d", "execute_python_code", r#"{"python_code_snippet": "4/0"}"#)]));
+    let effects = machine.step(Input::CellRefused { id: "d".into(), message: "the queue is full".into() });
     assert_eq!(end(&effects).outcome, AskOutcome::FailureLimit);
     assert_eq!(end(&effects).answer.as_deref(), Some("still"));
+    assert_eq!(end(&effects).message.as_deref(), Some("`execute_python_code` failed 4 times in a row"));
 }
 
 #[test]
 fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
     let mut limited = spec(Dialect::ToolCalls);
-    limited.limits.failures = 2;
+    limited.limits.failures = 3;
     let (mut machine, _) = started(limited, Setup { degrade_after: 2, ..setup() });
     let unknown = ["a", "b", "c", "d", "e"].map(|id| (id, "telepathy", "{}"));
     let effects = reply(&mut machine, calls("", &unknown));
     assert_eq!(request(&effects).messages.iter().filter(|message| message.role == Role::Tool).count(), 5);
-    assert!(last_message(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
-    // One successful call is progress, even if the others failed.
+    // The success of another tool is no progress with this one.
     reply(&mut machine, calls("", &[("f", "get_secret", "{}"), ("g", "telepathy", "{}")]));
-    gave(&mut machine, "f", json!(1));
+    let effects = gave(&mut machine, "f", json!(1));
+    assert!(last_message(&effects).content.contains("Mark this sub-task as skipped"), "{effects:#?}");
     let code = json!({"python_code_snippet": "open('x')"}).to_string();
     reply(&mut machine, calls("", &["h", "i", "j"].map(|id| (id, "execute_python_code", code.as_str()))));
     let mut effects = Vec::new();
@@ -293,7 +291,10 @@ fn e11_calls_of_one_reply_fail_together_and_the_model_hears_of_it() {
     }
     assert!(!last_message(&effects).content.contains("switched off"), "{effects:#?}");
     let effects = reply(&mut machine, calls("still", &[("k", "telepathy", "{}")]));
-    assert_eq!(end(&effects).message.as_deref(), Some("the calls of 2 replies in a row failed"));
+    assert_eq!(
+        end(&effects).message.as_deref(),
+        Some("3 times in a row a tool was called that is not there")
+    );
 }
 
 #[test]

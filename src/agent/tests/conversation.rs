@@ -161,12 +161,14 @@ fn prompts_say_what_a_model_has_to_know_in_both_languages() {
                 "last_result",
                 "UTF-8",
                 "`readings`",
-                "get_secret",
                 "recursive_plan_tree_todo",
                 "{\"type\":\"integer\"}",
             ] {
                 assert!(prompt.contains(word), "{word} is not in {prompt}");
             }
+            // A tool is described once: in the prompt, or beside the messages.
+            let beside = request(&effects).tools.iter().any(|tool| tool.name == "get_secret");
+            assert_ne!(prompt.contains("get_secret"), beside, "{prompt}");
             let contract = match dialect {
                 Dialect::ToolCalls => "tool_calls",
                 Dialect::NextStep => "\"tool\": \"report_task_completion\"",
@@ -176,4 +178,14 @@ fn prompts_say_what_a_model_has_to_know_in_both_languages() {
             assert!(prompt.contains(contract) && !prompt.contains("{tools}"), "{prompt}");
         }
     }
+}
+
+#[test]
+fn a_system_prompt_of_the_ask_leaves_the_model_its_means() {
+    let own = AskSpec { system: Some("You write plainly.".into()), ..spec(Dialect::JsonAction) };
+    let (_, effects) = started(own, Setup { prompt: Some("the file's".into()), ..setup() });
+    let prompt = &request(&effects).messages[0].content;
+    assert!(prompt.starts_with("You write plainly.\n"), "{prompt}");
+    assert!(prompt.contains("provide_answer") && prompt.contains("/workspace"), "{prompt}");
+    assert!(!prompt.contains("the file's") && !prompt.contains("# How you work"), "{prompt}");
 }

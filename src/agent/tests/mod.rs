@@ -4,6 +4,7 @@ mod approval;
 mod catalogue;
 mod conversation;
 mod dialects;
+mod failures;
 mod random;
 
 use serde_json::{Value, json};
@@ -80,8 +81,10 @@ fn spec(dialect: Dialect) -> AskSpec {
         approval: ApprovalPolicy::Auto,
         also_approve: Vec::new(),
         tools: setup().tools.into_iter().map(|tool| tool.name).collect(),
+        lean: false,
         schema: None,
         context: serde_json::Map::new(),
+        system: None,
         restricted: false,
         limits: AskLimits { steps: 10, failures: 4, tokens: 1_000_000, seconds: 60.0 },
         fresh: false,

@@ -11,6 +11,7 @@ mod progress;
 mod report;
 mod run;
 mod spec;
+mod traceback;
 mod watch;
 
 use clap::{Args, Subcommand};

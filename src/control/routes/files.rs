@@ -31,7 +31,7 @@ use crate::protocol::quota::Kind;
 use crate::quota::Gauge;
 use crate::sandbox::workspace::files::{self, Opened, Upload};
 use crate::sandbox::workspace::owner::WorkKind;
-use crate::sandbox::workspace::upload_room::UploadRoom;
+use crate::sandbox::workspace::upload_room::{MeasuringWalk, UploadRoom};
 use crate::sandbox::workspace::{Root, Workspace, usage};
 use crate::security_controls;
 
@@ -284,11 +284,14 @@ pub(super) async fn delete(
     path: String,
     most: u64,
 ) -> ApiResult<()> {
+    let fill_level = workspace.fill_level();
     let removed = workspace.access(WorkKind::Removal, move |root| {
         files::remove(root, &path)?;
         // The freed room is available to the user as soon as this request is answered.
+        let walk = MeasuringWalk::begin(&fill_level);
         if let (Some(gauge), Ok(usage)) = (gauge, usage::measure(root)) {
-            let _ = gauge.measure(Kind::Workspace, usage.counted(most));
+            let bytes = usage.counted(most).saturating_add(fill_level.unlinked_bytes());
+            let _ = walk.record(bytes, |counted| gauge.measure(Kind::Workspace, counted));
         }
         Ok::<(), Problem>(())
     });

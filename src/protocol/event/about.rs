@@ -128,7 +128,7 @@ mod tests {
             expression: false,
             timeout_s: 30.0,
             replays: None,
-            origin: ask.map(|ask| CellOrigin { ask, id: "c".into() }),
+            origin: ask.map(|ask| CellOrigin { ask, id: "c".into(), purpose: None }),
             bound_by: None,
             commands_ahead: 0,
         }
@@ -154,7 +154,7 @@ mod tests {
                 call: None,
                 cell,
                 bound_by: None,
-                subject: Subject::Cell { code: String::new(), timeout_s: 1.0 },
+                subject: Subject::Cell { code: String::new(), timeout_s: 1.0, purpose: None },
                 asked_at: String::new(),
                 deadline_s: None,
                 by_default: None,

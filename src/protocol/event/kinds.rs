@@ -1,5 +1,6 @@
-//! The kinds of events and what each carries. A new kind is added here, gets its sentence in `sentence.rs` and, if it
-//! is about a cell or an ask, its line in `about.rs`.
+//! The kinds of events and what each carries. A new kind is added here, gets its sentence in `sentence.rs`,
+//! its line in `about.rs` if it is about a cell, an ask or the whole session, and its arm in `session/restore/fold.rs`;
+//! then `make schemas`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -210,6 +211,9 @@ pub enum EventBody {
         ask: AskNumber,
         step: u32,
         text: String,
+        /// Whether the model thinks, and does not speak yet.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_reasoning: bool,
     },
     ModelReplied {
         ask: AskNumber,
@@ -291,6 +295,9 @@ pub struct Counters {
 pub struct CellOrigin {
     pub ask: AskNumber,
     pub id: String,
+    /// What the model says that the code is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<String>,
 }
 
 /// How a tool call ended.

@@ -41,7 +41,7 @@ pub fn decision(decision: &Decision) -> String {
         Decision::Reject { reason: None } => "rejected".to_owned(),
         Decision::Reject { reason: Some(reason) } => format!("rejected: {reason}"),
         Decision::Respond { text } => format!("not run; the model is told: {text}"),
-        Decision::Edit { .. } => "not run; the model is given other code".to_owned(),
+        Decision::Edit { .. } => "not run; a change is suggested to the model".to_owned(),
     }
 }
 
@@ -55,6 +55,7 @@ pub fn why_unanswered(end: &AskEnd) -> Option<String> {
         AskOutcome::Answered => return None,
         AskOutcome::StepLimit => format!("no answer after {}, which is the limit", steps(end.steps)),
         AskOutcome::FailureLimit => "no answer: too many failures in a row".to_owned(),
+        AskOutcome::RepeatedFailure => "no answer: the model repeats what fails".to_owned(),
         AskOutcome::TokenLimit => "no answer: too few tokens are left".to_owned(),
         AskOutcome::TimeLimit => "no answer within the time limit".to_owned(),
         AskOutcome::Cancelled => "the ask was cancelled".to_owned(),

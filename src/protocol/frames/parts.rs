@@ -77,6 +77,8 @@ pub struct KernelLimits {
     pub unacknowledged_bytes: u64,
     /// Seconds the guardian goes on without a daemon before it ends the sandbox.
     pub orphan_s: u64,
+    /// A cell begins in the folder that the cell before it left, and not in the workspace.
+    pub keep_cwd: bool,
 }
 
 /// What is left of the main line's state after a runner died.
@@ -120,10 +122,13 @@ pub struct ToolSpec {
     pub local: bool,
 }
 
+/// The code of a tool failure whose message is an exception of Python, in full.
+pub const PYTHON_ERROR: &str = "python_error";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolFailure {
-    /// Stable, for programs: `unknown_tool`, `bad_arguments`, `failed`, `cancelled`, `busy`,
+    /// Stable, for programs: `unknown_tool`, `bad_arguments`, `failed`, `python_error`, `cancelled`, `busy`,
     /// `timed_out`, `too_large`, `client_gone`, `unavailable`.
     pub code: String,
     pub message: String,

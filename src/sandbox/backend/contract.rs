@@ -12,6 +12,7 @@ use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 
 /// Receives a line for each step of a long operation.
@@ -59,10 +60,10 @@ pub trait SandboxBackend: Send + Sync {
 
     /// The image of a sandbox that is started before its session is known. `None` if the image is not there, or if a
     /// guest would notice that its workspace gets the path of the session later.
-    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact>;
+    async fn image_ahead(&self, image: &WantedImage) -> Option<ImageFact>;
 
     /// Whether a sandbox could be started now, with this image if one is named. Nothing is downloaded for the check.
-    async fn check(&self, image: Option<&str>) -> Result<(), Problem>;
+    async fn check(&self, image: &WantedImage) -> Result<(), Problem>;
 
     /// The image of a new sandbox, which is downloaded where the settings allow that.
     async fn resolve_image(

@@ -3,7 +3,7 @@
 //! copied here, under names that the daemon computes, into files that no other process ever had open.
 
 use rustix::fs::{Mode, OFlags};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,6 +20,8 @@ const PACKAGES_BYTES: u64 = 256 * 1024;
 const PACKAGES: usize = 1_000;
 /// Largest file of bytecode.
 const BYTECODE_BYTES: u64 = 1024 * 1024;
+/// Longest path of the folder for packages.
+const SITE_CHARS: usize = 200;
 /// Longest cache tag of a Python, as in `cpython-312`.
 const TAG_CHARS: usize = 32;
 /// Part of the folder's name, so that a tree of an earlier layout is not used again.
@@ -40,6 +42,16 @@ struct Prepared {
     cache_tag: String,
     packages: Vec<String>,
     main_packages: Vec<String>,
+    site: String,
+}
+
+/// What is noted of an image beside its kernel.
+#[derive(Serialize, Deserialize)]
+struct ImageNote {
+    #[serde(flatten)]
+    packages: ImagePackages,
+    /// The folder for further packages.
+    site: Option<String>,
 }
 
 /// The name of the folder for this version of the kernel and this image.
@@ -94,7 +106,8 @@ pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
         |names: Vec<String>| names.into_iter().filter(|name| is_package(name)).take(PACKAGES).collect();
     let packages =
         ImagePackages { installed: bounded(prepared.packages), main: bounded(prepared.main_packages) };
-    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&packages)?.as_bytes())?;
+    let note = ImageNote { packages, site: Some(prepared.site).filter(|path| is_plain_path(path)) };
+    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&note)?.as_bytes())?;
     open_to_all(folder)
 }
 
@@ -173,10 +186,29 @@ fn is_package(name: &str) -> bool {
     name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
+/// An absolute path that needs no quoting anywhere.
+fn is_plain_path(path: &str) -> bool {
+    let is_plain = |part: &str| {
+        !part.is_empty()
+            && !part.bytes().all(|b| b == b'.')
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-+".contains(&b))
+    };
+    path.len() <= SITE_CHARS && path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain))
+}
+
 /// The packages of an image; none if no sandbox of it was made yet.
 pub fn packages(kernels: &Path, image_id: &str) -> Option<ImagePackages> {
+    note(&kernels.join(folder_name(image_id))).map(|note| note.packages)
+}
+
+/// The folder in which the image's Python looks for packages at every start, in the tree of a kernel.
+pub fn site(kernel: &Path) -> Option<String> {
+    note(kernel)?.site
+}
+
+fn note(kernel: &Path) -> Option<ImageNote> {
     let mut text = String::new();
-    let file = std::fs::File::open(kernels.join(folder_name(image_id)).join(PACKAGES_FILE)).ok()?;
+    let file = std::fs::File::open(kernel.join(PACKAGES_FILE)).ok()?;
     file.take(PACKAGES_BYTES).read_to_string(&mut text).ok()?;
     serde_json::from_str(&text).ok()
 }
@@ -206,7 +238,7 @@ pub fn pretend_to_compile(output: &Path) {
     for module in modules() {
         std::fs::write(output.join(prepared_name(module)), format!("bytecode of {module}")).unwrap();
     }
-    let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "six", "bad\nname"], "main_packages": ["numpy", "a b"]}"#;
+    let prepared = r#"{"cache_tag": "cpython-312", "packages": ["numpy", "six", "bad\nname"], "main_packages": ["numpy", "a b"], "site": "/usr/lib/python3.12/site-packages"}"#;
     std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
 }
 
@@ -238,6 +270,12 @@ mod tests {
             (packages.installed, packages.main),
             (vec!["numpy".into(), "six".into()], vec!["numpy".into()])
         );
+        assert_eq!(site(&tree).as_deref(), Some("/usr/lib/python3.12/site-packages"));
+        for wrong in
+            ["", "usr/lib", "/", "/a/../b", "/a//b", "/a b", "/a\nb", &format!("/{}", "a".repeat(SITE_CHARS))]
+        {
+            assert!(!is_plain_path(wrong), "{wrong}");
+        }
         let program = std::fs::metadata(tree.join(GUARDIAN_FILE)).unwrap();
         assert_eq!(program.mode() & 0o7777, 0o755);
         for (shim, mode) in
@@ -281,7 +319,8 @@ mod tests {
         for tag in ["", "../x", "a/b", "cpython 312"] {
             let home = tempfile::tempdir().unwrap();
             let output = output(home.path());
-            let prepared = format!(r#"{{"cache_tag": "{tag}", "packages": [], "main_packages": []}}"#);
+            let prepared =
+                format!(r#"{{"cache_tag": "{tag}", "packages": [], "main_packages": [], "site": "/s"}}"#);
             std::fs::write(output.join(PREPARED_FILE), prepared).unwrap();
             assert!(assemble(&home.path().join("tree"), &output).is_err(), "{tag}");
         }

@@ -17,7 +17,7 @@ use crate::config::Packages as Settings;
 use crate::protocol::packages::{InstalledPackage, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
-use crate::quota::{Ledger, Permit};
+use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::workspace::remove_tree;
 use crate::security_controls;
 
@@ -186,22 +186,53 @@ impl PackageCache {
         ledger: &Ledger,
         answer: Option<(&str, &Answer)>,
     ) -> std::io::Result<()> {
-        if let Some((request, answer)) = answer {
-            cache.write_answer(request, answer)?;
-        }
+        let written =
+            answer.map_or(Ok(()), |(request, answer)| self.keep_answer(cache, ledger, request, answer));
         cache.tidy_answers();
         self.charge_small(cache, ledger);
-        Ok(())
+        written
+    }
+
+    /// An answer that is too long, or for which its payer has no room, is not kept: it is no mistake to ask the index
+    /// again.
+    fn keep_answer(
+        &self,
+        cache: &UserCache,
+        ledger: &Ledger,
+        request: &str,
+        answer: &Answer,
+    ) -> std::io::Result<()> {
+        let text = serde_json::to_vec(answer)?;
+        if text.len() as u64 > NOTE_BYTES {
+            return Ok(());
+        }
+        let bytes = disk(tree::disk_bytes(text.len() as u64)).get(Kind::Workspace);
+        let hold = self.small_hold(&cache.answers(), cache.payer, ledger);
+        if hold.grow(Kind::Workspace, bytes).is_err() {
+            return Ok(());
+        }
+        cache.write_answer(request, &text)
+    }
+
+    /// Takes over the `uv` that an installer fetched into a draft, and charges it. The draft pays for it until then.
+    pub fn keep_uv(&self, cache: &UserCache, ledger: &Ledger, made: &Path) -> std::io::Result<()> {
+        let kept = cache.keep_uv(made);
+        self.charge_small(cache, ledger);
+        kept
+    }
+
+    /// The hold for a folder of answers or tools.
+    fn small_hold(&self, folder: &Path, payer: Principal, ledger: &Ledger) -> Gauge {
+        let mut small = self.small.lock();
+        let permit = small.entry(folder.to_owned()).or_insert_with(|| ledger.keep(payer, HOLD, disk(0)));
+        permit.gauge()
     }
 
     fn charge_small(&self, cache: &UserCache, ledger: &Ledger) {
-        let (answers, tools) = (cache.folder.join("requests"), cache.own.join("tools"));
-        for (folder, payer) in [(answers, cache.payer), (tools, cache.owner)] {
+        for (folder, payer) in [(cache.answers(), cache.payer), (cache.own.join("tools"), cache.owner)] {
             let files = entries(&folder).filter_map(|file| std::fs::symlink_metadata(file).ok());
             let bytes = files.map(|file| tree::disk_bytes(file.len())).sum();
-            let mut small = self.small.lock();
-            let permit = small.entry(folder).or_insert_with(|| ledger.keep(payer, HOLD, disk(0)));
-            let _ = permit.gauge().measure(Kind::Workspace, bytes);
+            let _ = self.small_hold(&folder, payer, ledger).measure(Kind::Workspace, bytes);
         }
     }
 
@@ -247,7 +278,7 @@ impl UserCache {
 
     /// The answer to a request, if the files that it leads to are still here.
     pub fn answer(&self, request: &str) -> Option<Answer> {
-        let path = self.folder.join("requests").join(request);
+        let path = self.answers().join(request);
         let answer: Answer = read_note(&path)?;
         if answer.key.as_ref().is_some_and(|key| self.find(key).is_none()) {
             return None;
@@ -256,22 +287,21 @@ impl UserCache {
         Some(answer)
     }
 
+    fn answers(&self) -> PathBuf {
+        self.folder.join("requests")
+    }
+
     /// The answer appears whole or not at all.
-    fn write_answer(&self, request: &str, answer: &Answer) -> std::io::Result<()> {
-        let text = serde_json::to_vec(answer)?;
-        if text.len() as u64 > NOTE_BYTES {
-            // It is no mistake to ask the index again.
-            return Ok(());
-        }
+    fn write_answer(&self, request: &str, text: &[u8]) -> std::io::Result<()> {
         let draft = self.own.join("drafts").join(format!("{request}-{}", uuid::Uuid::new_v4()));
         std::fs::write(&draft, text)?;
         std::fs::File::open(&draft)?.sync_all()?;
-        std::fs::rename(draft, self.folder.join("requests").join(request))
+        std::fs::rename(draft, self.answers().join(request))
     }
 
     fn tidy_answers(&self) {
         let mut left: Vec<(SystemTime, PathBuf)> = Vec::new();
-        for path in entries(&self.folder.join("requests")) {
+        for path in entries(&self.answers()) {
             let leads_somewhere = |answer: Answer| {
                 answer.key.is_none_or(|key| self.set_folder(&key).is_some_and(|folder| folder.is_dir()))
             };
@@ -292,8 +322,11 @@ impl UserCache {
         self.own.join("tools/uv")
     }
 
-    /// Takes over the `uv` that an installer fetched.
-    pub fn keep_uv(&self, made: &Path) -> std::io::Result<()> {
+    pub fn has_uv(&self) -> bool {
+        self.uv().exists()
+    }
+
+    fn keep_uv(&self, made: &Path) -> std::io::Result<()> {
         std::fs::set_permissions(made, std::fs::Permissions::from_mode(0o755))?;
         std::fs::File::open(made)?.sync_all()?;
         std::fs::rename(made, self.uv())

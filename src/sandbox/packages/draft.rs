@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
-use crate::quota::Permit;
+use crate::quota::{Gauge, Permit};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::remove_tree;
 
@@ -27,6 +27,11 @@ impl Draft {
     pub fn make(path: PathBuf, owner: Principal, room: Permit) -> std::io::Result<Self> {
         std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path, owner, room: Some(room) })
+    }
+
+    /// The hold for the folder; none once it is being removed.
+    pub fn hold(&self) -> Option<Gauge> {
+        self.room.as_ref().map(Permit::gauge)
     }
 
     /// Removes the folder, and returns when it is gone.

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::Packages as Settings;
+use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::{clipped, one_line};
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::security_controls;
 
 /// Largest file of certificates, and of `pip`'s settings.
@@ -81,14 +83,20 @@ impl HostSettings<'_> {
 }
 
 impl Index {
-    /// The index that the settings or the host name.
-    pub async fn find(settings: &Settings) -> Result<Self, Problem> {
+    /// The index that the settings or the host name, for an installation of this user.
+    pub async fn find(settings: &Settings, owner: Principal) -> Result<Self, Problem> {
+        Self::find_with(settings, owner, read_small).await
+    }
+
+    /// `read` gives the text of a file, and may take as long as the disk does.
+    async fn find_with(
+        settings: &Settings,
+        owner: Principal,
+        read: impl Fn(&Path) -> Option<String> + Send + 'static,
+    ) -> Result<Self, Problem> {
         let env = |name: &str| std::env::var(name).ok();
-        let read = |path: &Path| {
-            let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= AUTHORITIES_BYTES);
-            is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
-        };
-        let host = HostSettings { env: &env, pip: pip_settings(&env, &read) };
+        let pip = folders::run(owner, WorkKind::Look, None, move || pip_settings(&env, &read)).await?;
+        let host = HostSettings { env: &env, pip };
         if let Some(index) = Self::configured(settings, &host)? {
             return Ok(index);
         }
@@ -168,6 +176,21 @@ impl Index {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
     }
 
+    /// The same for the beginning of a text that was cut, perhaps within the password: that part of it is hidden, too.
+    pub fn without_secrets_in_head(&self, head: &str) -> String {
+        // Half of a character at the cut is shown by this sign.
+        let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        // Whole ones first: the end of one may look like the beginning of another.
+        let head = self.without_secrets(head);
+        let cut_within = |secret: &String| {
+            let starts = secret.char_indices().map(|(end, _)| end).skip(1);
+            starts.filter(|end| head.ends_with(&secret[..*end])).max()
+        };
+        let cut = self.secrets.iter().filter_map(cut_within).max().unwrap_or(0);
+        let is_hidden = cut > 0 && security_controls::holds("index_password_is_hidden");
+        if is_hidden { format!("{}{HIDDEN}", &head[..head.len() - cut]) } else { head }
+    }
+
     /// The beginning of what an installer says, for a sentence that quotes it. The password is hidden before the text is
     /// cut, so that no part of it is left, and again when marks that are not shown no longer divide it.
     pub fn quoted(&self, words: &str) -> String {
@@ -231,6 +254,12 @@ pub fn host_and_port(text: &str) -> Option<(String, u16)> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     let is_host = !host.is_empty() && host.len() <= 253 && host.chars().all(allowed);
     is_host.then(|| (host.to_ascii_lowercase(), port))
+}
+
+/// The text of a file of the host, unless it is large.
+fn read_small(path: &Path) -> Option<String> {
+    let is_small = std::fs::metadata(path).is_ok_and(|file| file.len() <= AUTHORITIES_BYTES);
+    is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
 }
 
 /// The settings of `pip` in its files, in the order in which they are read.
@@ -339,6 +368,34 @@ mod tests {
         assert_eq!(token.without_secrets("t0ken"), "****");
         let plain = configured("", &[("PIP_INDEX_URL", "https://a.test/")], "").unwrap().unwrap();
         assert_eq!(plain.without_secrets("fine"), "fine");
+    }
+
+    #[test]
+    fn a_password_that_a_text_was_cut_within_is_hidden_however_often_it_stands_there() {
+        let env = [("PIP_INDEX_URL", "https://me:pässword@a.test/simple")];
+        let index = configured("", &env, "").unwrap().unwrap();
+        assert_eq!(index.without_secrets_in_head("pässwordpässwordpäss"), "************");
+        assert_eq!(index.without_secrets_in_head("fine p\u{fffd}"), "fine ****");
+        // What only looks like its beginning is hidden, too, and all else is as it was.
+        assert_eq!(index.without_secrets_in_head("pässword is fine"), "**** is fine");
+        let plain = configured("", &[("PIP_INDEX_URL", "https://a.test/")], "").unwrap().unwrap();
+        assert_eq!(plain.without_secrets_in_head("fine"), "fine");
+        // The end of a password that is its beginning, too.
+        let env = [("PIP_INDEX_URL", "https://me:abra-cad-abra@a.test/simple")];
+        let index = configured("", &env, "").unwrap().unwrap();
+        assert_eq!(index.without_secrets_in_head("x abra-cad-abra"), "x ****");
+        assert_eq!(index.without_secrets_in_head("x abra-cad-abra abra-c"), "x **** ****");
+    }
+
+    #[tokio::test]
+    async fn settings_of_the_host_are_read_on_no_thread_of_the_runtime() {
+        let runtime = std::thread::current().id();
+        let read = move |path: &Path| {
+            assert_ne!(std::thread::current().id(), runtime, "{}", path.display());
+            None
+        };
+        let mine = settings("[packages]\nindex = \"https://a.test/simple\"\n");
+        assert!(Index::find_with(&mine, Principal::ANN, read).await.unwrap().permits("a.test", 443));
     }
 
     #[test]

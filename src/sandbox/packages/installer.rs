@@ -2,23 +2,20 @@
 //! no files of other users, and reaches nothing but the package index.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Answer, NOTE_BYTES, UserCache};
+use super::cache::{Answer, UserCache};
 use super::charges::disk;
 use super::draft::Draft;
-use super::index::{AUTHORITIES_BYTES, Index};
+use super::index::Index;
 use super::relay::{Relay, Trouble};
+use super::room::Room;
 use super::shown::{Payer, ShownPackages};
-use super::task::{self, Task, UV_BYTES};
-use super::tree::Bounds;
+use super::task::{self, Task};
+use super::watch::{look_at, too_large};
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
 use crate::packages::resolved::request_key;
-use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::packages::{PackageSet, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
@@ -27,22 +24,13 @@ use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::quota::Ledger;
 use crate::sandbox::backend::Progress;
-use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::{Launcher, UserSlot};
-use crate::sandbox::spec::{Limits, SandboxRequest, SandboxSpec, hardware};
+use crate::sandbox::spec::{Limits, SandboxRequest, SandboxSpec};
 use crate::sandbox::user_database;
+use crate::sandbox::workspace::disk as host_disk;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
-use crate::sandbox::workspace::usage::{DiskUsage, measure_of_guest};
-use crate::sandbox::workspace::{disk as host_disk, guest};
 
-/// Time between two looks at what an installer has written.
-const LOOK: Duration = Duration::from_millis(500);
-/// What an installation takes on the disk beside the files of packages: a `uv` that it fetched, with the daemon's copy,
-/// and notes.
-const BESIDE_BYTES: u64 = 2 * UV_BYTES + AUTHORITIES_BYTES + 4 * NOTE_BYTES;
-/// The least room for packages with which an installation is begun.
-const LEAST_BYTES: u64 = 16 * 1024 * 1024;
 /// What an installation holds in its user's quota.
 const HOLD: &str = "packages that are being installed";
 
@@ -57,6 +45,8 @@ pub struct WantedPackages {
     pub requirements: Vec<Requirement>,
     /// Whether versions that are there may give way to others.
     pub replace: bool,
+    /// Gives the installation up.
+    pub stop: CancellationToken,
 }
 
 /// What came of it.
@@ -144,7 +134,10 @@ impl Launcher {
         progress: Progress<'_>,
     ) -> Result<Installed, Problem> {
         let turn = self.packages.turn(wanted.owner);
-        let _turn = turn.lock().await;
+        let _turn = tokio::select! {
+            turn = turn.lock() => turn,
+            () = wanted.stop.cancelled() => return Err(given_up()),
+        };
         let request = request_key(&wanted.image.id, &wanted.all());
         let asked = request.clone();
         let known = move |_: &Self, cache: &UserCache| Ok(cache.answer(&asked));
@@ -180,7 +173,7 @@ impl Launcher {
     }
 
     /// Works in the cache of a user, on a thread for that user's files.
-    async fn in_cache<T: Send + 'static>(
+    pub(super) async fn in_cache<T: Send + 'static>(
         self: &Arc<Self>,
         owner: Principal,
         work: impl FnOnce(&Self, &UserCache) -> std::io::Result<T> + Send + 'static,
@@ -208,8 +201,15 @@ impl Launcher {
         let pinned = set.packages.iter().map(|package| format!("{}=={}", package.name, package.version));
         let requirements: Vec<Requirement> =
             pinned.filter_map(|text| Requirement::parse(&text).ok()).collect();
-        let (image, existing) = (image.clone(), None);
-        let wanted = WantedPackages { owner, backend, image, existing, requirements, replace: true };
+        let wanted = WantedPackages {
+            owner,
+            backend,
+            image: image.clone(),
+            existing: None,
+            requirements,
+            replace: true,
+            stop: CancellationToken::new(),
+        };
         let rules = self.package_rules(owner).await?;
         self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
         if self.show_cached(owner, &set.key, shown, ledger).await? {
@@ -222,7 +222,25 @@ impl Launcher {
         .hint("install them again"))
     }
 
-    /// False if the cache does not have the set.
+    /// Charges the user for the packages in a sandbox that an earlier daemon left running, and says whether the set is
+    /// among them. Sessions wait for this before they are there again, so it waits for no transfer of the user.
+    pub async fn take_over_packages(
+        self: &Arc<Self>,
+        owner: Principal,
+        set: Option<&PackageSet>,
+        shown: &ShownPackages,
+        ledger: &Ledger,
+    ) -> Result<bool, Problem> {
+        let (launcher, shown, ledger) = (Arc::clone(self), shown.clone(), ledger.clone());
+        let key = set.map(|set| set.key.clone());
+        let take_over = move || {
+            shown.take_over(&Payer { owner, ledger: &ledger, charges: &launcher.packages.charges });
+            key.is_some_and(|key| shown.has(&key))
+        };
+        folders::run(owner, WorkKind::Look, None, take_over).await
+    }
+
+    /// False if neither the sandbox nor the cache has the set.
     async fn show_cached(
         self: &Arc<Self>,
         owner: Principal,
@@ -234,19 +252,13 @@ impl Launcher {
         let show = move |launcher: &Self, cache: &UserCache| {
             let payer = Payer { owner, ledger: &ledger, charges: &launcher.packages.charges };
             let _in_use = cache.uses.read();
-            Ok(cache.find(&key).map(|set| shown.show(&key, &set, &payer)))
+            let cached = cache.find(&key);
+            if shown.has(&key) {
+                return Ok(Some(Ok(())));
+            }
+            Ok(cached.map(|set| shown.show(&key, &set, &payer)))
         };
         self.in_cache(owner, show).await?.transpose().map(|shown| shown.is_some())
-    }
-
-    /// What packages may take, so that all that an installation writes at its height fits into the user's quota: first
-    /// the installer's own files, then the daemon's copies beside them. Half of what the user has left is not touched.
-    fn room_for(&self, owner: Principal, ledger: &Ledger) -> (Bounds, u64) {
-        let settings = &self.settings.packages;
-        let left = ledger.spare_room(owner, Kind::Workspace) / 2;
-        let fitting = left.saturating_sub(BESIDE_BYTES) / 2;
-        let bytes = settings.unpacked_bytes.min(fitting.max(LEAST_BYTES));
-        (Bounds { bytes, files: settings.files }, bytes.saturating_mul(2).saturating_add(BESIDE_BYTES))
     }
 
     async fn run_installer(
@@ -256,23 +268,34 @@ impl Launcher {
         ledger: &Ledger,
         progress: Progress<'_>,
     ) -> Result<Answer, Problem> {
-        let index = Index::find(&self.settings.packages).await?;
-        host_disk::check_at(self.paths.home(), self.settings.sandbox.disk_reserve_bytes)?;
+        let index = Index::find(&self.settings.packages, wanted.owner).await?;
         self.check_memory()?;
         let sandboxes = &self.settings.sandbox;
         let amounts = SandboxRequest::of_errand(sandboxes).amounts(sandboxes);
         let _permit = ledger.take(wanted.owner, HOLD, amounts)?;
-        // Charged before the first byte is written; what stays is charged to the cache before this is given back.
-        let (bounds, peak) = self.room_for(wanted.owner, ledger);
-        let room = ledger.take(wanted.owner, HOLD, disk(peak))?;
         let sandbox = SandboxId::fresh();
         let _claim = self.claim(&sandbox);
-        let name = sandbox.0.clone();
-        let make = move |_: &Self, cache: &UserCache| Ok((cache.draft(&name, room)?, cache.uv()));
-        let (draft, uv) = self.in_cache(wanted.owner, make).await?;
-        let draft = Arc::new(draft);
+        let (owner, name, books) = (wanted.owner, sandbox.0.clone(), ledger.clone());
+        let (request, authorities) = (task::request(wanted, &index), index.authorities.clone());
+        let make = move |launcher: &Self, cache: &UserCache| {
+            let reserve = launcher.settings.sandbox.disk_reserve_bytes;
+            if let Err(problem) = host_disk::check_at(launcher.paths.home(), reserve) {
+                return Ok(Err(problem));
+            }
+            let left = books.spare_room(owner, Kind::Workspace);
+            let room = Room::new(&launcher.settings.packages, left, cache.has_uv());
+            // Charged before the first byte is written; what stays is charged to the cache before this is given back.
+            let hold = match books.take(owner, HOLD, disk(room.at_first())) {
+                Ok(hold) => hold,
+                Err(refusal) => return Ok(Err(refusal.into())),
+            };
+            let draft = cache.draft(&name, hold)?;
+            let task = Task::make(&draft.path, cache, &request, authorities.as_deref())?;
+            Ok(Ok((Arc::new(draft), task, room)))
+        };
+        let (draft, task, room) = self.in_cache(owner, make).await??;
         let outcome =
-            self.install_in(&draft, &uv, &sandbox, wanted, index, bounds, rules, ledger, progress).await;
+            self.install_in(&draft, &task, room, &sandbox, wanted, index, rules, ledger, progress).await;
         // What was begun in the draft is done, so this is the last share of it; otherwise the last one removes it.
         if let Some(draft) = Arc::into_inner(draft) {
             draft.remove().await;
@@ -284,26 +307,25 @@ impl Launcher {
     async fn install_in(
         self: &Arc<Self>,
         draft: &Arc<Draft>,
-        uv: &Path,
+        task: &Task,
+        room: Room,
         sandbox: &SandboxId,
         wanted: &WantedPackages,
         index: Index,
-        bounds: Bounds,
         rules: Vec<NameRules>,
         ledger: &Ledger,
         progress: Progress<'_>,
     ) -> Result<Answer, Problem> {
         let settings = &self.settings.packages;
         let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
-        let stop = CancellationToken::new();
+        let stop = wanted.stop.child_token();
         let ends_with_this = stop.clone().drop_guard();
-        let task = Task::make(&draft.path, wanted, &index, uv).map_err(failed)?;
         let relay = Relay::start(&task.relay, index.clone(), settings.download_bytes, stop.clone())
             .map_err(failed)?;
-        let (spec, _slot, folder) = self.installer_spec(sandbox, wanted, &task, bounds).await?;
+        let (spec, _slot, folder) = self.installer_spec(sandbox, wanted, task, room).await?;
         let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone(), &index);
         progress("resolving".to_owned());
-        let watched = self.watch(wanted.owner, &task, spec.user.host_uid, &relay, bounds, progress);
+        let watched = self.watch(wanted.owner, task, spec.user.host_uid, &relay, room, progress);
         let running = self.backend(wanted.backend).run_errand(&spec, &folder.path, &errand);
         tokio::pin!(running);
         let (outcome, mut too_much) = tokio::select! {
@@ -323,6 +345,9 @@ impl Launcher {
         if let Some(problem) = too_much {
             return Err(problem);
         }
+        if wanted.stop.is_cancelled() {
+            return Err(given_up());
+        }
         outcome.map_err(|problem| {
             let words = index.without_secrets(&problem.message);
             Problem::new(Code::InstallFailed, format!("the installer failed: {words}"))
@@ -330,19 +355,23 @@ impl Launcher {
         })?;
         let image_id = wanted.image.id.clone();
         let (output, target, books) = (task.output.clone(), draft.path.join("made"), ledger.clone());
-        let (had_uv, held) = (task.has_uv, Arc::clone(draft));
+        let (had_uv, held, guest_uid) = (task.has_uv, Arc::clone(draft), spec.user.host_uid);
         let explain = move |kind, words: &str| task::failure(kind, &index.quoted(words), trouble.as_ref());
         let take = move |launcher: &Self, cache: &UserCache| {
             // This goes on if its caller gives up: until it is done, the draft stays, so that no half of a set is kept.
-            let _held = held;
-            let taken = task::take(&output, &target, had_uv, bounds, &image_id, &rules, explain);
+            let hold = held.hold();
+            let taken = look_at(&output, guest_uid, room).and_then(|used| {
+                let uv = task::fetched_uv(&output, had_uv);
+                let bounds = hold.map_or(Ok(room.packages), |hold| room.for_copies(&hold, &used, uv))?;
+                task::take(&output, &target, uv, bounds, &image_id, &rules, explain)
+            });
             let (answer, copied) = match taken {
                 Ok(taken) => taken,
                 Err(problem) => return Ok(Err(problem)),
             };
-            let uv = target.with_file_name("uv");
+            let uv = target.with_file_name(task::UV);
             if uv.exists() {
-                cache.keep_uv(&uv)?;
+                launcher.packages.keep_uv(cache, &books, &uv)?;
             }
             if let Some(key) = &answer.key {
                 launcher.packages.keep(cache, &books, &target, key, &copied)?;
@@ -352,108 +381,29 @@ impl Launcher {
         self.in_cache(wanted.owner, take).await?
     }
 
-    /// The sandbox of an installer: that of a session, with a user id that no other sandbox and no account has.
+    /// The sandbox of an installer, whose user may write what it makes.
     async fn installer_spec(
         self: &Arc<Self>,
         sandbox: &SandboxId,
         wanted: &WantedPackages,
         task: &Task,
-        bounds: Bounds,
+        room: Room,
     ) -> Result<(SandboxSpec, Option<UserSlot>, Folder), Problem> {
         let settings = &self.settings.sandbox;
-        let mapping = self.backend(wanted.backend).user_mapping().await?;
-        let slot = self.service.system.then(|| self.slots.take()).transpose()?;
-        let user = guest(self.service, mapping, slot.as_ref().map_or(self.service.uid, |slot| slot.uid));
         let limits = Limits::new(settings, &SandboxRequest::of_errand(settings));
-        let limits = Limits { file_bytes: bounds.bytes.max(UV_BYTES), ..limits };
-        let path = self.paths.sandboxes_dir().join(&sandbox.0);
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| storage_problem(&path, &error))?;
-        let folder = Folder::of(path);
-        let mut spec = SandboxSpec {
-            sandbox: sandbox.clone(),
-            backend: wanted.backend,
-            instance: self.instance.clone(),
-            image: wanted.image.clone(),
-            runtime: settings.runtime.clone(),
-            user,
-            limits,
-            workspace: PathBuf::new(),
-            workspace_identity: (0, 0),
-            bridge_dir: PathBuf::new(),
-            kernel_dir: PathBuf::new(),
-            packages_dir: PathBuf::new(),
-            etc_dir: etc::folder_in(&folder.path),
-            hidden: hardware::hidden(),
-            env: Environment::new(),
-            mounts: Vec::new(),
-        };
-        spec.kernel_dir = self.kernel_for(&spec, &folder.path).await?;
+        let limits = Limits { file_bytes: room.largest_file(), ..limits };
+        let (spec, slot, folder) = self.errand_spec(sandbox, (wanted.backend, &wanted.image), limits).await?;
+        let user = spec.user;
         if self.service.system {
             std::os::unix::fs::chown(&task.output, Some(user.host_uid), Some(user.host_gid))
                 .map_err(|error| storage_problem(&task.output, &error))?;
         }
         Ok((spec, slot, folder))
     }
-
-    /// Reports the progress, and returns when an installer has to be stopped: it has written more than it may, the disk
-    /// is full, or nobody can say in time how much it wrote.
-    async fn watch(
-        &self,
-        owner: Principal,
-        task: &Task,
-        guest_uid: u32,
-        relay: &Relay,
-        bounds: Bounds,
-        progress: Progress<'_>,
-    ) -> Problem {
-        let mut told = 0;
-        loop {
-            tokio::time::sleep(LOOK).await;
-            let passed = relay.passed();
-            if passed > told {
-                told = passed;
-                progress(format!("{} KiB downloaded", passed / 1024));
-            }
-            let (folder, home) = (task.output.clone(), self.paths.home().to_owned());
-            let reserve = self.settings.sandbox.disk_reserve_bytes;
-            let look = move || {
-                host_disk::check_at(&home, reserve)?;
-                look_at(&folder, guest_uid, bounds)
-            };
-            if let Err(problem) = folders::run(owner, WorkKind::Watch, None, look).await.and_then(|seen| seen)
-            {
-                return problem;
-            }
-        }
-    }
 }
 
-/// A refusal if an installer has written more than it may, or if it is not known how much.
-fn look_at(folder: &Path, guest_uid: u32, bounds: Bounds) -> Result<(), Problem> {
-    let used = measure_of_guest(folder, guest_uid).map_err(|error| {
-        let what = format!("what the installer wrote cannot be measured: {error}");
-        Problem::new(Code::Storage, what).hint("look at the disk of the daemon's home")
-    })?;
-    if is_too_much(&used, bounds) {
-        let what = format!("the packages take more than {} bytes or {} files", bounds.bytes, bounds.files);
-        return Err(too_large(what));
-    }
-    Ok(())
-}
-
-fn too_large(what: String) -> Problem {
-    Problem::new(Code::TooLarge, what).hint(
-        "name fewer packages, remove files, or raise `packages.download`, `packages.unpacked`, `packages.files` or `quota.workspace`",
-    )
-}
-
-/// An installer may have fetched a `uv` beside the packages.
-fn is_too_much(used: &DiskUsage, bounds: Bounds) -> bool {
-    let bytes = bounds.bytes.saturating_add(UV_BYTES);
-    used.hidden.is_some() || used.bytes > bytes || used.entries as u64 > bounds.files
+fn given_up() -> Problem {
+    Problem::new(Code::InstallFailed, "the installation was given up: nobody waits for it any more")
 }
 
 fn conflict(replaced: &[ReplacedPackage]) -> Problem {
@@ -463,23 +413,4 @@ fn conflict(replaced: &[ReplacedPackage]) -> Problem {
         .collect();
     Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; ")))
         .hint("code may have imported what is there: to replace it, and reset the session, use `--reset`")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_installer_is_stopped_for_too_much_and_for_what_cannot_be_measured() {
-        let home = tempfile::tempdir().unwrap();
-        let uid = rustix::process::getuid().as_raw();
-        let bounds = Bounds { bytes: 100_000, files: 2 };
-        std::fs::write(home.path().join("a"), "").unwrap();
-        look_at(home.path(), uid, bounds).unwrap();
-        for name in ["b", "c"] {
-            std::fs::write(home.path().join(name), "").unwrap();
-        }
-        assert_eq!(look_at(home.path(), uid, bounds).unwrap_err().code, Code::TooLarge);
-        assert_eq!(look_at(&home.path().join("none"), uid, bounds).unwrap_err().code, Code::Storage);
-    }
 }

@@ -2,17 +2,22 @@
 //! and the cached folder appears in the running sandbox of a session.
 //!
 //! `index` says where packages come from, `relay` is the installer's only way there, `installer` runs it in a `draft`,
-//! where `task` has its folders, `tree` copies what a guest wrote, `cache` keeps it, `shown` is the folder that a sandbox
-//! sees, and `charges` says who pays.
+//! where `task` has its folders, within the `room` that its user has, under a `watch`; `tree` copies what a guest wrote,
+//! `record` says what a package's files have to be, `cache` keeps them, `shown` is the folder that a sandbox sees,
+//! `image_files` what an image gets, and `charges` says who pays.
 
 pub mod cache;
 mod charges;
 mod draft;
+mod image_files;
 mod index;
 mod installer;
+mod record;
 mod relay;
+mod room;
 pub mod shown;
 mod task;
 mod tree;
+mod watch;
 
 pub use installer::{Installed, WantedPackages};

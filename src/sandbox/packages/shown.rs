@@ -17,10 +17,13 @@ use super::tree;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::{Ledger, Permit, Refusal};
+use crate::sandbox::workspace::remove_tree;
 
 /// The link that leads to the packages; it is on `sys.path` from the start, so it leads to an empty folder first.
 const SITE: &str = "site";
 const EMPTY: &str = "empty";
+/// How the extension of a draft begins.
+const DRAFT: &str = "draft-";
 
 /// Makes the folder of a new sandbox.
 pub fn prepare(folder: &Path) -> std::io::Result<()> {
@@ -63,13 +66,43 @@ impl ShownPackages {
         self.charged.lock().is_empty()
     }
 
+    /// Charges what an earlier daemon let appear, and removes what it left unfinished.
+    pub fn take_over(&self, payer: &Payer<'_>) {
+        let mut charged = self.charged.lock();
+        for draft in self.drafts() {
+            let is_folder = draft.is_dir() && !draft.is_symlink();
+            let removed = if is_folder { remove_tree(&draft) } else { std::fs::remove_file(&draft) };
+            if let Err(error) = removed {
+                tracing::warn!(%error, path = %draft.display(), "a draft of packages cannot be removed");
+            }
+        }
+        self.charge_present(&mut charged, payer);
+    }
+
+    /// Whether the set is in the sandbox, charged, and where the link leads.
+    pub fn has(&self, key: &str) -> bool {
+        let leads_to = std::fs::read_link(self.folder.join(SITE));
+        self.charged.lock().contains_key(key) && leads_to.is_ok_and(|target| target == Path::new(key))
+    }
+
+    /// What was begun beside the folder. Nothing is being made there while `charged` is locked.
+    fn drafts(&self) -> Vec<PathBuf> {
+        let mut beside: Vec<PathBuf> = self.folder.parent().into_iter().flat_map(entries).collect();
+        let is_draft =
+            |extension: &std::ffi::OsStr| extension.as_encoded_bytes().starts_with(DRAFT.as_bytes());
+        beside.retain(|path| {
+            path.file_stem() == self.folder.file_stem() && path.extension().is_some_and(is_draft)
+        });
+        beside
+    }
+
     /// Lets a set of the cache appear. Its name appears when all its files are there.
     pub fn show(&self, key: &str, set: &CachedSet, payer: &Payer<'_>) -> Result<(), Problem> {
         let mut charged = self.charged.lock();
         self.charge_present(&mut charged, payer);
         let target = self.folder.join(key);
         // Beside the folder, where the sandbox does not see it.
-        let draft = self.folder.with_extension(format!("draft-{}", uuid::Uuid::new_v4()));
+        let draft = self.folder.with_extension(format!("{DRAFT}{}", uuid::Uuid::new_v4()));
         if !charged.contains_key(key) {
             let is_same_disk = device(&set.site) == device(&self.folder);
             let take = |amounts| payer.ledger.take(payer.owner, HOLD, amounts);
@@ -185,9 +218,13 @@ mod tests {
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 2 * (100_000 + own));
         drop(shown);
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 0);
-        // The next daemon charges what it finds, also where the cache has removed it since.
+        // The next daemon charges what it finds, also where the cache has removed it since, and tidies up.
         std::fs::remove_file(home.path().join("cached/two")).unwrap();
-        again.show("one", &set("one"), &payer).unwrap();
+        tree::link(&site, &home.path().join("s/p.draft-1")).unwrap();
+        std::os::unix::fs::symlink("two", home.path().join("s/p.draft-2")).unwrap();
+        assert!(!again.has("one"));
+        again.take_over(&payer);
+        assert!(again.has("one") && !again.has("two"), "that is not where the link leads");
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 2 * (100_000 + own) - 10_000);
         let beside = std::fs::read_dir(home.path().join("s")).unwrap().count();
         assert_eq!(beside, 2, "no draft is left");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::Answer;
+use super::cache::{Answer, UserCache};
 use super::index::{AUTHORITIES_BYTES, Index};
 use super::installer::WantedPackages;
 use super::relay::{SOCKET_NAME, Trouble};
@@ -20,6 +20,9 @@ use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR};
 const TASK_DIR: &str = "/belljar/task";
 const OUTPUT_DIR: &str = "/belljar/output";
 const RELAY_DIR: &str = "/belljar/relay";
+/// The folder in an installer's output that has the program `uv`, if it had to fetch it.
+const TOOLS: &str = "tools";
+pub const UV: &str = "uv";
 /// Longest time without a byte of the index.
 const IDLE_S: u64 = 60;
 /// Largest `uv`.
@@ -35,43 +38,54 @@ pub struct Task {
     pub has_uv: bool,
 }
 
+/// What an installer is to do, as text.
+pub fn request(wanted: &WantedPackages, index: &Index) -> String {
+    let pinned: Vec<PackageVersion> = wanted
+        .existing
+        .iter()
+        .flat_map(|set| &set.packages)
+        .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
+        .collect();
+    let request = serde_json::json!({
+        "requirements": wanted.all(),
+        "pinned": pinned,
+        "index": index.url,
+        "replace": wanted.replace,
+        "idle_s": IDLE_S,
+    });
+    request.to_string()
+}
+
 impl Task {
-    /// Makes the folders in `draft`. The installer gets the program `uv`, if it is there.
-    pub fn make(draft: &Path, wanted: &WantedPackages, index: &Index, uv: &Path) -> std::io::Result<Self> {
+    /// Makes the folders in `draft`. The installer gets the program `uv` of its user's cache, if it is there, and the
+    /// certificates that it shall trust.
+    pub fn make(
+        draft: &Path,
+        cache: &UserCache,
+        request: &str,
+        authorities: Option<&Path>,
+    ) -> std::io::Result<Self> {
         let folder = |name: &str, mode: u32| {
             let path = draft.join(name);
             std::fs::DirBuilder::new().mode(mode).create(&path)?;
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
             Ok::<_, std::io::Error>(path)
         };
-        let has_uv = uv.exists();
+        let (uv, has_uv) = (cache.uv(), cache.has_uv());
         let made = Self {
             told: folder("task", 0o755)?,
             output: folder("output", 0o700)?,
             relay: folder("relay", 0o711)?,
             has_uv,
         };
-        let pinned: Vec<PackageVersion> = wanted
-            .existing
-            .iter()
-            .flat_map(|set| &set.packages)
-            .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
-            .collect();
-        let request = serde_json::json!({
-            "requirements": wanted.all(),
-            "pinned": pinned,
-            "index": index.url,
-            "replace": wanted.replace,
-            "idle_s": IDLE_S,
-        });
-        made.tell("task.json", request.to_string().as_bytes(), 0o644)?;
-        if let Some(authorities) = &index.authorities {
+        made.tell("task.json", request.as_bytes(), 0o644)?;
+        if let Some(authorities) = authorities {
             let is_small = std::fs::metadata(authorities)?.len() <= AUTHORITIES_BYTES;
             let text = if is_small { std::fs::read(authorities)? } else { Vec::new() };
             made.tell("ca.pem", &text, 0o644)?;
         }
         if has_uv {
-            std::fs::hard_link(uv, made.told.join("uv"))?;
+            std::fs::hard_link(uv, made.told.join(UV))?;
         }
         Ok(made)
     }
@@ -106,17 +120,25 @@ impl Task {
             ],
             limit,
             stop,
-            hide: Box::new(move |said| index.without_secrets(said)),
+            hide: Box::new(move |said, is_cut| {
+                if is_cut { index.without_secrets_in_head(said) } else { index.without_secrets(said) }
+            }),
         }
     }
 }
 
-/// Copies what the installer made to `target`, and the `uv` that it fetched beside that, if it had to: one that is there
-/// is not replaced by what a guest wrote.
+/// The length of the `uv` that an installer fetched, if it had to: one that is there is not replaced by what a guest
+/// wrote.
+pub fn fetched_uv(output: &Path, had_uv: bool) -> Option<u64> {
+    let length = (!had_uv).then(|| tree::file_bytes(&output.join(TOOLS), UV).ok()).flatten();
+    length.filter(|length| *length <= UV_BYTES)
+}
+
+/// Copies what the installer made to `target`, and beside that the `uv` of this length that it fetched.
 pub fn take(
     output: &Path,
     target: &Path,
-    had_uv: bool,
+    uv: Option<u64>,
     bounds: Bounds,
     image_id: &str,
     rules: &[NameRules],
@@ -132,9 +154,8 @@ pub fn take(
         Outcome::Installed { in_image, replaced } => (in_image, replaced),
         Outcome::Failed { kind, words } => return Err(explain(kind, &words)),
     };
-    if !had_uv {
-        tree::copy_file(&output.join("tools"), "uv", &target.with_file_name("uv"), UV_BYTES)
-            .map_err(broken)?;
+    if let Some(length) = uv {
+        tree::copy_file(&output.join(TOOLS), UV, &target.with_file_name(UV), length).map_err(broken)?;
     }
     std::fs::DirBuilder::new().mode(0o700).create(target).map_err(broken)?;
     let copied = tree::copy(&output.join("site"), &target.join("site"), bounds).map_err(broken)?;
@@ -197,7 +218,7 @@ mod tests {
             std::fs::write(output.join("report.json"), report).unwrap();
             let bounds = Bounds { bytes: 100_000, files: 100 };
             let explain = |kind, words: &str| failure(kind, words, None);
-            take(&output, &target, had_uv, bounds, "image", &[], explain).unwrap();
+            take(&output, &target, fetched_uv(&output, had_uv), bounds, "image", &[], explain).unwrap();
             assert_eq!(home.path().join("uv").exists(), !had_uv);
         }
     }

@@ -3,11 +3,13 @@
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use super::record::{self, FoundFile, ListedFile};
 use crate::packages::resolved::{PACKAGES, of_metadata_folder};
 use crate::protocol::packages::{InstalledPackage, PackageVersion};
 use crate::security_controls;
@@ -18,6 +20,9 @@ const DEPTH: usize = 40;
 const RECORD: &str = "RECORD";
 /// The most bytes of such a list, which is read as a whole.
 const RECORD_BYTES: u64 = 16 * 1024 * 1024;
+/// The most bytes of the paths of all files, those that are there and those that lists have: they stay in memory until
+/// all files are copied.
+const PATHS_BYTES: usize = 32 * 1024 * 1024;
 /// What one file takes on a disk beside its content: the content is rounded up to blocks, and there is an inode.
 const BLOCK_BYTES: u64 = 4096;
 const INODE_BYTES: u64 = 512;
@@ -50,25 +55,47 @@ pub struct Copied {
     pub packages: Vec<InstalledPackage>,
 }
 
-/// Copies `source` into the new folder `target`.
+/// Copies `source` into the new folder `target`. The files have to be what the lists of their packages say.
 pub fn copy(source: &Path, target: &Path, bounds: Bounds) -> std::io::Result<Copied> {
     let source = rustix::fs::open(source, folder_flags(), Mode::empty())?;
-    let mut copy = Copy { bounds, copied: Copied::default() };
+    let mut copy = Copy {
+        root: target,
+        bounds,
+        copied: Copied::default(),
+        found: BTreeMap::new(),
+        listed: Vec::new(),
+        path_bytes: 0,
+    };
     copy.folder(source.as_fd(), target, 0, None)?;
-    copy.copied.packages.sort();
-    Ok(copy.copied)
+    let Copy { mut copied, found, listed, .. } = copy;
+    if let Some(path) = record::first_difference(&found, &listed)
+        && security_controls::holds("packages_are_as_listed")
+    {
+        let path = path.escape_default();
+        return Err(std::io::Error::other(format!("`{path}` is not what the list of its package says")));
+    }
+    copied.packages.sort();
+    Ok(copied)
 }
 
 fn folder_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-struct Copy {
+struct Copy<'a> {
+    /// The new folder.
+    root: &'a Path,
     bounds: Bounds,
     copied: Copied,
+    /// All files, by their paths below the root.
+    found: BTreeMap<String, FoundFile>,
+    /// What the lists of all packages say; not more than there may be files.
+    listed: Vec<ListedFile>,
+    /// Of the paths in both.
+    path_bytes: usize,
 }
 
-impl Copy {
+impl Copy<'_> {
     /// `package` is the one whose metadata the folder has.
     fn folder(
         &mut self,
@@ -111,15 +138,14 @@ impl Copy {
                 FileType::RegularFile => {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
                     let file = rustix::fs::openat(source, name, flags, Mode::empty())?;
-                    let hash =
-                        self.file(std::fs::File::from(file), &path, package.is_some() && plain == RECORD)?;
-                    if let (Some(package), Some(sha256)) = (package, hash) {
+                    let is_list = package.is_some() && plain == RECORD;
+                    let sha256 = self.file(std::fs::File::from(file), &path, is_list)?;
+                    if let Some(PackageVersion { name, version }) = package.filter(|_| is_list).cloned() {
                         if self.copied.packages.len() >= PACKAGES {
                             return Err(std::io::Error::other(format!(
                                 "there are more than {PACKAGES} packages"
                             )));
                         }
-                        let PackageVersion { name, version } = package.clone();
                         self.copied.packages.push(InstalledPackage { name, version, sha256 });
                     }
                 }
@@ -140,35 +166,79 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies one file, and gives its hash if that is wanted.
-    fn file(
-        &mut self,
-        source: std::fs::File,
-        target: &Path,
-        hashed: bool,
-    ) -> std::io::Result<Option<String>> {
+    /// Copies one file, and gives its hash. A list of files is read, too.
+    fn file(&mut self, source: std::fs::File, target: &Path, is_list: bool) -> std::io::Result<String> {
         let mode = source.metadata()?.mode();
         let room = self.bounds.bytes.saturating_sub(self.copied.bytes);
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
-        let (length, hash) = if hashed {
+        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(target)?;
+        let mut copy = HashingWriter { file, hash: Sha256::new() };
+        let mut source = source.take(room.saturating_add(1));
+        let length = if is_list {
             let mut content = Vec::new();
-            (&source).take(room.min(RECORD_BYTES).saturating_add(1)).read_to_end(&mut content)?;
+            source.take(RECORD_BYTES.saturating_add(1)).read_to_end(&mut content)?;
             if content.len() as u64 > RECORD_BYTES {
                 return Err(std::io::Error::other(format!(
                     "a list of files of a package has more than {RECORD_BYTES} bytes"
                 )));
             }
-            file.write_all(&content)?;
-            (content.len() as u64, Some(hex::encode(Sha256::digest(&content))))
+            copy.write_all(&content)?;
+            self.read_list(&String::from_utf8_lossy(&content))?;
+            content.len() as u64
         } else {
-            (std::io::copy(&mut source.take(room.saturating_add(1)), &mut file)?, None)
+            std::io::copy(&mut source, &mut copy)?
         };
+        let HashingWriter { file, hash } = copy;
+        let sha256: [u8; 32] = hash.finalize().into();
+        if let Some(path) = target.strip_prefix(self.root).ok().and_then(Path::to_str) {
+            self.hold_path(path)?;
+            self.found.insert(path.to_owned(), FoundFile { bytes: length, sha256 });
+        }
         self.take(disk_bytes(length))?;
         let rights = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
         let rights =
             if security_controls::holds("packages_have_no_set_id_bits") { rights } else { mode & 0o7777 };
         file.set_permissions(std::fs::Permissions::from_mode(rights))?;
-        Ok(hash)
+        Ok(hex::encode(sha256))
+    }
+
+    fn read_list(&mut self, text: &str) -> std::io::Result<()> {
+        for listed in record::listed(text) {
+            if self.listed.len() as u64 >= self.bounds.files {
+                let most = self.bounds.files;
+                return Err(std::io::Error::other(format!("the packages list more than {most} files")));
+            }
+            self.hold_path(listed.path())?;
+            self.listed.push(listed);
+        }
+        Ok(())
+    }
+
+    /// Counts a path that is about to stay in memory.
+    fn hold_path(&mut self, path: &str) -> std::io::Result<()> {
+        self.path_bytes = self.path_bytes.saturating_add(path.len());
+        if self.path_bytes > PATHS_BYTES {
+            return Err(std::io::Error::other(format!(
+                "the paths of all files have more than {PATHS_BYTES} bytes"
+            )));
+        }
+        Ok(())
+    }
+}
+
+struct HashingWriter {
+    file: std::fs::File,
+    hash: Sha256,
+}
+
+impl Write for HashingWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -208,12 +278,14 @@ pub fn read_text(folder: &Path, name: &str, most: u64) -> std::io::Result<String
     Ok(text)
 }
 
-/// Copies one file of a guest's folder into a new one, if it is there.
+/// The length of a file of a guest's folder.
+pub fn file_bytes(folder: &Path, name: &str) -> std::io::Result<u64> {
+    open_file(folder, name)?.metadata().map(|file| file.len())
+}
+
+/// Copies one file of a guest's folder into a new one.
 pub fn copy_file(folder: &Path, name: &str, target: &Path, most: u64) -> std::io::Result<()> {
-    let source = match open_file(folder, name) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        source => source?,
-    };
+    let source = open_file(folder, name)?;
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(target)?;
     let copied = std::io::copy(&mut source.take(most.saturating_add(1)), &mut file)?;
     if copied > most {
@@ -257,6 +329,41 @@ mod tests {
         assert_eq!(names, [("x-y", "1.0")]);
         // Two files and three folders, which take whole blocks, however short they are.
         assert_eq!((copied.bytes, copied.folder_bytes), (5 * disk_bytes(1), 3 * disk_bytes(1)));
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_its_package_lists_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("a");
+        std::fs::create_dir_all(source.join("x-1.0.dist-info")).unwrap();
+        let empty = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
+        let record = format!("x.py,sha256={empty},0\nx-1.0.dist-info/RECORD,,\n");
+        std::fs::write(source.join("x-1.0.dist-info/RECORD"), record).unwrap();
+        std::fs::write(source.join("x.py"), "").unwrap();
+        assert_eq!(copy(&source, &home.path().join("b"), ENOUGH).unwrap().packages.len(), 1);
+        std::fs::write(source.join("x.py"), "another").unwrap();
+        let refused = copy(&source, &home.path().join("c"), ENOUGH).unwrap_err();
+        assert!(refused.to_string().contains("`x.py` is not what the list"), "{refused}");
+        std::fs::write(source.join("x.py"), "").unwrap();
+        let few = Bounds { files: 3, ..ENOUGH };
+        std::fs::write(source.join("x-1.0.dist-info/RECORD"), format!("x.py,sha256={empty},0\n").repeat(4))
+            .unwrap();
+        let refused = copy(&source, &home.path().join("d"), few).unwrap_err();
+        assert!(refused.to_string().contains("list more than 3 files"), "{refused}");
+    }
+
+    #[test]
+    fn long_paths_in_lists_of_packages_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("a");
+        let list = format!("{},sha256=x,0\n", "x".repeat(PATHS_BYTES / 3));
+        for name in ["x", "y", "z", "zz"] {
+            std::fs::create_dir_all(source.join(format!("{name}-1.0.dist-info"))).unwrap();
+            std::fs::write(source.join(format!("{name}-1.0.dist-info/RECORD")), &list).unwrap();
+        }
+        let large = Bounds { bytes: 1 << 30, ..ENOUGH };
+        let refused = copy(&source, &home.path().join("b"), large).unwrap_err();
+        assert!(refused.to_string().contains("the paths of all files"), "{refused}");
     }
 
     #[test]

@@ -9,13 +9,14 @@ fn shelf(size: usize) -> Shelf<u32> {
 
 fn class(memory_bytes: u64) -> Class {
     let wanted = SandboxRequest {
-        image: None,
+        image: WantedImage::Any,
         first_image: None,
         memory_bytes,
         cpus: 1.0,
         pids: 64,
         checkpoints: 8,
         checkpoints_at_rest: false,
+        keep_cwd: false,
         env: Environment::new(),
     };
     let image = ImageFact { reference: "base".into(), id: "sha256:1".into() };

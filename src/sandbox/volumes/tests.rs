@@ -1,5 +1,6 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::config::load_text;
 
@@ -40,7 +41,7 @@ impl Home {
         let settings = load_text(&self.folder.path().join("config.toml"), "").unwrap().settings;
         let ledger = Ledger::new(&settings.quota);
         let volumes = Volumes { times: SHORT, ..Volumes::new(self.folder.path().join("v"), self.service) };
-        volumes.load(&ledger, MOST);
+        volumes.load(&ledger, MOST, &self.folder.path().join("s"));
         (volumes, ledger)
     }
 }
@@ -228,6 +229,56 @@ async fn a_volume_is_measured_again_and_again_whoever_writes() {
     until(|| ledger.used(owner, Kind::Workspace) < 64 * 1024).await;
 }
 
+/// The folders of one user do not answer.
+#[tokio::test]
+async fn the_volumes_of_other_users_are_measured_while_one_user_s_folders_hang() {
+    let home = home();
+    // A user of whom no other test lets threads hang, before the other one in the order of users.
+    let (hangs, owner) = (Principal::new(70_003), Principal::new(70_004));
+    home.makes(hangs, "v").await;
+    let name = home.makes(owner, "v").await;
+    let released = Arc::new(AtomicBool::new(false));
+    let hung: Vec<_> = (0..4)
+        .map(|_| {
+            let released = Arc::clone(&released);
+            let hang = move || {
+                while !released.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            };
+            folders::begin(hangs, WorkKind::Look, None, hang).unwrap()
+        })
+        .collect();
+    let (volumes, ledger) = home.restarts();
+    std::fs::write(volumes.path(owner, &name).join("file"), vec![1; 64 * 1024]).unwrap();
+    until(|| ledger.used(owner, Kind::Workspace) >= 64 * 1024).await;
+    std::fs::write(volumes.path(hangs, &name).join("file"), vec![1; 64 * 1024]).unwrap();
+    assert_eq!(ledger.used(hangs, Kind::Workspace), 0);
+    released.store(true, Ordering::SeqCst);
+    for hung in hung {
+        hung.await.unwrap();
+    }
+    until(|| ledger.used(hangs, Kind::Workspace) >= 64 * 1024).await;
+}
+
+/// What a sandbox holds without a name is seen by the sandbox's own watch alone.
+#[tokio::test]
+async fn what_a_sandbox_holds_without_a_name_counts_to_its_volume_until_the_sandbox_is_gone() {
+    let home = home();
+    let owner = home.service.principal();
+    let name = home.makes(owner, "v").await;
+    let (volumes, ledger) = home.restarts();
+    let sandbox = SandboxId::fresh();
+    volumes.hold_all(&sandbox, Backend::Docker, [(owner, name.clone())].into_iter());
+    volumes.set_unlinked(owner, &name, &sandbox, 1 << 20);
+    until(|| ledger.used(owner, Kind::Workspace) >= 1 << 20).await;
+    volumes.let_go(&sandbox);
+    // A measurement that began before the end is recorded after it.
+    volumes.set_unlinked(owner, &name, &sandbox, 1 << 20);
+    assert_eq!(volumes.fill_level(owner, &name).unlinked_bytes(), 0);
+    until(|| ledger.used(owner, Kind::Workspace) < 1 << 20).await;
+}
+
 /// The daemon was killed while it made the volume.
 #[tokio::test]
 async fn a_draft_of_a_volume_is_no_volume_and_is_removed_by_the_next_daemon() {
@@ -252,10 +303,30 @@ async fn a_sandbox_of_an_earlier_daemon_holds_its_volumes() {
     let home = home();
     let owner = home.service.principal();
     let name = home.makes(owner, "v").await;
-    let (volumes, _ledger) = home.restarts();
     let sandbox = SandboxId::fresh();
-    volumes.hold_again(&sandbox, Backend::Docker, owner, [name.clone(), named("gone")].into_iter());
+    let folder = home.folder.path().join("s").join(&sandbox.0);
+    std::fs::create_dir_all(&folder).unwrap();
+    notes::write(&folder, Backend::Docker, vec![(owner, name.clone()), (owner, named("gone"))]).unwrap();
+    let (volumes, _ledger) = home.restarts();
     assert_eq!(volumes.holders(Backend::Docker), std::slice::from_ref(&sandbox));
+    assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::Busy);
+    volumes.let_go(&sandbox);
+    volumes.remove(owner, &name).await.unwrap();
+}
+
+/// The daemon that started the sandbox wrote no note, or one that is not understood: the journal of the session says it.
+#[tokio::test]
+async fn a_sandbox_without_a_readable_note_holds_the_volumes_of_its_session() {
+    let home = home();
+    let owner = home.service.principal();
+    let name = home.makes(owner, "v").await;
+    let sandbox = SandboxId::fresh();
+    let folder = home.folder.path().join("s").join(&sandbox.0);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("volumes"), "{").unwrap();
+    let (volumes, _ledger) = home.restarts();
+    assert!(volumes.holders(Backend::Docker).is_empty());
+    volumes.hold_again(&sandbox, Backend::Docker, owner, [name.clone(), named("gone")].into_iter());
     assert_eq!(volumes.remove(owner, &name).await.unwrap_err().code, Code::Busy);
     volumes.let_go(&sandbox);
     volumes.remove(owner, &name).await.unwrap();

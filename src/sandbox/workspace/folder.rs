@@ -5,7 +5,6 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -16,9 +15,8 @@ use crate::sandbox::workspace::own_user::{MountedFolder, as_owner};
 use crate::sandbox::workspace::owner::{self, CurrentIds, Ids, NO_GROUP, WorkKind, acting_as};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::upload_room::FillLevel;
-use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
-use crate::sandbox::workspace::{disk, groups, local_file_systems};
-use crate::sandbox::workspace::{project, set_id, unlinked_files};
+use crate::sandbox::workspace::usage;
+use crate::sandbox::workspace::{groups, local_file_systems, project, set_id};
 use crate::security_controls;
 
 /// The user who runs the daemon. It decides as which users guests run, and who owns their files.
@@ -93,35 +91,6 @@ impl Workspace {
         acting_as(ids.as_deref(), || work(&root)).unwrap()
     }
 
-    /// How much of the disk the folder takes, and how long it took to measure. Files without a name that processes of
-    /// the sandbox hold are included; `first` is the sandbox's first process. Only the daemon's own rights show what
-    /// processes hold.
-    pub async fn measure(
-        &self,
-        first: Option<i32>,
-        disk_reserve: u64,
-    ) -> Result<rustix::io::Result<(DiskUsage, Duration)>, Problem> {
-        let seen = self.access(WorkKind::Look, |root| timed(|| usage::measure(root))).await?;
-        let (folder, managed) = (Arc::clone(&self.root), self.managed);
-        let find_unlinked = move || {
-            let device = rustix::fs::fstat(&folder)?.st_dev;
-            let unlinked =
-                first.map(|first| unlinked_files::find_unlinked_files(first, device)).unwrap_or_default();
-            Ok((unlinked, managed && disk::check(&folder, disk_reserve).is_err()))
-        };
-        let unlinked = owner::run(self.pays, WorkKind::Look, None, move || timed(find_unlinked)).await?;
-        Ok(seen.and_then(|(mut usage, walking)| {
-            let ((unlinked, is_disk_short), looking) = unlinked?;
-            self.fill_level.set_unlinked(unlinked.bytes);
-            usage.bytes = usage.bytes.saturating_add(unlinked.bytes);
-            (usage.bytes_written, usage.is_disk_short) = (unlinked.bytes_written, is_disk_short);
-            if unlinked.too_many {
-                usage.hidden = Some(UnmeasuredReason::TooMany);
-            }
-            Ok((usage, walking + looking))
-        }))
-    }
-
     /// The room that all uploads to the folder share.
     pub fn fill_level(&self) -> Arc<FillLevel> {
         Arc::clone(&self.fill_level)
@@ -194,7 +163,7 @@ impl Workspace {
     /// Gives a managed folder, in which nothing was done yet, to the session whose path and owner these are. A sandbox
     /// that has the folder mounted keeps it.
     pub fn given_to(mut self, path: PathBuf, owner: Principal) -> Result<Self, Problem> {
-        std::fs::rename(&self.path, &path).map_err(|error| {
+        project::rename(self.root.as_fd(), &self.path, &path).map_err(|error| {
             Problem::new(Code::Storage, format!("the workspace `{}` cannot be made: {error}", path.display()))
         })?;
         self.path = path;
@@ -318,12 +287,6 @@ impl Workspace {
         let removed = owner::run(self.pays, WorkKind::Removal, None, move || remove_tree(&path)).await;
         removed.map_err(|problem| std::io::Error::other(problem.message))?
     }
-}
-
-/// Returns the result with the time that the work took, without the wait for a thread.
-fn timed<T>(work: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<(T, Duration)> {
-    let since = Instant::now();
-    work().map(|done| (done, since.elapsed()))
 }
 
 /// Removes a tree that a guest may have made unreadable for its own user, or deeper than any stack. The tree's own

@@ -8,6 +8,7 @@ mod folder;
 pub(in crate::sandbox) mod groups;
 pub mod job_files;
 mod local_file_systems;
+pub mod measuring;
 pub mod own_user;
 pub mod owner;
 mod project;

@@ -185,8 +185,8 @@ pub fn make_volume(path: &Path, service: Service, user: Principal, bytes: u64) -
     let made = path.parent().map_or(Ok(()), |parent| make(parent, true)).and_then(|()| make(&draft, false));
     made.map_err(|error| storage(path, &error))?;
     let finish = || {
+        let root = open_folder_of_ours(&draft)?;
         if service.system {
-            let root = open_folder_of_ours(&draft)?;
             give(&root, owner)?;
             if let Err(error) = project::hold(root.as_fd(), path, bytes, usage::ENTRIES as u64) {
                 // The usage watch still limits the volume.
@@ -195,7 +195,9 @@ pub fn make_volume(path: &Path, service: Service, user: Principal, bytes: u64) -
         }
         // What is there is refused, because an empty folder would be replaced.
         match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::rename(&draft, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                project::rename(root.as_fd(), &draft, path)
+            }
             found => found.and(Err(std::io::ErrorKind::AlreadyExists.into())),
         }
     };
@@ -206,6 +208,11 @@ pub fn make_volume(path: &Path, service: Service, user: Principal, bytes: u64) -
         }
         storage(path, &error)
     })
+}
+
+/// Gives the folder of a volume another name in the same place.
+pub fn rename_volume(path: &Path, to: &Path) -> std::io::Result<()> {
+    project::rename(open_folder_of_ours(path)?.as_fd(), path, to)
 }
 
 fn storage(path: &Path, error: &std::io::Error) -> Problem {

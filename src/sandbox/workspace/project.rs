@@ -1,4 +1,4 @@
-//! The kernel's own limit for a managed workspace, where the file system has project quotas (ext4 and xfs
+//! The limit that Linux itself keeps for a managed workspace, where the file system has project quotas (ext4 and xfs
 //! that are mounted with `prjquota`) and the daemon runs as root.
 //!
 //! The watch of [`crate::sandbox::workspace::usage`] stays in any case: only it knows the sum of a user's workspaces. A
@@ -7,7 +7,7 @@
 //! files into another project, because the system-call filter's list of `ioctl`s lacks the one for that.
 
 use sha2::{Digest, Sha256};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use crate::project_quotas::{self, FolderAttributes, Quota, are_enforced};
@@ -47,6 +47,28 @@ pub fn hold(folder: BorrowedFd<'_>, path: &Path, bytes: u64, entries: u64) -> ru
         project_quotas::set_attributes(folder, &attributes)?;
     }
     Ok(true)
+}
+
+/// Renames a folder that may be in a project of its own. An administrator may have put the folders above into a project
+/// that all below them inherit, as the limit of the whole daemon: then the kernel refuses to rename what is in another one
+/// (`EXDEV`), even within one folder. So for the moment the folder joins the project of its new parent. Nothing can write
+/// to it meanwhile.
+pub fn rename(folder: BorrowedFd<'_>, from: &Path, to: &Path) -> std::io::Result<()> {
+    match std::fs::rename(from, to) {
+        Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {}
+        outcome => return outcome,
+    }
+    let own = project_quotas::attributes(folder)?;
+    let parent = std::fs::File::open(to.parent().unwrap_or(Path::new("/")))?;
+    let of_parent = project_quotas::attributes(parent.as_fd())?.inherited_project();
+    // Without such a parent it is another file system.
+    let project = of_parent.ok_or(std::io::ErrorKind::CrossesDevices)?;
+    let mut joined = own;
+    joined.join(project);
+    project_quotas::set_attributes(folder, &joined)?;
+    let renamed = std::fs::rename(from, to);
+    project_quotas::set_attributes(folder, &own)?;
+    renamed
 }
 
 /// Removes the limits of a folder that is deleted and only still open.

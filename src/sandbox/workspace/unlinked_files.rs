@@ -16,23 +16,33 @@ const DESCRIPTORS: usize = 400_000;
 /// Bytes that are read of the list of one process's mappings.
 const MAPPINGS_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The files without a name that processes hold on one file system.
+/// A folder in which processes of a sandbox can make files.
+#[derive(Debug)]
+pub(super) struct FolderInSandbox {
+    pub device: u64,
+    /// Where the sandbox has the folder. No guest can change what is mounted there.
+    pub target: PathBuf,
+}
+
+/// The files without a name that processes hold on the file systems of some folders.
 #[derive(Debug, Default)]
 pub(super) struct UnlinkedFiles {
-    pub bytes: u64,
+    /// The bytes of those in each folder, in the order of the folders.
+    pub bytes: Vec<u64>,
     /// Bytes that the processes have written to disks, including their children that have ended.
     pub bytes_written: u64,
     /// Whether there were more tasks, descriptors or mappings than are checked.
     pub too_many: bool,
-    device: u64,
-    inodes: HashSet<u64>,
+    folders: Vec<FolderInSandbox>,
+    /// Devices and inodes.
+    seen: HashSet<(u64, u64)>,
     checked: usize,
 }
 
 /// The files that a process and its descendants hold. In a process namespace of its own, these are all its processes:
 /// an orphan becomes a child of the first process.
-pub(super) fn find_unlinked_files(first: i32, device: u64) -> UnlinkedFiles {
-    let mut found = UnlinkedFiles { device, ..UnlinkedFiles::default() };
+pub(super) fn find_unlinked_files(first: i32, folders: Vec<FolderInSandbox>) -> UnlinkedFiles {
+    let mut found = UnlinkedFiles { bytes: vec![0; folders.len()], folders, ..UnlinkedFiles::default() };
     if !security_controls::holds("nameless_files_count") {
         return found;
     }
@@ -108,9 +118,22 @@ impl UnlinkedFiles {
 
     fn count_if_unlinked(&mut self, link: &Path) {
         let Ok(found) = std::fs::metadata(link) else { return };
-        if found.nlink() == 0 && found.dev() == self.device && self.inodes.insert(found.ino()) {
-            self.bytes = self.bytes.saturating_add(found.blocks().saturating_mul(512));
+        if found.nlink() > 0 || self.seen.contains(&(found.dev(), found.ino())) {
+            return;
         }
+        let Some(folder) = self.folder_of(link, found.dev()) else { return };
+        self.seen.insert((found.dev(), found.ino()));
+        self.bytes[folder] = self.bytes[folder].saturating_add(found.blocks().saturating_mul(512));
+    }
+
+    /// The folder in which the file is: the kernel still knows the path that it had, or the folder in which it was made
+    /// without a name, and both begin with the place of a mount. A file on the same file system that is in none of the
+    /// folders counts to the first of them there, which is the workspace as a rule.
+    fn folder_of(&self, link: &Path, device: u64) -> Option<usize> {
+        let path = std::fs::read_link(link).unwrap_or_default();
+        let here = || self.folders.iter().enumerate().filter(|(_, folder)| folder.device == device);
+        let holds_it = here().find(|(_, folder)| path.starts_with(&folder.target));
+        holds_it.or_else(|| here().next()).map(|(index, _)| index)
     }
 }
 
@@ -128,8 +151,8 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// Each file has 1 MiB: deleted and open, mapped only, never linked, twice in one process, in a child; and one that
-    /// still has a name.
+    /// Each file has 1 MiB: deleted and open, mapped only, never linked, twice in one process, in a child, in none of the
+    /// folders; and one that still has a name.
     const HOLDER: &str = r"
 import mmap, os, sys, time
 def file(name):
@@ -137,18 +160,20 @@ def file(name):
     f.write(b'x' * (1 << 20))
     f.flush()
     return f
-a = file('a'); os.unlink('a'); again = os.dup(a.fileno())
-b = file('b'); m = mmap.mmap(b.fileno(), 0); b.close(); os.unlink('b')
-c = open(os.open('.', os.O_TMPFILE | os.O_RDWR), 'w+b'); c.write(b'x' * (1 << 20)); c.flush()
-d = file('d')
+os.mkdir('w'); os.mkdir('v')
+a = file('w/a'); os.unlink('w/a'); again = os.dup(a.fileno())
+b = file('w/b'); m = mmap.mmap(b.fileno(), 0); b.close(); os.unlink('w/b')
+c = open(os.open('v', os.O_TMPFILE | os.O_RDWR), 'w+b'); c.write(b'x' * (1 << 20)); c.flush()
+d = file('w/d')
+f = file('f'); os.unlink('f')
 if os.fork() == 0:
-    e = file('e'); os.unlink('e')
+    e = file('v/e'); os.unlink('v/e')
     print('ready', flush=True)
 time.sleep(60)
 ";
 
     #[test]
-    fn what_a_family_holds_without_a_name_is_counted_once() {
+    fn what_a_family_holds_without_a_name_is_counted_once_and_in_its_folder() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR").to_owned() + "/target").unwrap();
         let mut command = Command::new("python3");
         command.args(["-c", HOLDER]).current_dir(folder.path()).stdout(Stdio::piped());
@@ -157,8 +182,11 @@ time.sleep(60)
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut first_line).unwrap();
         let device = std::fs::metadata(folder.path()).unwrap().dev();
         let first = i32::try_from(child.id()).unwrap();
-        let found = find_unlinked_files(first, device);
-        let elsewhere = find_unlinked_files(first, device + 1);
+        let folders = |device| {
+            ["w", "v"].map(|name| FolderInSandbox { device, target: folder.path().join(name) }).into()
+        };
+        let found = find_unlinked_files(first, folders(device));
+        let elsewhere = find_unlinked_files(first, folders(device + 1));
         let family = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
         for pid in family.split_whitespace() {
             Command::new("kill").args(["-KILL", pid]).status().unwrap();
@@ -166,9 +194,10 @@ time.sleep(60)
         child.kill().unwrap();
         child.wait().unwrap();
         // Only root may read the links of mappings.
-        let files = if rustix::process::geteuid().is_root() { 4 } else { 3 };
-        assert_eq!(found.bytes >> 20, files, "{found:?}");
-        assert!(!found.too_many && elsewhere.bytes == 0, "{found:?} {elsewhere:?}");
+        let files = if rustix::process::geteuid().is_root() { 3 } else { 2 };
+        let mib: Vec<u64> = found.bytes.iter().map(|bytes| bytes >> 20).collect();
+        assert_eq!(mib, [files, 2], "{found:?}");
+        assert!(!found.too_many && elsewhere.bytes == [0, 0], "{found:?} {elsewhere:?}");
     }
 
     #[test]

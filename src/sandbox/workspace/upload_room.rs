@@ -1,9 +1,11 @@
 //! How much may still be uploaded to a workspace. All uploads to one workspace share the room: each chunk, file and
 //! folder is charged before it is made, so that simultaneous uploads get no more than successive ones.
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::quota::Gauge;
@@ -22,23 +24,88 @@ pub struct FillLevel(Mutex<FillCounts>);
 
 #[derive(Debug, Default)]
 struct FillCounts {
-    uploads: usize,
+    /// The uploads and walks that are under way.
+    users: usize,
     bytes: u64,
     entries: u64,
-    /// Bytes of files without a name that processes of the sandbox held at the last measurement.
-    unlinked_bytes: u64,
+    /// Bytes of files without a name that the processes of each sandbox held at its last measurement.
+    unlinked_bytes: BTreeMap<SandboxId, u64>,
+}
+
+impl FillCounts {
+    fn unlinked_bytes(&self) -> u64 {
+        self.unlinked_bytes.values().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
 }
 
 impl FillLevel {
-    /// Records what a walk of the workspace does not see.
-    pub fn set_unlinked(&self, bytes: u64) {
-        self.0.lock().unlinked_bytes = bytes;
+    /// Records what a walk of the workspace does not see, because processes of this sandbox hold it without a name.
+    pub fn set_unlinked(&self, sandbox: &SandboxId, bytes: u64) {
+        let mut counts = self.0.lock();
+        if bytes == 0 {
+            counts.unlinked_bytes.remove(sandbox);
+        } else {
+            counts.unlinked_bytes.insert(sandbox.clone(), bytes);
+        }
+    }
+
+    /// Records that no sandbox holds anything.
+    pub fn forget_unlinked(&self) {
+        self.0.lock().unlinked_bytes.clear();
+    }
+
+    /// What no walk sees.
+    pub fn unlinked_bytes(&self) -> u64 {
+        self.0.lock().unlinked_bytes()
+    }
+
+    fn begin_use(self: &Arc<Self>) -> FillLevelUse {
+        let mut counts = self.0.lock();
+        if counts.users == 0 {
+            (counts.bytes, counts.entries) = (0, 0);
+        }
+        counts.users += 1;
+        FillLevelUse(Arc::clone(self))
+    }
+}
+
+/// Keeps what uploads have charged, until the last of these values is dropped.
+struct FillLevelUse(Arc<FillLevel>);
+
+impl FillLevelUse {
+    fn counts(&self) -> MutexGuard<'_, FillCounts> {
+        self.0.0.lock()
+    }
+}
+
+impl Drop for FillLevelUse {
+    fn drop(&mut self) {
+        let mut counts = self.counts();
+        counts.users = counts.users.saturating_sub(1);
+    }
+}
+
+/// A walk that measures a folder. It may pass a place before an upload writes there, so it lasts until its outcome is
+/// recorded, and that is never less than what uploads have charged meanwhile.
+pub struct MeasuringWalk(FillLevelUse);
+
+impl MeasuringWalk {
+    /// To be called before the first look.
+    pub fn begin(fill_level: &Arc<FillLevel>) -> Self {
+        Self(fill_level.begin_use())
+    }
+
+    /// Records what the walk found, as `record` does it. No upload is charged meanwhile.
+    pub fn record<T>(&self, bytes: u64, record: impl FnOnce(u64) -> T) -> T {
+        let counts = self.0.counts();
+        let charged = if security_controls::holds("walks_keep_charges") { counts.bytes } else { 0 };
+        record(bytes.max(charged))
     }
 }
 
 /// One upload's access to the room. Charges stay until the last upload is over and the next one measures again.
 pub struct UploadRoom {
-    fill_level: Arc<FillLevel>,
+    fill_level: FillLevelUse,
     /// Maximum number of bytes in the workspace.
     most: u64,
     /// The gauge that uploads are charged to; none for the owner's own folder.
@@ -57,30 +124,22 @@ impl UploadRoom {
         if root.managed {
             disk::check(root.folder(), disk_reserve)?;
         }
-        let upload_room = Self { fill_level, most, gauge };
         // The upload is counted before the measurement, so that charges of other uploads in the meantime are kept.
-        {
-            let mut counts = upload_room.fill_level.0.lock();
-            if counts.uploads == 0 {
-                (counts.bytes, counts.entries) = (0, 0);
-            }
-            counts.uploads += 1;
-        }
+        let upload_room = Self { fill_level: fill_level.begin_use(), most, gauge };
         let mut used = usage::measure(root).map_err(|error| {
             Problem::new(Code::Storage, format!("the workspace cannot be measured: {error}"))
         })?;
-        let mut counts = upload_room.fill_level.0.lock();
-        used.bytes = used.bytes.saturating_add(counts.unlinked_bytes);
+        let mut counts = upload_room.fill_level.counts();
+        used.bytes = used.bytes.saturating_add(counts.unlinked_bytes());
         if let Some(why) = used.beyond("workspace", most) {
             return Err(Problem::new(Code::TooLarge, why).hint("remove some files first"));
         }
         counts.bytes = counts.bytes.max(used.bytes);
         counts.entries = counts.entries.max(used.entries as u64);
-        let bytes = counts.bytes;
-        drop(counts);
         if let Some(gauge) = &upload_room.gauge {
-            gauge.measure(Kind::Workspace, bytes)?;
+            gauge.measure(Kind::Workspace, counts.bytes)?;
         }
+        drop(counts);
         Ok(upload_room)
     }
 
@@ -89,7 +148,7 @@ impl UploadRoom {
         if !security_controls::holds("uploads_share_room") {
             return Ok(());
         }
-        let mut counts = self.fill_level.0.lock();
+        let mut counts = self.fill_level.counts();
         let no_room = |what: String| {
             Problem::new(Code::TooLarge, format!("there is no room for it: a workspace may hold {what}"))
                 .hint("remove some files of the workspace first, or raise `sandbox.workspace`")
@@ -110,20 +169,12 @@ impl UploadRoom {
 
     /// Called when charged bytes or entries were not made after all.
     pub fn give_back(&self, bytes: u64, entries: u64) {
-        let mut counts = self.fill_level.0.lock();
+        let mut counts = self.fill_level.counts();
         counts.bytes = counts.bytes.saturating_sub(bytes);
         counts.entries = counts.entries.saturating_sub(entries);
-        drop(counts);
         if let Some(gauge) = &self.gauge {
             gauge.shrink(Kind::Workspace, bytes);
         }
-    }
-}
-
-impl Drop for UploadRoom {
-    fn drop(&mut self) {
-        let mut counts = self.fill_level.0.lock();
-        counts.uploads = counts.uploads.saturating_sub(1);
     }
 }
 
@@ -164,11 +215,40 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (top, fill_level) = (File::open(folder.path()).unwrap(), Arc::new(FillLevel::default()));
         let open = || UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&fill_level), MOST, 0, None);
-        fill_level.set_unlinked(90 * BLOCK);
-        assert!(open().unwrap().charge(20 * BLOCK, 1).is_err());
-        fill_level.set_unlinked(MOST + 1);
-        assert!(open().is_err());
-        fill_level.set_unlinked(0);
+        let (one, other) = (SandboxId::fresh(), SandboxId::fresh());
+        fill_level.set_unlinked(&one, 50 * BLOCK);
         open().unwrap().charge(20 * BLOCK, 1).unwrap();
+        fill_level.set_unlinked(&other, 40 * BLOCK);
+        assert!(open().unwrap().charge(20 * BLOCK, 1).is_err());
+        fill_level.set_unlinked(&one, MOST + 1);
+        assert!(open().is_err());
+        fill_level.set_unlinked(&one, 0);
+        open().unwrap().charge(20 * BLOCK, 1).unwrap();
+        fill_level.forget_unlinked();
+        open().unwrap().charge(90 * BLOCK, 1).unwrap();
+    }
+
+    /// The walk has passed the place when the upload writes there, and the upload is over when the walk is recorded.
+    #[test]
+    fn a_walk_does_not_forget_what_uploads_charged_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let (top, fill_level) = (File::open(folder.path()).unwrap(), Arc::new(FillLevel::default()));
+        let open = || {
+            UploadRoom::open(&Root::of_daemon(top.as_fd()), Arc::clone(&fill_level), MOST, 0, None).unwrap()
+        };
+        let found = |walk: &MeasuringWalk, bytes| walk.record(bytes, |recorded| recorded);
+        let before = open();
+        before.charge(10 * BLOCK, 1).unwrap();
+        // This one was charged before the walk, and is written after it.
+        let walk = MeasuringWalk::begin(&fill_level);
+        assert_eq!(found(&walk, BLOCK), 10 * BLOCK);
+        let during = open();
+        during.charge(20 * BLOCK, 1).unwrap();
+        during.give_back(5 * BLOCK, 0);
+        drop((before, during));
+        assert_eq!((found(&walk, BLOCK), found(&walk, 50 * BLOCK)), (25 * BLOCK, 50 * BLOCK));
+        drop(walk);
+        // The next one begins after all uploads, so it sees all.
+        assert_eq!(found(&MeasuringWalk::begin(&fill_level), BLOCK), BLOCK);
     }
 }

@@ -1,6 +1,7 @@
 //! Rebuilds the asks of a session from its journal: the inputs of each in their order, and the calls that had
 //! begun but had no answer when the daemon ended.
 
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::protocol::chat::Usage;
 use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
+use crate::protocol::tool_names::COMPUTE_TOOL;
 use crate::session::approvals::Approvals;
 use crate::session::ask_clock::AskClock;
 
@@ -31,6 +33,9 @@ pub struct RecalledAsk {
     pub cells: HashMap<String, CellNumber>,
     /// Tool calls that were begun, with or without an answer.
     pub called: BTreeSet<String>,
+    /// The calls of `compute_with_python` without an answer, and the result of the last one that had one.
+    expressions: BTreeSet<String>,
+    pub last_result: Option<String>,
     /// By the times of the events.
     clock: AskClock,
     /// Whether asks within the ask wait for people.
@@ -149,6 +154,8 @@ impl AsksFold {
                     end: None,
                     cells: HashMap::new(),
                     called: BTreeSet::new(),
+                    expressions: BTreeSet::new(),
+                    last_result: None,
                     clock: AskClock::default(),
                     waits_within: false,
                     worked: false,
@@ -188,12 +195,21 @@ impl AsksFold {
                     recalled.inputs.push(Input::CellFinished { id, result });
                 }
             }
-            EventBody::AskToolCalled { ask, id, .. } => {
+            EventBody::AskToolCalled { ask, id, name, .. } => {
                 if let Some(recalled) = self.memory.asks.get_mut(&ask) {
+                    if name == COMPUTE_TOOL {
+                        recalled.expressions.insert(id.clone());
+                    }
                     recalled.called.insert(id);
                 }
             }
             EventBody::AskToolAnswered { ask, id, outcome } => {
+                if let Some(recalled) = self.memory.asks.get_mut(&ask)
+                    && recalled.expressions.remove(&id)
+                    && let ToolOutcome::Value(Value::String(result)) = &outcome
+                {
+                    recalled.last_result = Some(result.clone());
+                }
                 let input = match outcome {
                     ToolOutcome::Failure(failure) if failure.code == CELL_REFUSED => {
                         Input::CellRefused { id, message: failure.message }
@@ -236,6 +252,7 @@ impl AsksFold {
         }
         if let Some(recalled) = self.memory.asks.get_mut(&ask) {
             recalled.end = Some(end);
+            recalled.last_result = None;
         }
     }
 

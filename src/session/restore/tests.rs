@@ -5,6 +5,7 @@ use crate::protocol::ask::Decision;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::exit_codes;
 use crate::protocol::result::{Mode, Reason, StateKind, Status};
+use crate::session::rules::CallOrigin;
 
 fn event(seq: u64, body: EventBody) -> Event {
     Event { seq, at: format!("t{seq}"), body }
@@ -380,7 +381,7 @@ fn cell_of_ask() -> (Vec<EventBody>, CellRules) {
     let rules = CellRules::of_ask(&spec);
     let mut of_ask = queued(1, Mode::Main);
     if let EventBody::CellQueued { origin, .. } = &mut of_ask {
-        *origin = Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into() });
+        *origin = Some(crate::protocol::event::CellOrigin { ask: 1, id: "a".into(), purpose: None });
     }
     (vec![EventBody::AskStarted { ask: 1, spec: Box::new(spec) }, of_ask, started(1)], rules)
 }
@@ -404,7 +405,7 @@ fn no_person_is_asked_about_a_call_that_was_refused_before() {
 fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
     let (mut bodies, rules) = cell_of_ask();
     bodies.push(done(1));
-    let bound = |bodies: &[EventBody]| restored_from(bodies).sandbox_rules.combined(None);
+    let bound = |bodies: &[EventBody]| restored_from(bodies).sandbox_rules.combined(CallOrigin::Cell(None));
     assert_eq!(bound(&bodies), rules);
     // Neither the request for a reset, nor later cells, nor an undo proves that the reset is done.
     let unclear =
@@ -492,5 +493,5 @@ fn code_of_an_ask_that_is_not_known_may_do_nothing() {
     }
     let restored = restored_from(&[of_ask, started(1)]);
     assert_eq!(*restored.running[0].start.rules, CellRules::strictest());
-    assert_eq!(restored.sandbox_rules.combined(Some(7)), CellRules::strictest());
+    assert_eq!(restored.sandbox_rules.combined(CallOrigin::Cell(Some(7))), CellRules::strictest());
 }

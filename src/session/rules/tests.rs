@@ -31,7 +31,11 @@ fn calls() -> impl Strategy<Value = (&'static str, bool)> {
 }
 
 fn runs() -> impl Strategy<Value = CallOrigin> {
-    prop::option::of(source()).prop_map(|source| source.map_or(CallOrigin::Leftover, CallOrigin::Cell))
+    let of_source = |(source, is_program)| {
+        if is_program { CallOrigin::Program(source) } else { CallOrigin::Cell(source) }
+    };
+    prop::option::of((source(), any::<bool>()))
+        .prop_map(move |running| running.map_or(CallOrigin::Leftover, of_source))
 }
 
 /// The lower, the more is allowed.
@@ -48,7 +52,7 @@ proptest! {
     /// one of the two does.
     #[test]
     fn tightened_is_never_wider_than_either(one in rules(), other in rules(), (name, outside) in calls()) {
-        let (both, call) = (one.tightened(&other), Call { name, outside });
+        let (both, call) = (one.tightened(&other), Call { name, outside, nests: name == "ask" });
         prop_assert_eq!(both.allows(call), one.allows(call) && other.allows(call));
         prop_assert_eq!(both.wants_person(call), one.wants_person(call) || other.wants_person(call));
         prop_assert_eq!(both.restricted, one.restricted || other.restricted);
@@ -68,11 +72,11 @@ proptest! {
         for (cell, (source, rules)) in (1u64..).zip(&before) {
             sandbox.bind(*source, rules, cell);
         }
-        let call = Call { name, outside };
-        let (verdict, combined) = (sandbox.judge(call, runs), sandbox.combined(None));
+        let call = Call { name, outside, nests: name == "ask" };
+        let (verdict, combined) = (sandbox.judge(call, runs), sandbox.combined(CallOrigin::Cell(None)));
         sandbox.bind(more.0, &more.1, 100);
         prop_assert!(strictness(&sandbox.judge(call, runs)) >= strictness(&verdict));
-        let after = sandbox.combined(None);
+        let after = sandbox.combined(CallOrigin::Cell(None));
         prop_assert_eq!(after.tightened(&combined), after);
         // A call that any of the rules forbid, or have a person allow, is never free.
         for (_, rules) in before.iter().chain([&more]) {
@@ -115,7 +119,7 @@ proptest! {
             sandbox.bind(Some(ask), &CellRules { approve, ..CellRules::default() }, ask);
         }
         prop_assert!(sandbox.asks().count() <= ASKS_APART);
-        let verdict = sandbox.judge(Call { name: "danger", outside: true }, CallOrigin::Cell(None));
+        let verdict = sandbox.judge(Call { name: "danger", outside: true, nests: false }, CallOrigin::Cell(None));
         prop_assert_eq!(verdict == CallDecision::Free, !(1..=asks).contains(&odd));
         prop_assert_eq!(sandbox.merged().count() > 0, asks > ASKS_APART as u64);
     }
@@ -130,7 +134,10 @@ fn a_person_may_allow_what_earlier_code_may_not_and_nobody_may_between_cells() {
     let mut sandbox = SandboxRules::default();
     let only_read = CellRules { allowed: Some(named(&["read"])), ..CellRules::default() };
     sandbox.bind(Some(3), &only_read, 1);
-    let (note, read) = (Call { name: "note", outside: true }, Call { name: "read", outside: false });
+    let (note, read) = (
+        Call { name: "note", outside: true, nests: false },
+        Call { name: "read", outside: false, nests: false },
+    );
     assert_eq!(sandbox.judge(note, CallOrigin::Cell(None)), CallDecision::Person { bound_by: Some(3) });
     assert_eq!(sandbox.judge(note, CallOrigin::Cell(Some(4))), CallDecision::Person { bound_by: Some(3) });
     let CallDecision::Never(own) = sandbox.judge(note, CallOrigin::Cell(Some(3))) else { panic!() };
@@ -146,14 +153,60 @@ fn a_person_may_allow_what_earlier_code_may_not_and_nobody_may_between_cells() {
 fn a_tool_that_a_person_has_to_allow_waits_for_one() {
     let mut sandbox = SandboxRules::default();
     sandbox.bind(Some(1), &CellRules { approve: named(&["note"]), ..CellRules::default() }, 1);
-    let (note, read) = (Call { name: "note", outside: false }, Call { name: "read", outside: false });
+    let (note, read) = (
+        Call { name: "note", outside: false, nests: false },
+        Call { name: "read", outside: false, nests: false },
+    );
     assert!(matches!(sandbox.judge(note, CallOrigin::Cell(Some(1))), CallDecision::Person { .. }));
     assert_eq!(sandbox.judge(read, CallOrigin::Cell(Some(1))), CallDecision::Free);
 }
 
 #[test]
+fn a_program_has_the_strictest_rules_of_all_code() {
+    let (mut sandbox, note) = (SandboxRules::default(), Call { name: "note", outside: true, nests: false });
+    let programs = [None, Some(3), Some(4)].map(CallOrigin::Program);
+    for program in programs {
+        assert_eq!(sandbox.judge(note, program), CallDecision::Free);
+    }
+    // A person can still be asked for it, by whatever cell or command it seems to belong to.
+    sandbox.bind(Some(4), &CellRules { approve: named(&["note"]), ..CellRules::default() }, 1);
+    for program in programs {
+        assert!(matches!(sandbox.judge(note, program), CallDecision::Person { .. }), "{program:?}");
+    }
+    sandbox.bind(Some(3), &CellRules { allowed: Some(named(&["read"])), ..CellRules::default() }, 2);
+    for program in programs {
+        assert!(matches!(sandbox.judge(note, program), CallDecision::Never(_)), "{program:?}");
+    }
+    sandbox.release_up_to(2);
+    assert_eq!(sandbox.judge(note, programs[0]), CallDecision::Free);
+}
+
+#[test]
+fn what_a_program_begins_has_the_rules_of_code_that_no_cell_brought() {
+    let base = CellRules { approve: named(&["note"]), ..CellRules::default() };
+    let sandbox = SandboxRules::new(Arc::new(base.clone()));
+    for origin in [CallOrigin::Program(Some(3)), CallOrigin::Cell(None), CallOrigin::Leftover] {
+        assert_eq!(sandbox.combined(origin), base, "{origin:?}");
+    }
+    assert_eq!(sandbox.combined(CallOrigin::Cell(Some(3))), CellRules::default());
+}
+
+#[test]
+fn a_call_that_waited_for_a_person_never_becomes_free() {
+    let base = CellRules { approve: named(&["note"]), ..CellRules::default() };
+    let (sandbox, note) =
+        (SandboxRules::new(Arc::new(base)), Call { name: "note", outside: true, nests: false });
+    assert_eq!(sandbox.judge(note, CallOrigin::Program(Some(3))), CallDecision::Person { bound_by: None });
+    // The next daemon does not know that a program made the call.
+    let again = sandbox.judge(note, CallOrigin::Cell(Some(3))).after_waiting();
+    assert_eq!(again, CallDecision::Person { bound_by: None });
+    let never = CallDecision::Never("why".into());
+    assert_eq!(never.clone().after_waiting(), never);
+}
+
+#[test]
 fn asks_within_are_begun_by_cells_of_their_own_ask_or_by_the_owner() {
-    let (mut sandbox, nested) = (SandboxRules::default(), Call { name: "ask", outside: true });
+    let (mut sandbox, nested) = (SandboxRules::default(), Call { name: "ask", outside: true, nests: true });
     for runs in [CallOrigin::Leftover, CallOrigin::Cell(None)] {
         assert_eq!(sandbox.judge(nested, runs), CallDecision::Free);
     }
@@ -184,8 +237,10 @@ fn spec(approval: ApprovalPolicy, also: &[&str]) -> AskSpec {
         approval,
         also_approve: also.iter().map(|name| (*name).to_owned()).collect(),
         tools: Vec::new(),
+        lean: false,
         schema: None,
         context: Map::new(),
+        system: None,
         restricted: false,
         limits: AskLimits { steps: 1, failures: 1, tokens: 1, seconds: 1.0 },
         fresh: false,

@@ -13,16 +13,19 @@ use crate::tools::port::{NestedAsk, as_failure};
 const PROMPT_CHARS: usize = 100_000;
 
 /// The name of this tool.
-pub const ASK: &str = "ask";
+const ASK: &str = "ask";
 
 pub struct Ask;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
-    /// What the other model shall do or answer.
+    /// What the other model shall do or answer, or `@NAME` for a template of the configuration.
     #[schemars(length(min = 1, max = PROMPT_CHARS))]
     prompt: String,
+    /// The parameters of the template.
+    #[serde(default)]
+    parameters: Option<Map<String, Value>>,
     /// JSON Schema of the answer; without one the answer is text.
     #[serde(default)]
     schema: Option<Map<String, Value>>,
@@ -40,6 +43,7 @@ impl Tool for Ask {
             // Any value is accepted here, because the schema of the answer comes with the call.
             output: Some(json!({})),
             outside: true,
+            nests: true,
             ..Definition::new(
                 ASK,
                 "Lets a model work on a task of its own, in a session of its own. It sees only the prompt and the \
@@ -51,12 +55,23 @@ impl Tool for Ask {
 
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         Box::pin(async move {
-            let Arguments { prompt, schema, context: values } = read(arguments)?;
+            let Arguments { prompt, parameters, schema, context: values } = read(arguments)?;
+            let (prompt, template) = match prompt.strip_prefix('@') {
+                Some(name) => (String::new(), Some(name.to_owned())),
+                None => (prompt, None),
+            };
             let schema = schema.map(Value::Object);
             if let Some(schema) = &schema {
                 check(schema).map_err(|problem| failure("bad_arguments", format!("`schema`: {problem}")))?;
             }
-            let ask = NestedAsk { prompt, schema, context: values.unwrap_or_default() };
+            let ask = NestedAsk {
+                prompt,
+                template,
+                by_tool: false,
+                parameters: parameters.unwrap_or_default(),
+                schema,
+                context: values.unwrap_or_default(),
+            };
             let answer = context.port()?.ask(ask, context.on_waiting()).await.map_err(as_failure)?;
             Ok(ToolOutput::Value(answer))
         })

@@ -7,9 +7,10 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 use super::read;
+use crate::protocol::frames::PYTHON_ERROR;
 use crate::protocol::tool_names::COMPUTE_TOOL;
 use crate::schema::parameters_of;
-use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput};
+use crate::tools::contract::{Context, Definition, Tool, ToolFuture, ToolOutput, failure};
 use crate::tools::port::as_failure;
 
 /// The variable that holds the result of the previous expression.
@@ -26,9 +27,8 @@ struct Arguments {
     #[schemars(extend("examples" = ["'abc123'[::-1]", "'a,b,c'.split(',')[1]", "last_result.upper()"]))]
     code: String,
     /// What is computed, in words for people.
-    #[serde(default)]
     #[expect(dead_code, reason = "for those who read the journal")]
-    description: Option<String>,
+    description: String,
 }
 
 const DESCRIPTION: &str = "Evaluates one Python expression exactly: arithmetic, string work such as slicing, reversing, \
@@ -41,15 +41,10 @@ const DESCRIPTION_ZH: &str = "精确计算一个 Python 表达式：算术、字
 
 impl Tool for ComputeWithPython {
     fn definition(&self) -> Definition {
-        let text_or_null = json!({"type": ["string", "null"]});
         Definition {
             description_zh: Some(DESCRIPTION_ZH.into()),
-            output: Some(json!({
-                "type": "object",
-                "properties": {"result": text_or_null, "error": text_or_null},
-                "required": ["result", "error"],
-                "additionalProperties": false,
-            })),
+            // The value is the bare text, also for code.
+            output: Some(json!({"type": "string"})),
             read_only: true,
             ..Definition::new(COMPUTE_TOOL, DESCRIPTION, parameters_of::<Arguments>())
         }
@@ -66,10 +61,11 @@ impl Tool for ComputeWithPython {
                 values.insert(LAST_RESULT.into(), last.into());
             }
             let computed = port.compute(arguments.code, values, TIMEOUT).await.map_err(as_failure)?;
-            if let Some(result) = &computed.result {
-                port.keep_last_result(result.clone());
-            }
-            Ok(ToolOutput::Value(json!({"result": computed.result, "error": computed.error})))
+            let Some(result) = computed.result else {
+                return Err(failure(PYTHON_ERROR, computed.error.unwrap_or_default()));
+            };
+            port.keep_last_result(result.clone());
+            Ok(ToolOutput::Value(result.into()))
         })
     }
 }

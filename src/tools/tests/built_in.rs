@@ -29,18 +29,19 @@ async fn last_result_is_kept_on_success_only() {
     let port = Arc::new(MemoryPort::default());
     let registry = Registry::built_in().unwrap();
     let compute = async |code: &str| {
-        call(&registry, &port, "compute_with_python", json!({"code": code, "description": "d"}))
-            .await
-            .unwrap()
+        call(&registry, &port, "compute_with_python", json!({"code": code, "description": "d"})).await
     };
-    assert_eq!(compute("first").await, ToolOutput::Value(json!({"result": "first", "error": null})));
-    assert_eq!(compute("last_result").await, ToolOutput::Value(json!({"result": "first", "error": null})));
+    let bare = |text: &str| Ok(ToolOutput::Value(text.into()));
+    assert_eq!(compute("first").await, bare("first"));
+    assert_eq!(compute("last_result").await, bare("first"));
+    let failure = compute("1/0").await.unwrap_err();
     let error = "PythonError: ZeroDivisionError: division by zero";
-    assert_eq!(compute("1/0").await, ToolOutput::Value(json!({"result": null, "error": error})));
+    assert_eq!((failure.code.as_str(), failure.message.as_str()), ("python_error", error));
     assert_eq!(port.last_result(), Some("first".into()));
     // Of the given values, the expression gets only those that it mentions.
-    let computed = compute("list(given)").await;
-    assert_eq!(computed, ToolOutput::Value(json!({"result": "given last_result", "error": null})));
+    assert_eq!(compute("list(given)").await, bare("given last_result"));
+    let undescribed = call(&registry, &port, "compute_with_python", json!({"code": "1"})).await.unwrap_err();
+    assert!(undescribed.message.contains("description"), "{undescribed:?}");
 }
 
 #[tokio::test]
@@ -82,7 +83,10 @@ async fn a_file_is_read_within_its_limits() {
         read(json!({"file_path": "none\n"})).await,
         "failed: the file `none\\n` does not exist in the workspace"
     );
-    assert!(read(json!({"file_path": "latin.txt"})).await.contains("try another encoding"));
+    assert_eq!(read(json!({"file_path": "latin.txt"})).await, "File contents (2 chars, windows-1252):\nhé");
+    assert!(
+        read(json!({"file_path": "latin.txt", "encoding": "utf-8"})).await.contains("try another encoding")
+    );
     assert!(read(json!({"file_path": "latin.txt", "encoding": "latin-1"})).await.ends_with("hé"));
     assert!(read(json!({"file_path": "../etc/passwd"})).await.starts_with("bad_arguments"));
 }
@@ -111,8 +115,11 @@ async fn a_nested_ask_gets_what_it_is_given_and_nothing_else() {
     let arguments = json!({"prompt": "add", "schema": schema, "context": {"a": 1}});
     assert_eq!(text(&port, "ask", arguments).await, "{\"answer\":42}");
     let context = super::object(json!({"a": 1}));
-    let expected = NestedAsk { prompt: "add".into(), schema: Some(schema), context };
+    let expected = NestedAsk { prompt: "add".into(), schema: Some(schema), context, ..NestedAsk::default() };
     assert_eq!(*port.asks.lock(), [expected]);
+    let by_template = json!({"prompt": "@sum", "parameters": {"n": 1}});
+    assert_eq!(text(&port, "ask", by_template).await, "{\"answer\":42}");
+    assert_eq!(port.asks.lock()[1].template.as_deref(), Some("sum"));
     let endless = text(&port, "ask", json!({"prompt": "x", "schema": {"$ref": "#"}})).await;
     assert!(endless.starts_with("bad_arguments: `schema`"), "{endless}");
     assert!(text(&port, "ask", json!({"prompt": ""})).await.starts_with("bad_arguments"));

@@ -24,6 +24,9 @@ fn tool(argv: &[&str]) -> CommandTool {
         argv: argv.iter().map(|part| (*part).to_owned()).collect(),
         timeout: Duration::from_secs(20),
         output_bytes: 10_000,
+        env: Vec::new(),
+        env_file: None,
+        cwd: "/".into(),
     }
 }
 
@@ -228,4 +231,29 @@ async fn no_program_runs_for_a_session_that_may_not_act_as_its_owner() {
     assert_eq!(failure.code, "unavailable");
     assert!(failure.message.contains("another account"), "{failure:?}");
     assert!(!Path::new(&made).exists());
+}
+
+#[tokio::test]
+async fn a_program_gets_the_variables_and_the_folder_that_the_configuration_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tool.env");
+    std::fs::write(&file, "# a comment\n\nTOOL_KEY=a=b \nBROKEN\n").unwrap();
+    let words = ["sh", "-c", "echo \"$TOOL_KEY|$CARGO_MANIFEST_DIR|$CARGO|$(pwd)\""];
+    let here = CommandTool {
+        env: vec!["CARGO_MANIFEST_DIR".into()],
+        env_file: Some(file.clone()),
+        cwd: "/usr".into(),
+        ..tool(&words)
+    };
+    let wrong = run_here(here.clone()).await.unwrap_err();
+    assert!(wrong.message.contains("line 4") && wrong.message.contains("NAME=VALUE"), "{wrong:?}");
+    std::fs::write(&file, "# a comment\n\nTOOL_KEY=a=b \n").unwrap();
+    let manifest = std::env::var("CARGO_MANIFEST_DIR").unwrap();
+    // Nothing else of the daemon's environment is there.
+    assert_eq!(run_here(here.clone()).await, Ok(ToolOutput::Text(format!("a=b |{manifest}||/usr"))));
+    let unset = CommandTool { env: vec!["BELLJAR_NO_SUCH_VARIABLE".into()], ..here.clone() };
+    let unset = run_here(unset).await.unwrap_err();
+    assert!(unset.code == "unavailable" && unset.message.contains("BELLJAR_NO_SUCH_VARIABLE"), "{unset:?}");
+    let gone = CommandTool { env_file: Some(folder.path().join("gone")), ..here };
+    assert!(run_here(gone).await.unwrap_err().message.contains("gone"));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::port::MemoryPort;
 use super::{call, context, object};
 use crate::protocol::ask::Language;
-use crate::tools::contract::PURPOSE;
+use crate::protocol::tool_names::PURPOSE;
 use crate::tools::contract::{Definition, Tool, ToolFuture};
 use crate::tools::{Allowed, Caller, Context, Registry, RegistryError, ToolOutput};
 

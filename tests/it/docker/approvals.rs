@@ -36,7 +36,7 @@ fn a_person_may_accept_change_answer_suggest_or_refuse() {
     let wanted = approval(&daemon);
     assert_eq!(
         wanted["subject"],
-        json!({"kind": "cell", "code": "x = 'as written'; print(x)", "timeout_s": 30.0})
+        json!({"kind": "cell", "code": "x = 'as written'; print(x)", "timeout_s": 30.0, "purpose": "the test wants it"})
     );
     assert_eq!((text(&wanted, "session_name"), &wanted["ask"]), (S, &json!(number)));
     assert!(events_of(&daemon, "cell_queued").is_empty(), "it ran before anybody was asked");
@@ -91,9 +91,11 @@ fn a_person_may_accept_change_answer_suggest_or_refuse() {
 #[test]
 fn a_person_decides_in_the_terminal_of_the_ask() {
     let slowly = format!("{}delay_ms = 1500\n", says("All done."));
-    let script = [runs("print('first', 1)"), runs("x = 2"), runs("print('third')"), slowly].concat();
+    let third = runs("print('third')");
+    let script = [runs("print('first', 1)"), runs("x = 2"), third.clone(), third, slowly].concat();
     let Some(daemon) = scripted("", &script) else { return };
-    let question = "\\[a\\]ccept, \\[e\\]dit and run, \\[r\\]eject, \\[t\\]ell the model … > $";
+    let question =
+        "\\[a\\]ccept, \\[e\\]dit and run, \\[s\\]uggest a change, \\[r\\]eject, \\[t\\]ell the model … > $";
     let shown = play(
         &daemon,
         &["ask", "-s", S, "--approval", "ask", "do it"],
@@ -118,10 +120,14 @@ fn a_person_decides_in_the_terminal_of_the_ask() {
             Shows("not run; the model is told: rather not"),
             Shows("^print\\('third'\\)$"),
             Shows(question),
+            Keys("s\r"),
+            Shows("not run; a change is suggested to the model"),
+            Shows("^print\\('third'\\)$"),
+            Shows(question),
             Keys("e\r"),
             Shows("accepted with changed code"),
             Shows("^edited$"),
-            Shows("thinking · step 4 · [0-9]+ tokens · [0-9]+ s"),
+            Shows("thinking · step 5 · [0-9]+ tokens · [0-9]+ s"),
             Shows("All done."),
         ],
     );

@@ -39,6 +39,28 @@ fn an_approval_of_a_cell_is_decided_after_a_restart() {
     }
 }
 
+/// The last result of an expression belongs to its ask, as long as that lasts.
+#[test]
+fn the_last_result_of_an_ask_survives_a_restart_and_the_next_ask_has_none() {
+    let compute = |code: &str| calls("compute_with_python", &json!({"code": code, "description": "d"}));
+    let note = calls("note", &json!({"line": "once"}));
+    let script = [
+        conversation("first", &[compute("'ab' + 'c'"), note, compute("last_result * 2"), says("done")]),
+        conversation("second", &[compute("last_result"), says("again")]),
+    ]
+    .concat();
+    let (_folder, file) = notebook();
+    let Some(mut daemon) = scripted(&noting_tool("note", &file), &script) else { return };
+    let ask = begin(&daemon, json!({"text": "first", "approval": {"tools": ["note"]}}));
+    wait_for_state(&daemon, ask, "waiting");
+    restart_by(&mut daemon, "KILL");
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+    assert_eq!(told(&daemon)[2], "abcabc");
+    assert_eq!(answer(&daemon, json!({"text": "second", "fresh": true})), "again");
+    assert!(told(&daemon)[0].starts_with("PythonError: NameError"), "{:?}", told(&daemon));
+}
+
 #[test]
 fn an_approval_of_a_call_in_a_cell_is_decided_after_a_restart() {
     for signal in ["KILL", "TERM"] {

@@ -178,8 +178,21 @@ fn an_expression_sees_what_was_given() {
     let Some(daemon) = scripted("", &script) else { return };
     assert_eq!(answer(&daemon, json!({"text": "x", "context": {"values": [1, 2]}})), "done");
     let told = told(&daemon);
-    assert!(told[1].contains("\"4\"") && told[2].contains("\"44\""), "{told:?}");
-    assert!(told[3].contains("NameError"), "{told:?}");
+    assert_eq!((told[1].as_str(), told[2].as_str()), ("4", "44"));
+    assert!(told[3].starts_with("PythonError: NameError: `made` is not available"), "{told:?}");
+}
+
+/// Looking at what a session was asked does not keep it from expiring.
+#[test]
+fn looking_at_asks_is_no_activity() {
+    let Some(daemon) = scripted("", &says("done")) else { return };
+    assert_eq!(answer(&daemon, json!({"text": "x"})), "done");
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    for path in ["/v1/approvals", "/v1/sessions/s/history", "/v1/sessions/s/asks", "/v1/sessions/s/plan"] {
+        daemon.http("GET", path, b"").expect_status(200);
+    }
+    let view = daemon.http("GET", "/v1/sessions/s", b"").expect_status(200);
+    assert!(number(&view, "/idle_for_s") >= 2, "{view:#}");
 }
 
 /// A reply that would not fit is not paid for.

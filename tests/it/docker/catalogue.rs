@@ -180,7 +180,7 @@ fn e11_failures_in_a_row_are_advised_on_and_end_the_ask() {
     let Some(daemon) = scripted("", &vec![runs("1 / 0"); 9].concat()) else { return };
     let end = ask(&daemon, json!({"text": "go", "limits": {"failures": 3}}));
     assert_eq!((text(&end, "outcome"), number(&end, "/steps")), ("failure_limit", 3), "{end:#}");
-    assert!(told(&daemon)[1].contains("skipped"), "{:?}", told(&daemon));
+    assert!(told(&daemon)[1].contains("Skip this sub-task"), "{:?}", told(&daemon));
 }
 
 #[test]

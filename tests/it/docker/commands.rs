@@ -430,6 +430,26 @@ pub fn neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other() {
     is_not_blamed(&outcome(&daemon, cell));
 }
 
+/// A process that a command left behind belongs to nothing that runs.
+#[test]
+pub fn what_a_command_left_behind_takes_its_memory_at_nobody_elses_cost() {
+    let Some(daemon) = session_with("", json!({"memory_bytes": 256 << 20})) else { return };
+    printed(&daemon, "x = [1]");
+    let hog = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nheld = []\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\nwhile True:\n    held.append(bytearray(b'x') * (8 << 20))\n    time.sleep(0.02)";
+    let leaves = format!(
+        "python3 -c \"{hog}\" > /dev/null 2>&1 < /dev/null & while [ ! -s pid ]; do sleep 0.05; done"
+    );
+    assert_ended(&line(&daemon, &leaves), "success", "ok", 0);
+    let command = background(&daemon, "while [ ! -e over ]; do sleep 0.05; done");
+    let waits = "import os, time\nleft = open('pid').read()\nopen('go', 'w').close()\nwhile os.path.exists('/proc/' + left):\n    time.sleep(0.05)\nopen('over', 'w').close(); print('over')";
+    assert_eq!(printed(&daemon, waits), "over\n");
+    assert_ended(&outcome(&daemon, command), "success", "ok", 0);
+    // Nor is a later cell blamed that the kernel ends for another reason.
+    let killed = daemon.run(S, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)");
+    assert_eq!((text(&killed, "status"), text(&killed, "reason")), ("crashed", "signal"), "{killed:#}");
+    assert_eq!(value(&daemon, "x"), "[1]");
+}
+
 #[test]
 fn an_image_without_a_shell_says_so() {
     const IMAGE: &str = "belljar-test/no-shell";

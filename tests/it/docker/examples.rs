@@ -52,6 +52,21 @@ fn scenic_spots() {
 }
 
 #[test]
+fn subway_map() {
+    run("subway-map");
+}
+
+#[test]
+fn street_network() {
+    run("street-network");
+}
+
+#[test]
+fn tourist_route() {
+    run("tourist-route");
+}
+
+#[test]
 fn continuous_login() {
     run("continuous-login");
 }

@@ -14,11 +14,20 @@ const HOLD: &str = "installed packages";
 /// The cache keeps one set at a time.
 const SMALL_CACHE: &str = "cache = \"1B\"\n";
 
-/// The bytes that the daemon's own user is charged for installed packages.
-fn charged(daemon: &Daemon) -> u64 {
+/// What the daemon's own user has of the quota of workspaces.
+fn disk(daemon: &Daemon) -> Value {
     let quota = daemon.http("GET", "/v1/quota", b"").expect_status(200);
     let quotas = quota["quotas"].as_array().expect("a list");
-    let disk = quotas.iter().find(|quota| quota["kind"] == "workspace").expect("that quota");
+    quotas.iter().find(|quota| quota["kind"] == "workspace").expect("that quota").clone()
+}
+
+fn used(daemon: &Daemon) -> u64 {
+    disk(daemon)["used"].as_u64().expect("a number")
+}
+
+/// The bytes that the daemon's own user is charged for installed packages.
+fn charged(daemon: &Daemon) -> u64 {
+    let disk = disk(daemon);
     let by = disk["by"].as_array().expect("a list").iter();
     by.filter(|share| share["by"] == HOLD).map(|share| share["amount"].as_u64().unwrap_or_default()).sum()
 }
@@ -84,6 +93,54 @@ pub fn every_set_of_a_session_is_charged_until_its_sandbox_is_gone() {
     eventually("only what the cache has is charged", || (charged(&daemon) < with_two - first).then_some(()));
     assert!(charged(&daemon) >= second);
     end(&mut daemon, "TERM");
+}
+
+#[test]
+pub fn what_a_sandbox_has_is_charged_without_the_cache_and_the_index() {
+    if !engine() {
+        return;
+    }
+    let mut index = PackageIndex::start();
+    let mut daemon = index.daemon(SMALL_CACHE);
+    daemon.session(S, json!({"image": "belljar/base"}));
+    daemon.session("t", json!({"image": "belljar/base"}));
+    install(&daemon, S, &["bell-dep"], 200);
+    let first = kept_bytes(&daemon);
+    install(&daemon, "t", &["bell-set-id"], 200);
+    let (all, second) = (charged(&daemon), kept_bytes(&daemon));
+    assert!(all > first + second, "{all}, {first}, {second}");
+    index.stop();
+    let sandboxes = folders(daemon.home().join("s"));
+    for sandbox in &sandboxes {
+        std::fs::create_dir(sandbox.join("p.draft-x")).expect("a draft");
+    }
+    restart_by(&mut daemon, "KILL");
+    assert_eq!(value(&daemon, "import bell_dep.inner; bell_dep.inner.DEEP"), "7");
+    // Files that the cache has removed are the sandbox's own, so its folders are not charged beside them.
+    eventually("it is charged again", || (charged(&daemon) > all - first).then_some(()));
+    // The other session's sandbox may be attached later.
+    let has_draft = || sandboxes.iter().any(|sandbox| sandbox.join("p.draft-x").exists());
+    eventually("no draft is left", || (!has_draft()).then_some(()));
+    let missing = daemon.events(S, 0).into_iter().filter(|event| event["type"] == "packages_missing").count();
+    assert_eq!(missing, 0, "what is there is not missing");
+    end(&mut daemon, "TERM");
+}
+
+#[test]
+pub fn a_little_room_is_enough_for_little_packages() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("[quota]\nworkspace = \"200MiB\"\n");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    // With the program that installs, if the image has none.
+    install(&daemon, S, &["bell-dep"], 200);
+    // Then a second installation needs no room for that.
+    let half = "open('x', 'wb').write(b'x' * (80 << 20))";
+    daemon.run(S, half);
+    eventually("the workspace is charged", || (used(&daemon) > 80 << 20).then_some(()));
+    install(&daemon, S, &["bell-set-id"], 200);
 }
 
 #[test]

@@ -3,10 +3,12 @@
 use serde_json::{Value, json};
 
 use super::asking::{
-    answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
-    wait_for_state, write_script,
+    answer, approvals, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
+    view, wait_for_state, write_script,
 };
-use super::helpers::{S, post, text, value, workspace};
+use super::commands::background;
+use super::helpers::{S, outcome, post, text, value, workspace};
+use super::packages::{drafts, install};
 use crate::support::{Daemon, PackageIndex, engine, eventually};
 
 /// Runs a program and shows its exit code and what it said.
@@ -46,12 +48,22 @@ pub fn programs_that_code_starts_install_as_its_cells_do() {
         ("'uv', 'pip', 'install', '--system', 'bell-nowhere'", 1, "bell-nowhere"),
         ("'pip', 'install', 'bell-denied'", 1, "may not be installed here"),
         ("'pip', 'install', '--index-url', 'https://x', 'bell-dep'", 2, "has no option `--index-url` here"),
-        ("'pip', 'install', 'https://localhost/x.whl'", 1, "it is a URL"),
+        // Nothing says that what is refused is being installed.
+        (
+            "'pip', 'install', 'bell-dep', 'https://localhost/x.whl'",
+            1,
+            "'ERROR: `https://localhost/x.whl` cannot be installed: it is a URL",
+        ),
         ("'pip', 'uninstall', '-y', 'bell-dep'", 2, "`pip uninstall -y` is not there in this sandbox"),
         ("'uv', 'sync'", 2, "`uv pip install|list|freeze|show`"),
     ] {
         let told = value(&daemon, &format!("run({words})"));
         assert!(told.starts_with(&format!("({code}, ")) && told.contains(says), "{words}: {told}");
+        assert_eq!(
+            told.contains("Installing"),
+            !told.contains("it is a URL") && code == 1,
+            "{words}: {told}"
+        );
     }
     // A file of requirements, and a module of Python.
     daemon.run(S, "open('needs.txt', 'w').write('# what it needs\\nbell-dep>=1  # a comment\\n\\n')");
@@ -226,4 +238,144 @@ pub fn requests_of_before_a_reset_are_not_served_after_it() {
     daemon.run(S, RUN);
     assert!(value(&daemon, "run('pip', 'install', 'bell-dep')").starts_with("(0, "));
     daemon.assert_sound();
+}
+
+/// Connects as a program does, and stops the process of the guardian that talks to it.
+const HOLD: &str = "
+import glob, json, os, signal, socket, time
+def requests():
+    found = []
+    for path in glob.glob('/proc/[0-9]*/comm'):
+        try:
+            if open(path).read() == 'belljar-request\\n': found.append(int(path.split('/')[2]))
+        except OSError: pass
+    return found
+def connect():
+    client = socket.socket(socket.AF_UNIX); client.connect('\\0belljar-requests'); return client
+def hold():
+    known, client = set(requests()), connect()
+    while not (new := set(requests()) - known): time.sleep(0.01)
+    for pid in new: os.kill(pid, signal.SIGSTOP)
+    return client
+";
+
+/// Code can stop what talks to its programs, which it pays for with its own places, and not for ever.
+#[test]
+pub fn programs_that_hold_their_requests_keep_nobody_from_installing() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    daemon.run(S, HOLD);
+    assert_eq!(value(&daemon, "held = [hold()]; len(requests())"), "1");
+    let told = line(&daemon, "pip install bell-dep");
+    assert_eq!(text(&told, "status"), "success", "others are served meanwhile: {told:#}");
+    // Even if all that are served at a time are held, and who would tell the next one so, too, it is not for long.
+    assert_eq!(value(&daemon, "held += [hold() for _ in range(16)]; len(requests()) >= 16"), "True");
+    let told = line(&daemon, "for n in $(seq 20); do pip install bell-set-id && exit; sleep 1; done; exit 1");
+    assert_eq!(text(&told, "status"), "success", "{told:#}");
+    daemon.assert_sound();
+}
+
+#[test]
+pub fn one_program_more_than_are_served_at_a_time_is_told() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    index.slow(true);
+    let many = "import json, socket\nrequest = {'name': 'install_packages', 'arguments': {'packages': ['bell-set-id']}}\n\
+                clients = [socket.socket(socket.AF_UNIX) for _ in range(16)]\n\
+                for client in clients:\n    client.connect('\\0belljar-requests')\n    \
+                client.sendall(json.dumps(request).encode() + b'\\n')\n\
+                for client in clients: assert b'bell-set-id 1.0' in client.recv(10_000)\n";
+    daemon.http("PUT", "/v1/sessions/s/files/many.py", many.as_bytes()).expect_status(200);
+    let served = background(&daemon, "exec python3 many.py");
+    eventually("all are served", || (events_of(&daemon, "tool_called").len() == 16).then_some(()));
+    let told = line(&daemon, "pip install bell-dep");
+    assert!(text(&told, "stderr").contains("16 requests of this sandbox have no answer yet"), "{told:#}");
+    index.slow(false);
+    let ended = outcome(&daemon, served);
+    assert_eq!(text(&ended, "status"), "success", "{ended:#}");
+    assert_eq!(text(&line(&daemon, "pip install bell-dep"), "status"), "success");
+    daemon.assert_sound();
+}
+
+/// What nobody waits for any more is not done: neither downloaded nor asked for.
+#[test]
+pub fn a_request_ends_with_its_program() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    install(&daemon, S, &["bell-dep"], 200);
+    index.slow(true);
+    daemon.run(S, "import subprocess\npip = subprocess.Popen(['pip', 'install', 'bell-set-id'])");
+    eventually("the installer fetches", || {
+        index.requests().iter().any(|path| path.starts_with("/files/bell_set")).then_some(())
+    });
+    assert_eq!(drafts(&daemon), 1);
+    daemon.run(S, "pip.kill(); pip.wait()");
+    eventually("the call is answered", || {
+        let answered = events_of(&daemon, "tool_answered");
+        answered
+            .iter()
+            .any(|event| event.to_string().contains("the program that made this call has ended"))
+            .then_some(())
+    });
+    eventually("the installer is ended, and its room given back", || (drafts(&daemon) == 0).then_some(()));
+    index.slow(false);
+    install(&daemon, S, &["bell-set-id"], 200);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_question_ends_with_its_program() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let model = "[model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n";
+    let daemon = index.daemon(&format!("by_models = \"ask\"\n{model}"));
+    daemon.session(S, json!({"image": "belljar/base"}));
+    let cell = "import os, subprocess, time\npip = subprocess.Popen(['pip', 'install', 'bell-dep'])\n\
+                while not os.path.exists('kill'): time.sleep(0.1)\n\
+                pip.kill(); pip.wait()\nwhile not os.path.exists('end'): time.sleep(0.1)";
+    write_script(&daemon, &conversation("go", &[runs(cell), says("done")]));
+    let number = begin_ask(&daemon, json!({"text": "go", "fresh": true}));
+    wait_for_state(&daemon, number, "waiting");
+    daemon.http("PUT", "/v1/sessions/s/files/kill", b"").expect_status(200);
+    eventually("nobody is asked any more", || approvals(&daemon).is_empty().then_some(()));
+    assert!(view(&daemon, number)["state"] != "done", "its cell still runs");
+    daemon.http("PUT", "/v1/sessions/s/files/end", b"").expect_status(200);
+    assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+}
+
+/// A program can take the place of a cell or a command whose code it is not, so that does not help it.
+#[test]
+fn what_models_may_never_install_nobody_is_asked_for_by_a_program_beside_a_cell() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = with_model(&index, "never");
+    assert_eq!(answer(&daemon, json!({"text": "go", "fresh": true})), "done");
+    // The process that the model's code left behind asks while a cell of the owner runs.
+    daemon.run(S, "import os, time\nwhile not os.path.exists('code'): time.sleep(0.1)");
+    let left = left_behind(&daemon);
+    assert!(left.starts_with("1\n") && left.contains("nor may any program"), "{left}");
+    assert_eq!(events_of(&daemon, "approval_wanted").len(), 0);
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+    // So it is for the owner's own programs, until a reset.
+    let told = line(&daemon, "pip install bell-dep");
+    assert!(text(&told, "stderr").contains("`belljar reset`"), "{told:#}");
+    post(&daemon, "reset", &json!({})).expect_status(200);
+    assert_eq!(text(&line(&daemon, "pip install bell-dep"), "status"), "success");
 }

@@ -37,6 +37,7 @@ mod nested_asks;
 pub mod notebook;
 pub mod one_daemon;
 pub mod output;
+mod own_images;
 pub mod packages;
 pub mod pool;
 pub mod preload;

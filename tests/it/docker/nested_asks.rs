@@ -68,6 +68,46 @@ fn asks_within_an_ask_share_its_tokens() {
     daemon.assert_sound();
 }
 
+/// A template of the configuration is asked for by code, as a tool, and by a client; its parameters are variables.
+#[test]
+fn a_template_is_asked_for_in_every_way() {
+    let config = "\
+[template.total]
+prompt = \"total of {a}\"
+parameters = { a = \"int\", b = \"int = 2\" }
+schema = { type = \"integer\" }
+system = \"You add.\"
+[template.added]
+prompt = \"total of {a}\"
+parameters = { a = \"int\", b = \"int = 2\" }
+schema = { type = \"integer\" }
+description = \"Adds.\"
+";
+    let code = "print(ask('@total', parameters={'a': 1}) + added(a=40, b=1))\n\
+                try:\n    ask('@added', parameters={'a': 1})\nexcept ToolError as error:\n    print(error)";
+    let sums = [runs("print(a + b)"), says("3")];
+    let script = [
+        conversation("go", &[runs(code), says("done")]),
+        conversation("total of 1", &sums),
+        conversation("total of 40", &[runs("print(a + b)"), says("41")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted(config, &script) else { return };
+    let end = ask(&daemon, json!({"text": "go"}));
+    assert_eq!(text(&end, "answer"), "done", "{end:#}");
+    let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
+    let said = text(&finished, "/result/stdout");
+    assert!(said.starts_with("44\n") && said.contains("`added` is a tool here"), "{finished:#}");
+    let end = ask(&daemon, json!({"template": "total", "parameters": {"a": 1}, "fresh": true}));
+    assert_eq!(end["value"], json!(3), "{end:#}");
+    let finished = events_of(&daemon, "cell_finished").pop().expect("a result");
+    assert_eq!(text(&finished, "/result/stdout"), "3\n", "{finished:#}");
+    let history = daemon.http("GET", &format!("/v1/sessions/{S}/history"), b"").expect_status(200);
+    assert_eq!(text(&history, "/messages/0/content"), "total of 1", "{history:#}");
+    let refused = post(&daemon, "asks", &json!({"template": "total", "parameters": {"a": "x"}}));
+    assert_eq!(refused.status, 400);
+}
+
 /// Asks one after the other, and prints what came of each.
 const IN_TURN: &str = "\
 for place in range(4):
@@ -169,7 +209,7 @@ fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
     .concat();
     let Some(daemon) = scripted("", &script) else { return };
     let question = "\\[a\\]ccept, \\[e\\]dit.* > $";
-    let call = "\\[a\\]ccept, \\[r\\]eject.* > $";
+    let call = "\\[a\\]ccept, \\[s\\]uggest a change, \\[r\\]eject.* > $";
     play(
         &daemon,
         &["ask", "-s", S, "--approval", "ask", "outer"],

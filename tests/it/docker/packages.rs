@@ -9,7 +9,7 @@ use super::asking::{
     wait_for_state, write_script,
 };
 use super::helpers::{S, end, list, post, raised, restart_by, text, value};
-use crate::support::{Daemon, PackageIndex, engine, eventually};
+use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
 const HELLO: &str = "import bell_hello; bell_hello.VERSION";
 
@@ -135,6 +135,8 @@ pub fn only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_inst
     let needed = install(&daemon, S, &["bell-needs-denied"], 403);
     assert!(text(&needed, "message").contains("bell-denied"), "{needed:#}");
     raised(&daemon, "import bell_needs", "ModuleNotFoundError");
+    let unlisted = install(&daemon, S, &["bell-unlisted"], 424);
+    assert!(text(&unlisted, "message").contains("`bell_unlisted.py` is not what the list"), "{unlisted:#}");
     assert_eq!(drafts(&daemon), 0);
     // Files have no more rights than they need.
     install(&daemon, S, &["bell-set-id"], 200);
@@ -176,8 +178,11 @@ pub fn an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index() 
         return;
     }
     let index = PackageIndex::with_spy();
-    let daemon = index.daemon("");
-    daemon.session(S, json!({"image": "belljar/base"}));
+    // The image has it as its own `uv`; a jail, which shows a host without one, gets it from the index.
+    let image = jails::ground().is_none().then(|| index.image_with_spy());
+    let name = image.as_ref().map_or("belljar/base", |image| image.0.as_str());
+    let daemon = index.daemon(&format!("[sandbox]\nimages = [\"{name}\"]\n"));
+    daemon.session(S, json!({"image": name}));
     let failed = install(&daemon, S, &["bell-hello"], 424);
     let said = text(&failed, "message");
     assert!(said.contains("example.org:443"), "the first refusal is told: {said}");

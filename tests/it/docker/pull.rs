@@ -1,14 +1,14 @@
 //! Images that come from a registry: a small one on loopback, which every engine trusts.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::ffi::OsStr;
+use std::process::Command;
 
 use serde_json::json;
 
-use crate::support::{Daemon, docker, engine};
+use crate::support::{Daemon, ScriptServer, docker, engine};
 
 struct Registry {
-    child: Child,
+    _server: ScriptServer,
     /// What the image is called there.
     reference: String,
 }
@@ -23,25 +23,14 @@ impl Registry {
         docker(["rm", container.trim()]);
         docker(["save", "-o", saved.to_str().expect("UTF-8"), changed.trim()]);
         docker(["rmi", changed.trim()]);
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/registry.py");
-        let mut child = Command::new("python3")
-            .arg(script)
-            .arg(&saved)
-            .arg(name)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3");
-        let mut port = String::new();
-        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut port).expect("a port");
-        Self { child, reference: format!("127.0.0.1:{}/{name}:1", port.trim()) }
+        let server = ScriptServer::start("registry.py", [saved.as_os_str(), OsStr::new(name)]);
+        let reference = format!("127.0.0.1:{}/{name}:1", server.port);
+        Self { _server: server, reference }
     }
 }
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = Command::new("docker").args(["rmi", &self.reference]).output();
     }
 }

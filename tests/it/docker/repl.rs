@@ -175,6 +175,12 @@ pub fn modules_are_there_before_the_first_line() {
     // A session that is there keeps what it was made with.
     let refused = daemon.cli(preload).exits(64);
     assert!(refused.stderr.contains("keeps the sandbox that it was made with"), "{refused:?}");
+    // One that nobody named ends with the dialog.
+    let leave =
+        [Line("1 + 1"), Shows("^2$"), Shows(PROMPT), Keys(CTRL_D), Shows("the session is removed; `--keep`")];
+    play(&daemon, &["repl"], &[], &leave);
+    let listed = daemon.cli(["--json", "ps"]).ok().stdout;
+    assert_eq!(listed.matches("\"created_at\"").count(), 1, "{listed}");
     let refused = daemon.cli(["repl", "--preload", "no_such_module"]).exits(125);
     assert!(refused.stderr.contains("No module named 'no_such_module'"), "{refused:?}");
 }

@@ -12,6 +12,19 @@ fn a_variable_lives_from_cell_to_cell() {
     daemon.cli_with_input(["exec", "-s", "a", "-"], "x=41").ok();
     let answer = daemon.cli(["exec", "-s", "a", "x+1"]).ok();
     assert_eq!(answer.stdout, "42\n");
+    daemon.cli(["exec", "-s", "a", "import os; os.makedirs('sub/in'); open('sub/é.txt', 'w').close()"]).ok();
+    let shown = daemon.cli(["ls", "-s", "a", "/sub/"]).ok().stdout;
+    let lines: Vec<&str> = shown.lines().map(str::trim_end).collect();
+    assert_eq!(lines, ["FILE   SIZE", "in/    -", "é.txt  0 B"]);
+    // The session may also stand where most people put it first.
+    assert_eq!(daemon.cli(["exec", "a", "x+2"]).ok().stdout, "43\n");
+    assert_eq!(daemon.cli(["eval", "a", "x - 82"]).ok().stdout, "-41\n");
+    assert_eq!(daemon.cli(["wait", "a"]).ok().stdout, daemon.cli(["wait", "-s", "a"]).ok().stdout);
+    assert_eq!(daemon.cli(["wait", "a", "2"]).ok().stdout, "42\n");
+    let refused = daemon.cli(["exec", "x", "=", "1"]).exits(64);
+    assert!(refused.stderr.contains("[SESSION] CODE"), "{refused:?}");
+    let refused = daemon.cli(["exec", "x =", "1"]).exits(64);
+    assert!(refused.stderr.contains("put code that has spaces in quotes"), "{refused:?}");
 }
 
 const SCRIPT: &str = r#"from __future__ import annotations

@@ -3,7 +3,7 @@
 //!
 //! A test of containers that is `pub` runs here too, which a test of the layers holds. What does not apply, and why:
 //! - `every_field_is_what_the_engine_and_the_kernel_say`, `a_container_that_is_taken_away`,
-//!   `what_belongs_to_no_session`, `engine`, `pull`: they ask an engine, or make containers of their own. What
+//!   `what_belongs_to_no_session`, `engine`, `pull`, `own_images`: they ask an engine, or make containers of their own. What
 //!   they are about has tests of its own here: `escape` (the receipt), `life`, `roots`
 //! - `a_daemon_of_a_user`, `a_command_starts_a_daemon`: about Docker's group and its images; every test of
 //!   `ordinary_user` is the one, `demo` the other
@@ -79,7 +79,9 @@ both! {
         without_checkpoints_a_crash_loses_the_state_and_says_so,
         a_session_that_is_saved_at_rest_is_as_its_result_says;
     installer_programs: programs_that_code_starts_install_as_its_cells_do, commands_install_beside_the_cells,
-        requests_of_before_a_reset_are_not_served_after_it;
+        requests_of_before_a_reset_are_not_served_after_it,
+        programs_that_hold_their_requests_keep_nobody_from_installing,
+        one_program_more_than_are_served_at_a_time_is_told, a_request_ends_with_its_program;
     packages: installed_packages_are_there_at_once_and_stay,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
@@ -89,7 +91,9 @@ both! {
     installer: every_set_of_a_session_is_charged_until_its_sandbox_is_gone,
         an_installation_that_does_not_fit_into_the_quota_is_refused_before_it_begins,
         what_the_cache_removed_is_installed_again_and_has_to_be_what_it_was,
-        a_kill_at_any_moment_leaves_no_half_package, the_password_of_an_index_is_told_to_nobody;
+        a_kill_at_any_moment_leaves_no_half_package, the_password_of_an_index_is_told_to_nobody,
+        what_a_sandbox_has_is_charged_without_the_cache_and_the_index,
+        a_little_room_is_enough_for_little_packages;
     commands: a_command_ends_with_the_code_or_the_signal_of_its_process,
         a_command_reads_what_it_is_given_and_nothing_else, a_command_has_the_standard_descriptors_only,
         a_hundred_megabytes_of_output_are_bounded_and_counted, a_cell_talks_to_a_server_that_runs_beside_it,
@@ -100,6 +104,7 @@ both! {
         commands_wait_for_no_cell_and_do_not_keep_a_sandbox, memory_of_a_command_costs_no_variables,
         the_command_line_passes_a_command_through, a_command_that_waits_for_others_says_so,
         neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other,
+        what_a_command_left_behind_takes_its_memory_at_nobody_elses_cost,
         commands_are_interrupted_and_read_later;
     command_terminals: a_person_types_into_a_shell, a_person_comes_back_to_a_shell,
         a_terminal_can_be_typed_into_and_resized_over_the_api;

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::ANN;
-use crate::docker::helpers::{S, end};
+use crate::docker::helpers::{S, end, value};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
 /// Begins an installation that comes to no end, and gives the folder and the first process of its jail.
@@ -86,4 +86,36 @@ fn ends_in_time() {
 fn an_installer_that_hangs_is_ended_with_all_its_processes() {
     jails::in_a_jail(None, ends_in_time);
     jails::in_a_jail(Some(ANN), ends_in_time);
+}
+
+/// The host's own Python has a `pip` on many machines.
+fn is_served_by_pip() {
+    let has_pip =
+        std::process::Command::new("/usr/bin/python3").args(["-I", "-m", "pip", "--version"]).output();
+    if !engine() || !has_pip.is_ok_and(|told| told.status.success()) {
+        return;
+    }
+    let index = PackageIndex::without_uv();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({}));
+    daemon.cli(["install", "-s", S, "bell-hello"]).ok();
+    let installed = daemon.cli(["install", "-s", S, "bell-set-id"]).ok();
+    assert!(installed.stdout.contains("bell-hello 2.0"), "{installed:?}");
+    assert_eq!(value(&daemon, "import bell_hello, bell_dep.inner; bell_hello.VERSION"), "'2.0'");
+    let mode = "import os; oct(os.stat('/belljar/packages/site/bell_set_id/run.sh').st_mode & 0o7777)";
+    assert_eq!(value(&daemon, mode), "'0o755'");
+    for (package, code) in [
+        ("bell-old", "package_conflict"),
+        ("bell-source", "install_failed"),
+        ("bell-nowhere", "install_failed"),
+    ] {
+        let refused = daemon.cli(["--json", "install", "-s", S, package]);
+        assert!(refused.stderr.contains(code) || refused.stdout.contains(code), "{package}: {refused:?}");
+    }
+}
+
+#[test]
+fn without_a_uv_anywhere_pip_installs() {
+    jails::in_a_jail(None, is_served_by_pip);
+    jails::in_a_jail(Some(ANN), is_served_by_pip);
 }

@@ -14,6 +14,7 @@ mod package_index;
 mod pulse;
 mod requests;
 mod sandboxes;
+mod script_server;
 mod users;
 mod waiting;
 
@@ -26,5 +27,6 @@ pub use leftovers::{assert_nothing_left, beside};
 pub use matrix::{engine, keeps_every_state, keeps_variables};
 pub use package_index::PackageIndex;
 pub use pulse::Pulse;
+pub use script_server::ScriptServer;
 pub use users::{ROOT, User, connect_as, copy_lists, docker_group, flood_as, http_as};
 pub use waiting::{SOON, eventually};

@@ -3,7 +3,8 @@
 usage: package_index.py FOLDER UV [MANY]     prints its port; ends with its stdin
 
 `ca.pem` in FOLDER is the authority to trust; `requests` there has a line for every request. UV is a folder with a wheel
-of `uv`, or `fake` for one that looks around in its sandbox instead of installing anything. While FOLDER has a file
+of `uv`, `fake` for one that looks around in its sandbox instead of installing anything, and is in FOLDER as `spy`, too, or
+`none`. While FOLDER has a file
 `slow`, files are not sent to their end. While it has a file `password`, only requests with what it says (`user:password`)
 are answered. While it has a file `changed`, `bell-dep` has other content under the same version. MANY packages of 300
 modules each, `bell-many-0` and so on, are there for benchmarks.
@@ -26,6 +27,9 @@ import zipfile
 
 LOOKS_AROUND = """#!/usr/bin/env python3
 import glob, os, socket, sys
+if sys.argv[1:] == ["--version"]:
+    print("uv 9.9.9")
+    sys.exit()
 said = []
 for path in ("/workspace", "/belljar/bridge", "/belljar/packages", "/run/docker.sock", "/var/run/docker.sock"):
     said.append("%s=%s" % (path, os.path.exists(path) and (not os.path.isdir(path) or bool(os.listdir(path)))))
@@ -49,8 +53,8 @@ sys.exit(1)
 """
 
 
-def wheel(name, version, files, requires=(), scripts=None, modes=None):
-    """A wheel with these modules."""
+def wheel(name, version, files, requires=(), scripts=None, modes=None, unlisted=None):
+    """A wheel with these modules; `unlisted` is the content of some that its list has with another one."""
     plain = name.replace("-", "_")
     info = "{}-{}.dist-info".format(plain, version)
     lines = ["Metadata-Version: 2.1", "Name: " + name, "Version: " + version]
@@ -66,6 +70,7 @@ def wheel(name, version, files, requires=(), scripts=None, modes=None):
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
         record += "{},sha256={},{}\n".format(path, digest, len(text.encode()))
     content[info + "/RECORD"] = record + info + "/RECORD,,\n"
+    content.update(unlisted or {})
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for path, text in content.items():
@@ -115,6 +120,7 @@ def packages(uv, many=0):
         "bell-many": [
             wheel("bell-many", "1.0", {"bell_many/m{}.py".format(n): "N = {}\n".format(n) for n in range(3000)})
         ],
+        "bell-unlisted": [wheel("bell-unlisted", "1.0", {"bell_unlisted.py": ""}, unlisted={"bell_unlisted.py": "1"})],
         "bell-large": [wheel("bell-large", "1.0", {"bell_large.py": "'''" + "x" * 40_000_000 + "'''"})],
     }
     found.update({"bell-many-{}".format(number): [large(number)] for number in range(many)})
@@ -124,7 +130,7 @@ def packages(uv, many=0):
         with zipfile.ZipFile(packed, "w") as archive:
             archive.writestr("uv-9.9.9.data/scripts/uv", LOOKS_AROUND)
         found["uv"] = [(name, packed.getvalue())]
-    else:
+    elif uv != "none":
         found["uv"] = [(path.name, path.read_bytes()) for path in pathlib.Path(uv).glob("uv-*.whl")]
     return found
 
@@ -146,6 +152,8 @@ def certify(folder):
 
 def main(folder, uv, many=0):
     folder = pathlib.Path(folder)
+    if uv == "fake":
+        (folder / "spy").write_text(LOOKS_AROUND)
     original = packages(uv, int(many))
     changed = dict(original)
     changed["bell-dep"] = [wheel("bell-dep", "1.0", {"bell_dep/__init__.py": "", "bell_dep/inner.py": "DEEP = 8\n"})]

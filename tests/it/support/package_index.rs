@@ -1,16 +1,15 @@
 //! A package index that a test starts on loopback, with a certificate of its own.
 
-use std::io::{BufRead, BufReader};
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use super::Daemon;
+use super::{Daemon, ScriptServer, docker};
 
 pub struct PackageIndex {
-    child: Child,
+    server: ScriptServer,
     folder: tempfile::TempDir,
-    port: String,
 }
 
 impl PackageIndex {
@@ -24,26 +23,36 @@ impl PackageIndex {
         Self::with_uv("fake")
     }
 
+    /// Without any `uv`.
+    pub fn without_uv() -> Self {
+        Self::with_uv("none")
+    }
+
+    /// Makes an image that has the spy as its own `uv`, where installers look first; gone with the answer.
+    pub fn image_with_spy(&self) -> SpyImage {
+        let (name, tree) =
+            (format!("bj-spy-{}:1", uuid::Uuid::new_v4().simple()), self.folder.path().join("usr"));
+        let program = tree.join("libexec/belljar/uv");
+        std::fs::create_dir_all(program.parent().expect("a folder")).expect("a folder");
+        std::fs::copy(self.folder.path().join("spy"), &program).expect("a file");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+        let container = docker(["create", "belljar/base", "true"]);
+        docker(["cp", tree.to_str().expect("UTF-8"), &format!("{container}:/")]);
+        docker(["commit", &container, &name]);
+        docker(["rm", &container]);
+        SpyImage(name)
+    }
+
     fn with_uv(uv: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/package_index.py");
-        let mut child = Command::new("python3")
-            .arg(script)
-            .arg(folder.path())
-            .arg(uv)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3");
-        let mut port = String::new();
-        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut port).expect("a port");
-        Self { child, folder, port: port.trim().to_owned() }
+        let server = ScriptServer::start("package_index.py", [folder.path().as_os_str(), OsStr::new(uv)]);
+        Self { server, folder }
     }
 
     /// The configuration of a daemon that uses it; `more` are lines of `[packages]`.
     pub fn config(&self, more: &str) -> String {
-        format!("[packages]\nindex = \"https://localhost:{}/simple\"\n{more}", self.port)
+        format!("[packages]\nindex = \"https://localhost:{}/simple\"\n{more}", self.server.port)
     }
 
     /// A daemon that uses and trusts it.
@@ -93,14 +102,15 @@ impl PackageIndex {
 
     /// Nobody reaches it any more.
     pub fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.server.stop();
     }
 }
 
-impl Drop for PackageIndex {
+pub struct SpyImage(pub String);
+
+impl Drop for SpyImage {
     fn drop(&mut self) {
-        self.stop();
+        let _ = Command::new("docker").args(["rmi", "-f", &self.0]).output();
     }
 }
 

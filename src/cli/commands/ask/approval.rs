@@ -7,7 +7,7 @@ use crate::cli::temporary_folder::scratch_folder;
 use crate::protocol::ask::{Approval, Decision, DefaultDecision, Subject};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases;
-use crate::protocol::text::visible;
+use crate::protocol::text::{visible, visible_line};
 
 /// The editor if neither `VISUAL` nor `EDITOR` is set.
 const EDITOR: &str = "vi";
@@ -18,14 +18,18 @@ pub(in crate::cli) enum Choice {
     Decided(Decision),
     /// Change the code in an editor, then run it.
     Edit,
+    /// Change the code or the arguments in an editor, and give that to the model as a suggestion.
+    Suggest,
     /// Tell the model something; the text is still to be typed.
     Tell,
 }
 
 pub(in crate::cli) fn question(subject: &Subject) -> &'static str {
     match subject {
-        Subject::Cell { .. } => "[a]ccept, [e]dit and run, [r]eject, [t]ell the model … > ",
-        Subject::Tool { .. } => "[a]ccept, [r]eject, [t]ell the model … > ",
+        Subject::Cell { .. } => {
+            "[a]ccept, [e]dit and run, [s]uggest a change, [r]eject, [t]ell the model … > "
+        }
+        Subject::Tool { .. } => "[a]ccept, [s]uggest a change, [r]eject, [t]ell the model … > ",
     }
 }
 
@@ -36,6 +40,7 @@ pub(in crate::cli) fn choice(subject: &Subject, line: &str) -> Option<Choice> {
     Some(match (word.to_lowercase().as_str(), rest) {
         ("a" | "accept", None) => Choice::Decided(Decision::Accept { code: None }),
         ("e" | "edit", None) if matches!(subject, Subject::Cell { .. }) => Choice::Edit,
+        ("s" | "suggest", None) => Choice::Suggest,
         ("r" | "reject", reason) => Choice::Decided(Decision::Reject { reason }),
         ("t" | "tell", None) => Choice::Tell,
         ("t" | "tell", Some(text)) => Choice::Decided(Decision::Respond { text }),
@@ -50,8 +55,11 @@ pub(in crate::cli) fn blocks(approval: &Approval) -> Vec<Block> {
         head = format!("{head} · from cell {cell}");
     }
     let mut all = match &approval.subject {
-        Subject::Cell { code, .. } => {
-            vec![Block::Head(Section::Approval, format!("{head} · run this")), Block::Code(code.clone())]
+        Subject::Cell { code, purpose, .. } => {
+            let purpose =
+                purpose.iter().map(|purpose| Block::Note(format!("for: {}", visible_line(purpose))));
+            let head = Block::Head(Section::Approval, format!("{head} · run this"));
+            std::iter::once(head).chain(purpose).chain([Block::Code(code.clone())]).collect()
         }
         Subject::Tool { name, arguments } => {
             let text = serde_json::to_string_pretty(arguments).unwrap_or_default();
@@ -77,12 +85,29 @@ fn deadline(approval: &Approval) -> Option<String> {
     Some(format!("without a decision within {left:.0} s it is {end}"))
 }
 
-/// The code after a person edited it; none if it is unchanged.
-pub(in crate::cli) async fn edited(code: &str) -> Result<Option<String>, Failure> {
-    let failed = |e: std::io::Error| Failure::io("failed to write the code for the editor", &e);
+/// The decision of a person who wants an editor; none if nothing was changed there.
+pub(in crate::cli) async fn decision_by_editor(
+    subject: &Subject,
+    is_suggestion: bool,
+) -> Result<Option<Decision>, Failure> {
+    let edited = match subject {
+        Subject::Cell { code, .. } => edited(code, "cell.py").await?,
+        Subject::Tool { arguments, .. } => {
+            let text = serde_json::to_string_pretty(arguments).unwrap_or_default();
+            edited(&text, "arguments.json").await?
+        }
+    };
+    Ok(edited.map(|text| {
+        if is_suggestion { Decision::Edit { text } } else { Decision::Accept { code: Some(text) } }
+    }))
+}
+
+/// The text after a person edited it; none if it is unchanged.
+async fn edited(text: &str, file: &str) -> Result<Option<String>, Failure> {
+    let failed = |e: std::io::Error| Failure::io("failed to write the file for the editor", &e);
     let scratch = scratch_folder().map_err(failed)?;
-    let path = scratch.path().join("cell.py");
-    std::fs::write(&path, code).map_err(failed)?;
+    let path = scratch.path().join(file);
+    std::fs::write(&path, text).map_err(failed)?;
 
     let named = |variable| std::env::var(variable).ok().filter(|value| !value.trim().is_empty());
     let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or_else(|| EDITOR.to_owned());
@@ -96,9 +121,9 @@ pub(in crate::cli) async fn edited(code: &str) -> Result<Option<String>, Failure
     if !ended.success() {
         return Ok(None);
     }
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| Failure::io("failed to read the edited code", &e))?;
-    Ok(Some(text).filter(|text| text != code && !text.trim().is_empty()))
+    let changed =
+        std::fs::read_to_string(&path).map_err(|e| Failure::io("failed to read the edited file", &e))?;
+    Ok(Some(changed).filter(|changed| changed != text && !changed.trim().is_empty()))
 }
 
 #[cfg(test)]
@@ -127,7 +152,7 @@ pub(in crate::cli) mod tests {
     }
 
     pub fn cell(code: &str) -> Subject {
-        Subject::Cell { code: code.into(), timeout_s: 30.0 }
+        Subject::Cell { code: code.into(), timeout_s: 30.0, purpose: None }
     }
 
     fn tool() -> Subject {
@@ -142,6 +167,9 @@ pub(in crate::cli) mod tests {
         assert_eq!(choice(&code, " A \n"), Some(accept));
         assert_eq!(choice(&code, "e\n"), Some(Choice::Edit));
         assert_eq!(choice(&tool(), "e\n"), None);
+        for subject in [&code, &tool()] {
+            assert_eq!(choice(subject, "suggest\n"), Some(Choice::Suggest));
+        }
         let reason = Some("not on my disk".to_owned());
         assert_eq!(
             choice(&code, "reject  not on my disk\n"),

@@ -7,14 +7,14 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::cli::args::read_text;
-use crate::cli::commands::ask::approval::{Choice, blocks, choice, edited, question};
+use crate::cli::commands::ask::approval::{Choice, blocks, choice, decision_by_editor, question};
 use crate::cli::commands::ask::line_reader::LineReader;
 use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::block::render;
 use crate::cli::render::human::{Table, age};
-use crate::protocol::ask::{Approval, ApprovalList, Decision, Subject};
+use crate::protocol::ask::{Approval, ApprovalList, Decision};
 use crate::protocol::clock::since;
 use crate::protocol::event::phrases::{approval_subject, decision as decision_line};
 use crate::protocol::exit_codes as exit;
@@ -143,13 +143,15 @@ async fn ask_person(context: &mut Context, approval: &Approval) -> Result<Option
         let Some(line) = answer(context, &mut input, question(&approval.subject)).await? else {
             return Ok(None);
         };
-        match (choice(&approval.subject, &line), &approval.subject) {
-            (Some(Choice::Decided(decision)), _) => return Ok(Some(decision)),
-            (Some(Choice::Edit), Subject::Cell { code, .. }) => match edited(code).await? {
-                Some(code) => return Ok(Some(Decision::Accept { code: Some(code) })),
-                None => context.screen.note("nothing was changed")?,
-            },
-            (Some(Choice::Tell), _) => {
+        match choice(&approval.subject, &line) {
+            Some(Choice::Decided(decision)) => return Ok(Some(decision)),
+            Some(editing @ (Choice::Edit | Choice::Suggest)) => {
+                match decision_by_editor(&approval.subject, editing == Choice::Suggest).await? {
+                    Some(decision) => return Ok(Some(decision)),
+                    None => context.screen.note("nothing was changed")?,
+                }
+            }
+            Some(Choice::Tell) => {
                 let Some(text) = answer(context, &mut input, "what to tell the model > ").await? else {
                     return Ok(None);
                 };
@@ -157,7 +159,7 @@ async fn ask_person(context: &mut Context, approval: &Approval) -> Result<Option
                     return Ok(Some(Decision::Respond { text: text.trim().to_owned() }));
                 }
             }
-            (Some(Choice::Edit) | None, _) => {}
+            None => {}
         }
     }
 }

@@ -27,12 +27,22 @@ pub(in crate::cli) struct LiveView {
     /// Names of the model's own tool calls that are not answered yet.
     names: BTreeMap<String, String>,
     speech: Speech,
+    reasoning: ShownReasoning,
     /// The section that the next piece may continue.
     open: Option<Section>,
     /// Code that the person has seen already, because an approval showed it.
     seen_code: Option<String>,
     doing: String,
     usage: Usage,
+}
+
+/// How much of a reply's reasoning a person has seen.
+#[derive(Default)]
+struct ShownReasoning {
+    /// The line that has not ended yet.
+    line: String,
+    /// The characters that were shown.
+    chars: usize,
 }
 
 impl LiveView {
@@ -42,7 +52,8 @@ impl LiveView {
             dialect: view.dialect,
             within: BTreeSet::new(),
             names: BTreeMap::new(),
-            speech: Speech::default(),
+            speech: Speech::new(view.dialect),
+            reasoning: ShownReasoning::default(),
             open: None,
             seen_code: None,
             doing: "waiting for its turn".to_owned(),
@@ -74,10 +85,15 @@ impl LiveView {
             EventBody::SandboxStarting { image, .. } => self.does(format!("starting a sandbox of {image}")),
             EventBody::ImagePulling { .. } => self.does("pulling the image".to_owned()),
             EventBody::ModelAsked { step, .. } => {
-                self.speech = Speech::default();
+                (self.speech, self.reasoning) = (Speech::new(self.dialect), ShownReasoning::default());
                 self.does(format!("thinking · step {step}"))
             }
-            EventBody::ModelText { text, .. } => self.hear(text),
+            EventBody::ModelText { text, is_reasoning: true, .. } => self.think(text),
+            EventBody::ModelText { text, .. } => {
+                let mut blocks = self.end_of_thinking();
+                blocks.extend(self.hear(text));
+                blocks
+            }
             EventBody::ModelReplied { reply, .. } => self.replied(reply),
             EventBody::ModelFailed { .. } => self.model_failed(event),
             EventBody::AskSpentWithin { usage, .. } => {
@@ -85,7 +101,10 @@ impl LiveView {
                 Vec::new()
             }
             EventBody::AskWaitsWithin { approvals, .. } => self.waits_within(approvals),
-            EventBody::CellQueued { cell, code, .. } => self.code(*cell, code),
+            EventBody::CellQueued { cell, code, origin, .. } => {
+                let purpose = origin.as_ref().and_then(|origin| origin.purpose.as_deref());
+                self.code(*cell, code, purpose)
+            }
             EventBody::Output { text, .. } => self.flow(Section::Output, text),
             EventBody::Display { mime, .. } => vec![Block::Note(display_line(mime))],
             EventBody::CellFinished { result } => self.cell_ended(result),
@@ -155,11 +174,44 @@ impl LiveView {
         blocks
     }
 
-    fn hear(&mut self, text: &str) -> Vec<Block> {
-        match self.speech.hear(self.dialect, text) {
-            Some(words) => self.flow(Section::Model, &words),
-            None => Vec::new(),
+    /// Shows the lines of a model's reasoning that are whole, up to the number of characters that are shown.
+    fn think(&mut self, text: &str) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for piece in text.split_inclusive('\n') {
+            if self.reasoning.chars >= REASONING_CHARS {
+                break;
+            }
+            self.reasoning.line.push_str(piece);
+            if piece.ends_with('\n') || self.reasoning.line.len() > REASONING_CHARS {
+                blocks.extend(self.end_of_thinking());
+            }
         }
+        blocks
+    }
+
+    fn line_of_thought(&mut self, line: &str) -> Vec<Block> {
+        if line.trim().is_empty() || self.reasoning.chars >= REASONING_CHARS {
+            return Vec::new();
+        }
+        let mut blocks = Vec::new();
+        if self.open != Some(Section::Reasoning) {
+            blocks.push(Block::Head(Section::Reasoning, String::new()));
+        }
+        self.open = Some(Section::Reasoning);
+        blocks.push(Block::Aside(clipped(line, REASONING_CHARS - self.reasoning.chars)));
+        self.reasoning.chars += line.chars().count();
+        blocks
+    }
+
+    /// Shows the last line of the reasoning, which has no line end.
+    fn end_of_thinking(&mut self) -> Vec<Block> {
+        let line = std::mem::take(&mut self.reasoning.line);
+        self.line_of_thought(line.trim_end_matches('\n'))
+    }
+
+    fn hear(&mut self, text: &str) -> Vec<Block> {
+        let pieces = self.speech.hear(text);
+        pieces.iter().flat_map(|(section, words)| self.flow(*section, words)).collect()
     }
 
     fn replied(&mut self, reply: &ChatReply) -> Vec<Block> {
@@ -167,7 +219,11 @@ impl LiveView {
         if let Some(usage) = reply.usage {
             self.usage += usage;
         }
-        if let Some(reasoning) = reply.reasoning.as_deref().filter(|text| !text.trim().is_empty()) {
+        blocks.extend(self.end_of_thinking());
+        let was_shown = std::mem::take(&mut self.reasoning).chars > 0;
+        if let Some(reasoning) =
+            reply.reasoning.as_deref().filter(|text| !was_shown && !text.trim().is_empty())
+        {
             blocks.extend(self.head(Section::Reasoning, String::new()));
             blocks.push(Block::Aside(clipped(reasoning.trim(), REASONING_CHARS)));
         }
@@ -175,7 +231,12 @@ impl LiveView {
             blocks.extend(self.flow(section, &words));
         }
         // The text of a reply ends with a line break, so that the spinner has a line of its own.
-        if !self.speech.shown_text().is_empty() && !self.speech.shown_text().ends_with('\n') {
+        let last = if self.open == Some(Section::Code) {
+            self.speech.shown_code()
+        } else {
+            self.speech.shown_text()
+        };
+        if !last.is_empty() && !last.ends_with('\n') {
             blocks.push(Block::Flow("\n".to_owned()));
         }
         if let Some(refusal) = &reply.refusal {
@@ -196,17 +257,21 @@ impl LiveView {
 
     fn model_failed(&mut self, event: &EventBody) -> Vec<Block> {
         // The text so far is void, because the next try sends the whole reply again.
-        self.speech = Speech::default();
+        (self.speech, self.reasoning) = (Speech::new(self.dialect), ShownReasoning::default());
         self.open = None;
         tell(event)
     }
 
-    fn code(&mut self, cell: CellNumber, code: &str) -> Vec<Block> {
+    fn code(&mut self, cell: CellNumber, code: &str, purpose: Option<&str>) -> Vec<Block> {
         self.doing = format!("cell {cell} waits");
+        let purpose = purpose.map(|purpose| format!(" · {purpose}")).unwrap_or_default();
         if self.seen_code.take().is_some_and(|seen| seen == code) {
             return self.head(Section::Code, format!("· cell {cell} · as approved"));
         }
-        let mut blocks = self.head(Section::Code, format!("· cell {cell}"));
+        if !code.trim().is_empty() && self.speech.shown_code().trim() == code.trim() {
+            return self.head(Section::Code, format!("· cell {cell} · as above{purpose}"));
+        }
+        let mut blocks = self.head(Section::Code, format!("· cell {cell}{purpose}"));
         blocks.push(Block::Code(code.to_owned()));
         blocks
     }

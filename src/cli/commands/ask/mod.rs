@@ -2,6 +2,7 @@
 
 pub(in crate::cli) mod approval;
 pub(in crate::cli) mod approve;
+mod arriving;
 pub(in crate::cli) mod inspect;
 pub(in crate::cli) mod line_reader;
 mod live;

@@ -1,61 +1,94 @@
-//! Which part of a model's text is for people. In some dialects a reply is JSON or has tags, which is
-//! hard to read raw, so the text is held back until its parts can be separated.
+//! Which part of a model's text is for people, and which is code. In some dialects a reply is JSON or has tags, which is
+//! hard to read raw, so these are taken apart while they arrive.
 
 use serde_json::{Map, Value};
 
+use super::arriving::{JsonTexts, Piece, TaggedText};
 use crate::cli::render::block::Section;
 use crate::protocol::ask::Dialect;
 use crate::protocol::chat::Message;
 
 /// The tags whose content is not text for people.
-const TAGS: [&str; 2] = ["pip-dependencies-to-install", "execution-code"];
+const TAGS: &[(&str, Option<Section>)] =
+    &[("pip-dependencies-to-install", None), ("execution-code", Some(Section::Code))];
+
+/// The fields of JSON that are shown while they arrive. The answer is shown at the end.
+const STEP_FIELDS: &[(&str, Section)] =
+    &[("current_state", Section::Thought), ("python_code_snippet", Section::Code)];
+const ACTION_FIELDS: &[(&str, Section)] = &[("thought", Section::Thought), ("code", Section::Code)];
 
 /// The text of one reply while it streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::cli) struct Speech {
-    state: State,
-    /// The text that was shown so far.
+    reader: Reader,
+    /// The text for people that was shown so far, and the code.
     shown_text: String,
+    shown_code: String,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+#[derive(Debug)]
+enum Reader {
     /// Only white space came so far.
-    #[default]
     Silent,
     Live,
     Held,
+    Json(JsonTexts),
+    Tags(TaggedText),
 }
 
 impl Speech {
-    /// The part of a piece that is shown at once.
-    pub fn hear(&mut self, dialect: Dialect, text: &str) -> Option<String> {
-        let text = if self.state == State::Silent { text.trim_start() } else { text };
-        let first = text.chars().next()?;
-        if self.state == State::Silent {
-            self.state = if is_for_people(dialect, first) { State::Live } else { State::Held };
-        }
-        if self.state == State::Held {
-            return None;
-        }
-        // The tags come after the text for people.
-        let words = match text.split_once('<') {
-            Some((words, _)) if dialect == Dialect::XmlTags => {
-                self.state = State::Held;
-                words
-            }
-            _ => text,
+    pub fn new(dialect: Dialect) -> Self {
+        let reader = match dialect {
+            Dialect::ToolCalls => Reader::Silent,
+            Dialect::NextStep => Reader::Json(JsonTexts::new(STEP_FIELDS)),
+            Dialect::JsonAction => Reader::Json(JsonTexts::new(ACTION_FIELDS)),
+            Dialect::XmlTags => Reader::Tags(TaggedText::new(TAGS)),
         };
-        self.shown_text.push_str(words);
-        (!words.is_empty()).then(|| words.to_owned())
+        Self { reader, shown_text: String::new(), shown_code: String::new() }
+    }
+
+    /// The parts of a piece that are shown at once.
+    pub fn hear(&mut self, text: &str) -> Vec<Piece> {
+        let pieces = match &mut self.reader {
+            Reader::Json(texts) => texts.hear(text),
+            Reader::Tags(tagged) => tagged.hear(text),
+            Reader::Held => Vec::new(),
+            Reader::Live => vec![(Section::Model, text.to_owned())],
+            Reader::Silent => {
+                let text = text.trim_start();
+                let Some(first) = text.chars().next() else { return Vec::new() };
+                // JSON without a call is the answer to a schema.
+                self.reader =
+                    if matches!(first, '{' | '[' | '<' | '`') { Reader::Held } else { Reader::Live };
+                return self.hear(text);
+            }
+        };
+        pieces.into_iter().filter_map(|(section, text)| self.shown(section, text)).collect()
+    }
+
+    /// Notes a piece as shown, without the white space that a part begins with.
+    fn shown(&mut self, section: Section, text: String) -> Option<Piece> {
+        let so_far = if section == Section::Code { &mut self.shown_code } else { &mut self.shown_text };
+        let text = match so_far.trim().is_empty() {
+            true if section == Section::Code => text.trim_start_matches('\n').to_owned(),
+            true => text.trim_start().to_owned(),
+            false => text,
+        };
+        so_far.push_str(&text);
+        (!text.is_empty()).then_some((section, text))
     }
 
     pub fn shown_text(&self) -> &str {
         &self.shown_text
     }
 
+    /// The code that was shown while it arrived.
+    pub fn shown_code(&self) -> &str {
+        &self.shown_code
+    }
+
     /// The part that is still to be shown when the whole reply is there.
-    pub fn rest(&mut self, dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
+    pub fn rest(&mut self, dialect: Dialect, reply: &Message) -> Option<Piece> {
         let (section, words) = spoken(dialect, reply)?;
         let words = words.trim();
         let rest = words.strip_prefix(self.shown_text.trim_end()).unwrap_or(if self.shown_text.is_empty() {
@@ -69,13 +102,6 @@ impl Speech {
         let rest = rest.to_owned();
         self.shown_text.push_str(&rest);
         Some((section, rest))
-    }
-}
-
-fn is_for_people(dialect: Dialect, first: char) -> bool {
-    match dialect {
-        Dialect::ToolCalls | Dialect::XmlTags => !matches!(first, '{' | '[' | '<' | '`'),
-        Dialect::NextStep | Dialect::JsonAction => false,
     }
 }
 
@@ -113,7 +139,7 @@ fn json_in(content: &str) -> Option<Map<String, Value>> {
 /// The text outside of the tags. A tag that is never closed extends to the end.
 fn outside_tags(content: &str) -> String {
     let mut out = content.to_owned();
-    for tag in TAGS {
+    for (tag, _) in TAGS {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = out.find(&open) {
             let end = out.get(start..).and_then(|rest| rest.find(&close)).map(|at| start + at + close.len());
@@ -130,44 +156,47 @@ mod tests {
 
     /// The text that was shown while the pieces came, and the text shown at the end.
     fn streamed(dialect: Dialect, pieces: &[&str]) -> (String, String) {
-        let mut speech = Speech::default();
-        let live: String = pieces.iter().filter_map(|piece| speech.hear(dialect, piece)).collect();
+        let mut speech = Speech::new(dialect);
+        let shown = |(section, text): Piece| format!("{section:?}: {text}");
+        let live: Vec<String> = pieces.iter().flat_map(|piece| speech.hear(piece)).map(shown).collect();
         let reply = Message::new(Role::Assistant, pieces.concat());
-        let rest = speech.rest(dialect, &reply).map(|(section, text)| format!("{section:?}: {text}"));
-        (live, rest.unwrap_or_default())
+        (live.join("|"), speech.rest(dialect, &reply).map(shown).unwrap_or_default())
     }
 
     #[test]
     fn plain_words_are_shown_as_they_come() {
         assert_eq!(
             streamed(Dialect::ToolCalls, &[" \n", "It is", " 4 < 5."]),
-            ("It is 4 < 5.".into(), String::new())
+            ("Model: It is|Model:  4 < 5.".into(), String::new())
         );
     }
 
     #[test]
-    fn json_is_held_until_its_thought_is_known() {
-        let pieces = ["{\"thought\": \"I add", ".\", \"action\": \"execute_code\", \"code\": \"1+1\"}"];
-        assert_eq!(streamed(Dialect::JsonAction, &pieces), (String::new(), "Thought: I add.".into()));
+    fn thoughts_and_code_in_json_are_shown_as_they_come() {
+        let pieces = ["{\"thought\": \"I add", ".\", \"action\": \"execute_code\", \"code\": \"1", "+1\"}"];
+        assert_eq!(
+            streamed(Dialect::JsonAction, &pieces),
+            ("Thought: I add|Thought: .|Code: 1|Code: +1".into(), String::new())
+        );
         let fenced = ["```json\n{\"current_state\": \"so far\", \"function\": {}}\n```"];
-        assert_eq!(streamed(Dialect::NextStep, &fenced), (String::new(), "Thought: so far".into()));
+        assert_eq!(streamed(Dialect::NextStep, &fenced), ("Thought: so far".into(), String::new()));
         assert_eq!(streamed(Dialect::NextStep, &["no idea"]), (String::new(), "Model: no idea".into()));
         assert_eq!(streamed(Dialect::ToolCalls, &["{\"answer\"", ": 1}"]), (String::new(), String::new()));
     }
 
     #[test]
     fn words_around_tags_are_shown_without_them() {
-        let pieces = ["I will", " add.\n<exec", "ution-code>1 < 2</execution-code>\nDone."];
-        assert_eq!(streamed(Dialect::XmlTags, &pieces).0, "I will add.\n");
-        assert_eq!(streamed(Dialect::XmlTags, &pieces).1.trim_end(), "Model: \n\nDone.");
-        assert_eq!(streamed(Dialect::XmlTags, &["<execution-code>1+1"]), (String::new(), String::new()));
+        let pieces = ["I will", " add.\n<exec", "ution-code>\n1 < 2</execution-code>\nDone."];
+        let shown = "Model: I will|Model:  add.\n|Code: 1 < 2|Model: \nDone.";
+        assert_eq!(streamed(Dialect::XmlTags, &pieces), (shown.into(), String::new()));
+        assert_eq!(streamed(Dialect::XmlTags, &["<execution-code>1+1"]), ("Code: 1+1".into(), String::new()));
     }
 
     #[test]
     fn odd_words_before_a_call_are_shown_at_the_end() {
         let mut reply = Message::new(Role::Assistant, "[1] and {\"a\": 1}");
         reply.tool_calls.push(ToolCall { id: "1".into(), name: "x".into(), arguments: "{}".into() });
-        let rest = Speech::default().rest(Dialect::ToolCalls, &reply);
+        let rest = Speech::new(Dialect::ToolCalls).rest(Dialect::ToolCalls, &reply);
         assert_eq!(rest, Some((Section::Model, "[1] and {\"a\": 1}".into())));
     }
 }

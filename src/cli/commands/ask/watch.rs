@@ -10,12 +10,12 @@ use super::live::LiveView;
 use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::commands::ask::approval::{self, Choice, choice, edited, question};
+use crate::cli::commands::ask::approval::{self, Choice, choice, decision_by_editor, question};
 use crate::cli::commands::ask::line_reader::LineReader;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::protocol::ask::{Approval, AskEnd, AskView, Decision, Subject};
+use crate::protocol::ask::{Approval, AskEnd, AskView, Decision};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes as exit;
 
@@ -259,24 +259,26 @@ impl<'a> Watcher<'a> {
                 words => self.decide(&approval.id, Decision::Respond { text: words.to_owned() }).await,
             };
         }
-        match (choice(&approval.subject, &line), &approval.subject) {
-            (Some(Choice::Decided(decision)), _) => self.decide(&approval.id, decision).await,
-            (Some(Choice::Edit), Subject::Cell { code, .. }) => match edited(code).await {
-                Ok(Some(code)) => self.decide(&approval.id, Decision::Accept { code: Some(code) }).await,
-                Ok(None) => {
-                    self.context.screen.note("nothing was changed")?;
-                    self.prompt()
+        match choice(&approval.subject, &line) {
+            Some(Choice::Decided(decision)) => self.decide(&approval.id, decision).await,
+            Some(editing @ (Choice::Edit | Choice::Suggest)) => {
+                match decision_by_editor(&approval.subject, editing == Choice::Suggest).await {
+                    Ok(Some(decision)) => self.decide(&approval.id, decision).await,
+                    Ok(None) => {
+                        self.context.screen.note("nothing was changed")?;
+                        self.prompt()
+                    }
+                    Err(failure) => {
+                        self.context.screen.failure(&failure, false);
+                        self.prompt()
+                    }
                 }
-                Err(failure) => {
-                    self.context.screen.failure(&failure, false);
-                    self.prompt()
-                }
-            },
-            (Some(Choice::Tell), _) => {
+            }
+            Some(Choice::Tell) => {
                 self.desk.wants_words = true;
                 self.prompt()
             }
-            (Some(Choice::Edit) | None, _) => self.prompt(),
+            None => self.prompt(),
         }
     }
 

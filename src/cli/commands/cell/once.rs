@@ -5,6 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value};
 
 use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds};
+use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -12,13 +13,41 @@ use crate::cli::render::cell::{show_end, show_whole};
 use crate::protocol::api::{CellView, RunCell};
 use crate::protocol::exit_codes::exit_code;
 use crate::protocol::result::Mode;
+use crate::protocol::text::quotable;
 use crate::protocol::{api, exit_codes as exit};
+
+/// Python, and the session it is for: `-s lab CODE`, or `lab CODE`.
+#[derive(Debug, Args)]
+struct CodeArgs {
+    #[command(flatten)]
+    session: SessionFlag,
+    /// The code, or `-` to read it from stdin; before it the session, if `-s` does not name it.
+    #[arg(value_name = "[SESSION] CODE", required = true, num_args = 1..=2, allow_negative_numbers = true)]
+    words: Vec<String>,
+}
+
+impl CodeArgs {
+    fn resolve(&self) -> Result<(SessionKey, String), Failure> {
+        match self.words.as_slice() {
+            [code] => Ok((self.session.resolve()?, code_or_stdin(code)?)),
+            [session, code] if !self.session.is_given() => {
+                let key = SessionKey::parse(session).map_err(|problem| {
+                    Failure::usage(format!("`{}` cannot be a session: {problem}", quotable(session)))
+                        .hint("put code that has spaces in quotes")
+                })?;
+                Ok((key, code_or_stdin(code)?))
+            }
+            _ => Err(Failure::usage("there is more than one piece of code")
+                .hint("put code that has spaces in quotes, as in `belljar exec -s lab 'x = 1'`")),
+        }
+    }
+}
 
 /// Evaluate one expression in a copy of a session, so that it changes nothing.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Eval {
     #[command(flatten)]
-    session: SessionFlag,
+    words: CodeArgs,
     /// How long it may take.
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
@@ -28,15 +57,13 @@ pub(in crate::cli) struct Eval {
     /// With `--isolated`: names to use, as a JSON object or `@FILE` with one.
     #[arg(long, value_name = "JSON", value_parser = json_object, requires = "isolated")]
     values: Option<Map<String, Value>>,
-    /// The expression, or `-` to read it from stdin.
-    expression: String,
 }
 
 impl Eval {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
+        let (session, expression) = self.words.resolve()?;
         let body = api::Eval {
-            expression: code_or_stdin(&self.expression)?,
+            expression,
             timeout_s: self.timeout,
             isolated: self.isolated,
             values: self.values.unwrap_or_default(),
@@ -64,7 +91,7 @@ impl Eval {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Exec {
     #[command(flatten)]
-    session: SessionFlag,
+    words: CodeArgs,
     /// How long it may run, for example 30s or 5min.
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
@@ -74,8 +101,6 @@ pub(in crate::cli) struct Exec {
     /// Do not wait: print the number of the cell, for `belljar wait`.
     #[arg(long)]
     detach: bool,
-    /// The code, or `-` to read it from stdin.
-    code: String,
 }
 
 /// Where a cell may run: a command is no cell.
@@ -86,8 +111,8 @@ fn cell_mode() -> impl TypedValueParser<Value = Mode> {
 
 impl Exec {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let session = self.session.resolve()?;
-        let cell = RunCell { code: code_or_stdin(&self.code)?, timeout_s: self.timeout, mode: self.mode };
+        let (session, code) = self.words.resolve()?;
+        let cell = RunCell { code, timeout_s: self.timeout, mode: self.mode };
         let client = context.client();
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::protocol::api::{
-    FileKind, FolderView, NewSession, RunCell, SessionView, Undo, Undone, VariableList,
-};
+use crate::protocol::api::{NewSession, RunCell, SessionView, Undo, Undone, VariableList};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionName;
 use crate::protocol::problem::Code;
@@ -24,27 +22,31 @@ use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::run::ThrowAway;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::act::show_undone;
 use crate::cli::commands::session::inspect::show_variables;
 use crate::cli::commands::session::install::begin_with;
+use crate::cli::commands::session::ls::show_files;
 use crate::cli::commands::session::new::{made_of, note_preloaded};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_end;
-use crate::cli::render::human::{Table, size};
 
 /// Longest wait for the names that the Tab key offers.
 const NAMES: Duration = Duration::from_secs(2);
 
 /// Type Python into a session.
 ///
-/// Ctrl-C interrupts the cell that runs; Ctrl-D leaves the session running. A session that is not
-/// there is made. `:help` lists what else can be typed.
+/// Ctrl-C interrupts the cell that runs; Ctrl-D leaves. A named session lives on, and is made if it is not there;
+/// one without a name is removed at the end. `:help` lists what else can be typed.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Repl {
     #[command(flatten)]
     session: SessionFlag,
+    /// Keep the session at the end, also if it was not named.
+    #[arg(long)]
+    keep: bool,
     #[command(flatten)]
     sandbox: SandboxArgs,
 }
@@ -57,7 +59,12 @@ impl Repl {
         }
         let client = context.client();
         let named = self.session.named()?;
-        let session = self.open(&client, named.as_ref()).await?;
+        let (passing, session) = if named.is_none() && !self.keep {
+            let (passing, view) = ThrowAway::hold(&client, self.sandbox).await?;
+            (Some(passing), view)
+        } else {
+            (None, self.open(&client, named.as_ref()).await?)
+        };
         context.screen.note(&made_of(&session))?;
         note_preloaded(&mut context.screen, &session)?;
         let editor =
@@ -70,13 +77,27 @@ impl Repl {
             context.screen.note(&format!("session `{key}`; `:help` for help, Ctrl-D to leave"))?;
         }
         let talk = ReplDialog {
-            client,
-            session: key,
+            client: context.client(),
+            session: key.clone(),
             timeout_s: None,
             protocol: protocol.filter(|_| terminal),
             stops: Stops::new()?,
         };
-        talk.run(context, editor).await
+        let end = talk.run(context, editor).await;
+        let end_note = match passing {
+            Some(passing) => {
+                let warning = passing.remove(&client).await;
+                warning.iter().try_for_each(|warning| context.screen.warn(warning))?;
+                "the session is removed; `--keep`, or `-s NAME`, keeps it".to_owned()
+            }
+            None => format!(
+                "the session lives on: `belljar repl -s {key}` comes back to it, `belljar rm {key}` removes it"
+            ),
+        };
+        if matches!(end, Ok(exit::SUCCESS)) {
+            context.screen.note(&end_note)?;
+        }
+        end
     }
 
     /// Opens the named session, and creates it if it does not exist; creates a new one if none is named.
@@ -140,10 +161,6 @@ impl ReplDialog {
                 Err(failure) => context.screen.failure(&failure, false),
             }
         }
-        let name = &self.session;
-        context.screen.note(&format!(
-            "the session lives on: `belljar repl -s {name}` comes back to it, `belljar rm {name}` removes it"
-        ))?;
         Ok(exit::SUCCESS)
     }
 
@@ -225,7 +242,7 @@ impl ReplDialog {
             }
             Command::Files => {
                 let path = format!("/v1/sessions/{session}/files");
-                show_files(context, &self.client.get(&path).await?.parse()?)
+                show_files(&mut context.screen, &self.client.get(&path).await?.parse()?)
             }
             Command::Help => {
                 let width = command::WORDS.iter().map(|(usage, _)| usage.len()).max().unwrap_or(0);
@@ -236,17 +253,4 @@ impl ReplDialog {
             }
         }
     }
-}
-
-fn show_files(context: &mut Context, folder: &FolderView) -> Result<(), Failure> {
-    if folder.entries.is_empty() {
-        return context.screen.note("no files");
-    }
-    let rows = folder.entries.iter().map(|entry| match entry.kind {
-        FileKind::File => [entry.name.clone(), size(entry.bytes)],
-        FileKind::Folder => [format!("{}/", entry.name), "-".to_owned()],
-        FileKind::Other => [format!("{}?", entry.name), "-".to_owned()],
-    });
-    Table::new(["FILE", "SIZE"], rows).lines().iter().try_for_each(|line| context.screen.line(line))?;
-    if folder.truncated { context.screen.note("… and more") } else { Ok(()) }
 }

@@ -119,18 +119,24 @@ pub(in crate::cli) struct ThrowAway {
 
 impl ThrowAway {
     pub async fn make(context: &mut Context, client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
+        let (made, view) = Self::hold(client, sandbox).await?;
+        // Weaker isolation than usual is never used silently.
+        if view.backend != Backend::Docker && !context.json {
+            context.screen.note(&made_of(&view))?;
+        }
+        Ok(made)
+    }
+
+    /// Makes a session that the daemon removes when this process ends, however that happens.
+    pub async fn hold(client: &Client, sandbox: SandboxArgs) -> Result<(Self, SessionView), Failure> {
         let with = sandbox.with.clone();
         let new = NewSession { ephemeral: true, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
             Ok(hold_stream) => {
-                // Weaker isolation than usual is never used silently.
-                if session.backend != Backend::Docker && !context.json {
-                    context.screen.note(&made_of(&session))?;
-                }
-                let name = session.name.into();
+                let name: SessionKey = session.name.clone().into();
                 begin_with(client, &name, with).await?;
-                Ok(Self { name, _hold_stream: hold_stream })
+                Ok((Self { name, _hold_stream: hold_stream }, session))
             }
             Err(failure) => {
                 let _ = client.delete(&format!("/v1/sessions/{}?wait=true", session.id)).await;

@@ -1,17 +1,17 @@
 //! The terminal of a person who types into a command of a session.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use rustix::termios::{self, OptionalActions, Termios};
+use rustix::termios;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
+use crate::cli::keyboard::{KeyboardMode, READ_BYTES, keys};
 use crate::protocol::api::{CellState, CellView};
 use crate::protocol::command::{NewCommand, TerminalSize, Typed};
 use crate::protocol::event::EventBody;
@@ -19,9 +19,6 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TYPED_BYTES;
 use crate::protocol::result::ExecutionResult;
 
-/// Bytes that are read from the keyboard at once, and how many such pieces wait for the daemon.
-const READ_BYTES: usize = 4096;
-const READS_WAITING: usize = 16;
 const ESCAPE: char = '\u{1b}';
 const BELL: char = '\u{7}';
 
@@ -36,29 +33,6 @@ fn size() -> TerminalSize {
             TerminalSize { rows: found.ws_row, columns: found.ws_col }
         }
         _ => TerminalSize::default(),
-    }
-}
-
-/// The terminal passes every key on, until this is dropped, also by a panic. What was typed and not read by then is
-/// dropped, and so are answers of the terminal to what the sandbox sent.
-struct RawTerminal {
-    before: Termios,
-}
-
-impl RawTerminal {
-    fn new() -> Result<Self, Failure> {
-        let failed = |error: rustix::io::Errno| Failure::io("failed to set up the terminal", &error.into());
-        let before = termios::tcgetattr(std::io::stdin()).map_err(failed)?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        termios::tcsetattr(std::io::stdin(), OptionalActions::Flush, &raw).map_err(failed)?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for RawTerminal {
-    fn drop(&mut self) {
-        let _ = termios::tcsetattr(std::io::stdin(), OptionalActions::Flush, &self.before);
     }
 }
 
@@ -105,20 +79,6 @@ impl ControlStrings {
         }
         kept
     }
-}
-
-/// Reads keys on a thread of its own, which ends with the process.
-fn keys() -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel(READS_WAITING);
-    std::thread::spawn(move || {
-        let mut buffer = [0; READ_BYTES];
-        while let Ok(count) = std::io::stdin().lock().read(&mut buffer) {
-            if count == 0 || sender.blocking_send(buffer[..count].to_vec()).is_err() {
-                break;
-            }
-        }
-    });
-    receiver
 }
 
 /// Runs the command in the person's terminal until it ends.
@@ -169,7 +129,7 @@ async fn pass_on(
 ) -> Result<Box<ExecutionResult>, Failure> {
     let mut resized =
         signal(SignalKind::window_change()).map_err(|e| Failure::io("failed to listen for signals", &e))?;
-    let raw = RawTerminal::new()?;
+    let raw = KeyboardMode::all_keys()?;
     let (mut keys, mut controls) = (keys(), ControlStrings::default());
     loop {
         let event = tokio::select! {

@@ -18,9 +18,11 @@ pub(in crate::cli) fn block(outcome: &Outcome, stop: &str) -> String {
     let _ = writeln!(text, "::{stop}::\n::endgroup::");
     if !outcome.passed() {
         let level = if outcome.verdict().is_none() { "notice" } else { "error" };
+        let line = outcome.exception().and_then(|raised| raised.line);
+        let line = line.map(|line| format!(",line={line}")).unwrap_or_default();
         let _ = writeln!(
             text,
-            "::{level} file={},title={}::{}",
+            "::{level} file={}{line},title={}::{}",
             property(&outcome.path),
             property(&format!("{}: {}", outcome.name, outcome.word())),
             data(&outcome.reason())

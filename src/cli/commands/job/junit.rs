@@ -26,7 +26,8 @@ pub(in crate::cli) fn report(outcomes: &[Outcome]) -> String {
             escaped(&outcome.name),
             outcome.seconds()
         );
-        let (message, kind) = (escaped(&outcome.reason()), outcome.word());
+        let kind = outcome.exception().map_or_else(|| outcome.word().to_owned(), |raised| raised.type_name);
+        let (message, kind) = (escaped(&outcome.reason()), escaped(&kind));
         let _ = match element_of(outcome) {
             None => Ok(()),
             Some("skipped") => writeln!(xml, "      <skipped message=\"{message}\"/>"),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::traceback::{RaisedException, raised_exception};
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Tint;
 use crate::protocol::exit_codes as exit;
@@ -40,7 +41,16 @@ impl Outcome {
         self.verdict().map_or("skipped", Verdict::name)
     }
 
+    /// The exception that ended a script which failed, if its traceback is there.
+    pub fn exception(&self) -> Option<RaisedException> {
+        let failed = self.verdict() == Some(Verdict::Failed);
+        failed.then(|| raised_exception(&self.stderr, &self.path)).flatten()
+    }
+
     pub fn reason(&self) -> String {
+        if let Some(exception) = self.exception() {
+            return exception.sentence();
+        }
         match &self.conclusion {
             JobConclusion::Ended(view) => view.end.as_ref().map(|end| end.reason.clone()).unwrap_or_default(),
             JobConclusion::Refused(failure) => match &failure.hint {

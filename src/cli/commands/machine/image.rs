@@ -1,6 +1,8 @@
-//! `belljar image`: list, show, build and pull images.
+//! `belljar image`: list, show, build, pull and remove images.
 
 mod builder;
+mod own;
+mod steps;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -9,18 +11,20 @@ use std::path::Path;
 use std::process::Stdio;
 
 use clap::{Args, Subcommand};
-use serde::Deserialize;
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cli::client::http::{Client, next_chunk};
+use self::own::OwnImage;
+use crate::cli::client::http::{Client, escaped_path};
+use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::cli::render::human::{Table, bar, or_dash, size};
+use crate::cli::render::human::{Table, or_dash, size};
 use crate::cli::temporary_folder::scratch_folder;
 use crate::config::Paths;
 use crate::protocol::api::{ImageList, ImageView, NewSession, PullImage, SessionView};
 use crate::protocol::exit_codes as exit;
-use crate::protocol::problem::Problem;
+use crate::protocol::image::ImageOrigin;
 use crate::protocol::receipt::Backend;
 use crate::protocol::text::one_line;
 
@@ -34,10 +38,7 @@ const SOURCES: [(&str, &[u8]); 6] = [
     ("science-requirements.txt", include_bytes!("../../../../images/science-requirements.txt")),
 ];
 
-/// Longest line of a pull's progress.
-const LINE_BYTES: usize = 1024 * 1024;
-
-/// List, show, build and pull images.
+/// List, show, build, pull and remove images.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Image {
     #[command(subcommand)]
@@ -54,20 +55,24 @@ enum Action {
         /// Without a name, the image of sessions that name none.
         reference: Option<String>,
     },
-    /// Build one of Belljar's own images in the container engine, or as a folder for jails.
+    /// Build one of Belljar's own images in the container engine, or as a folder for jails; or one of yours, for your
+    /// sessions.
     Build {
         /// Make a folder for bubblewrap instead, in the daemon's home; needs no engine.
         #[arg(long)]
         rootfs: bool,
-        /// `base` has Python only, `science` the usual packages too.
-        #[arg(value_parser = ["base", "science"])]
-        kind: String,
+        /// `base` has Python only, `science` the usual packages too. Any other name is that of an image of yours.
+        name: String,
+        #[command(flatten)]
+        own: OwnImage,
     },
     /// Get an allowed image from its registry.
     Pull {
         /// For example python:3.12.
         reference: String,
     },
+    /// Remove an image that you built and no session uses.
+    Rm { name: String },
 }
 
 impl Image {
@@ -75,8 +80,10 @@ impl Image {
         match self.action {
             Action::List => list(context).await,
             Action::Show { reference } => show(context, reference).await,
-            Action::Build { kind, rootfs } => build(context, &kind, rootfs).await,
+            Action::Build { name, own, .. } if own.is_wanted() => own.build(context, name).await,
+            Action::Build { name, rootfs, .. } => build(context, &name, rootfs).await,
             Action::Pull { reference } => pull(context, reference).await,
+            Action::Rm { name } => remove(context, &name).await,
         }
     }
 }
@@ -103,9 +110,10 @@ fn table(images: &[ImageView]) -> Table {
             image.id.as_deref().map_or_else(|| "not there".to_owned(), short_id),
             or_dash(image.bytes.map(size)),
             if image.default { "yes" } else { "" }.to_owned(),
+            image.origin.as_ref().map(|origin| owner(origin.owner)).unwrap_or_default(),
         ]
     };
-    Table::new(["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT"], images.iter().map(cells))
+    Table::new(["IMAGE", "BACKEND", "ID", "SIZE", "DEFAULT", "BUILT BY"], images.iter().map(cells))
 }
 
 async fn show(context: &mut Context, reference: Option<String>) -> Result<u8, Failure> {
@@ -159,6 +167,13 @@ fn details(image: &ImageView) -> Vec<String> {
         format!("size:     {}", or_dash(image.bytes.map(size))),
         format!("default:  {}", if image.default { "yes" } else { "no" }),
     ];
+    if let Some(ImageOrigin { owner: by, built_at, from, packages }) = &image.origin {
+        let of = match from {
+            Some(from) => format!("{} with {}", one_line(from), one_line(&packages.join(", "))),
+            None => "a Dockerfile".to_owned(),
+        };
+        lines.push(format!("built:    by {}, {}, of {of}", owner(*by), one_line(built_at)));
+    }
     lines.push(match &image.packages {
         None => format!(
             "packages: not known until a session has used the image, as with `belljar new --image {}`",
@@ -196,6 +211,11 @@ fn sources() -> std::io::Result<TempDir> {
 }
 
 async fn build(context: &mut Context, name: &str, rootfs: bool) -> Result<u8, Failure> {
+    if !["base", "science"].contains(&name) {
+        return Err(Failure::usage(format!("Belljar has no image `{}`", one_line(name))).hint(
+            "its images are `base` and `science`; for one of your own say what it is made of: `--with PACKAGE`, `--requirements FILE` or `--dockerfile FILE`",
+        ));
+    }
     let scratch = sources().map_err(|e| Failure::io("failed to write the image's sources", &e))?;
     // `bash` is named explicitly, since temporary folders are often mounted `noexec`.
     let mut command = tokio::process::Command::new("bash");
@@ -221,69 +241,21 @@ async fn build(context: &mut Context, name: &str, rootfs: bool) -> Result<u8, Fa
     context.show_value(&made, |screen, _| screen.line(id))
 }
 
-/// A line of the answer to a pull.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct PullLine {
-    status: Option<String>,
-    done: bool,
-    problem: Option<Problem>,
-}
-
 async fn pull(context: &mut Context, reference: String) -> Result<u8, Failure> {
-    let mut response =
+    let response =
         context.client().download("/v1/images", Some(&PullImage { reference: reference.clone() })).await?;
-    let mut rest = Vec::new();
-    while let Some(chunk) = next_chunk(response.body_mut()).await? {
-        rest.extend_from_slice(&chunk);
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = rest.drain(..=end).collect();
-            if pull_line(context, &String::from_utf8_lossy(&line))? {
-                context.screen.progress("")?;
-                if !context.json {
-                    context.screen.line(&reference)?;
-                }
-                return Ok(exit::SUCCESS);
-            }
-        }
-        if rest.len() > LINE_BYTES {
-            return Err(Failure::new("the daemon's answer makes no sense: a line without an end"));
-        }
+    steps::show(context, response).await?;
+    if !context.json {
+        context.screen.line(&reference)?;
     }
-    Err(Failure::new(format!("the daemon ended its answer before `{reference}` was there")))
+    Ok(exit::SUCCESS)
 }
 
-/// Adds a bar to a layer that reports its progress: `…: Downloading 12 of 50 KiB`.
-fn with_bar(status: &str) -> String {
-    let amount = status.strip_suffix(" KiB").and_then(|text| {
-        let (before, total) = text.rsplit_once(" of ")?;
-        Some((before.rsplit(' ').next()?.parse().ok()?, total.parse().ok()?))
-    });
-    amount.map_or_else(|| status.to_owned(), |(done, total)| format!("{} {status}", bar(done, total)))
-}
-
-/// Whether this was the last line.
-fn pull_line(context: &mut Context, line: &str) -> Result<bool, Failure> {
-    let line = line.trim();
-    if line.is_empty() {
-        return Ok(false);
-    }
-    let parsed: PullLine = serde_json::from_str(line)
-        .map_err(|e| Failure::new(format!("the daemon's answer makes no sense: {e}")))?;
-    if let Some(problem) = parsed.problem {
-        context.screen.progress("")?;
-        return Err(problem.into());
-    }
-    if context.json {
-        context.screen.line(line)?;
-    } else if let Some(status) = parsed.status {
-        if context.screen.is_watched() {
-            context.screen.progress(&with_bar(&status))?;
-        } else {
-            context.screen.note(&status)?;
-        }
-    }
-    Ok(parsed.done)
+async fn remove(context: &mut Context, name: &str) -> Result<u8, Failure> {
+    let has_tag = name.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    let full = if has_tag { name.to_owned() } else { format!("{name}:latest") };
+    let answer = context.client().delete(&format!("/v1/images/{}", escaped_path(&full))).await?;
+    context.show(&answer, |screen, _: Value| screen.line(name))
 }
 
 #[cfg(test)]
@@ -300,6 +272,7 @@ mod tests {
             bytes: Some(5_000_000),
             default: true,
             packages: None,
+            origin: None,
         };
         let last = |image: &ImageView| details(image).pop().unwrap();
         assert!(
@@ -311,16 +284,5 @@ mod tests {
         image.packages =
             Some(ImagePackages { installed: names("numpy pandas pytz six"), main: names("numpy pandas") });
         assert_eq!(last(&image), "packages: numpy, pandas (and 2 that these need)");
-    }
-
-    #[test]
-    fn a_layer_has_a_bar() {
-        assert_eq!(
-            with_bar("a1b2: Downloading 5 of 10 KiB"),
-            "[##########----------] a1b2: Downloading 5 of 10 KiB"
-        );
-        for plain in ["Pulling from x", "a: Extracting 0 of 0 KiB of", "a of b KiB"] {
-            assert_eq!(with_bar(plain), plain);
-        }
     }
 }

@@ -5,6 +5,7 @@ pub(in crate::cli) mod cp;
 pub(in crate::cli) mod inspect;
 pub(in crate::cli) mod install;
 pub(in crate::cli) mod logs;
+pub(in crate::cli) mod ls;
 pub(in crate::cli) mod new;
 pub(in crate::cli) mod receipt;
 pub(in crate::cli) mod replay;

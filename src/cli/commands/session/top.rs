@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use std::io::IsTerminal as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::cli::client::http::Client;
 use crate::cli::commands::session::inspect::{owner, state};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::cli::keyboard::{KeyboardMode, keys};
 use crate::cli::render::human::{Table, age, or_dash, size};
 use crate::protocol::api::{SessionList, SessionView};
 use crate::protocol::exit_codes as exit;
@@ -21,10 +24,12 @@ use crate::protocol::problem::Code;
 const EVERY: Duration = Duration::from_secs(1);
 /// Time between the first two samples, which a CPU share needs.
 const FIRST: Duration = Duration::from_millis(500);
+/// What the terminal sends for Ctrl-C.
+const CTRL_C: u8 = 3;
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Watch sessions: owner, state, CPU, memory and last activity. Administrators see all of them.
+/// Watch sessions: owner, state, CPU, memory and last activity; `q` ends it. Administrators see all of them.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Top {
     /// Show it once and end.
@@ -45,6 +50,8 @@ impl Top {
         let live = !self.once && (context.json || context.screen.is_one_terminal());
         let mut before = sample(&client).await?;
         sleep(FIRST).await;
+        let is_watched = live && !context.json && std::io::stdin().is_terminal();
+        let mut keyboard = if is_watched { Some((KeyboardMode::single_keys()?, keys())) } else { None };
         loop {
             let now = sample(&client).await?;
             show(context, &before, &now, live)?;
@@ -52,9 +59,33 @@ impl Top {
                 return Ok(exit::SUCCESS);
             }
             before = now;
-            sleep(EVERY).await;
+            if let Some(code) = left_within(EVERY, keyboard.as_mut().map(|(_, keys)| keys)).await {
+                return Ok(code);
+            }
         }
     }
+}
+
+/// Waits. Gives the exit code if the person has typed `q` or Ctrl-C meanwhile.
+async fn left_within(time: Duration, keys: Option<&mut mpsc::Receiver<Vec<u8>>>) -> Option<u8> {
+    let Some(keys) = keys else {
+        sleep(time).await;
+        return None;
+    };
+    let until = Instant::now() + time;
+    while let Ok(typed) = timeout_at(until, keys.recv()).await {
+        match typed {
+            Some(typed) if typed.contains(&CTRL_C) => return Some(exit::INTERRUPTED),
+            Some(typed) if typed.contains(&b'q') => return Some(exit::SUCCESS),
+            Some(_) => {}
+            // The keyboard is gone.
+            None => {
+                sleep_until(until).await;
+                return None;
+            }
+        }
+    }
+    None
 }
 
 async fn sample(client: &Client) -> Result<Sample, Failure> {

@@ -16,14 +16,15 @@ use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
 use crate::sandbox::etc;
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 use crate::sandbox::workspace::remove_tree;
 
 pub struct Docker {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     settings: Arc<Settings>,
     /// The id of the daemon's home.
-    instance: String,
+    pub(super) instance: String,
     sandboxes_dir: PathBuf,
     /// How the engine maps the user ids of guests; asked once.
     mapping: tokio::sync::OnceCell<UserMapping>,
@@ -53,12 +54,16 @@ impl Docker {
 
     async fn resolve(
         &self,
-        image: Option<&str>,
+        image: &WantedImage,
         pull: Pull,
         progress: Progress<'_>,
     ) -> Result<ImageFact, Problem> {
         let settings = &self.settings.sandbox;
-        let requested = image.or(settings.image.as_deref());
+        let requested = match image {
+            WantedImage::Any => settings.image.as_deref(),
+            WantedImage::Named(name) => Some(name.as_str()),
+            WantedImage::Built(image) => return images::built(&self.engine, image).await,
+        };
         images::resolve(&self.engine, requested, &settings.images, pull, progress).await
     }
 
@@ -85,11 +90,11 @@ impl SandboxBackend for Docker {
         mapping.map_err(|error: EngineError| error.problem())
     }
 
-    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact> {
+    async fn image_ahead(&self, image: &WantedImage) -> Option<ImageFact> {
         self.resolve(image, Pull::Never, &|_| {}).await.ok()
     }
 
-    async fn check(&self, image: Option<&str>) -> Result<(), Problem> {
+    async fn check(&self, image: &WantedImage) -> Result<(), Problem> {
         self.user_mapping().await?;
         match self.settings.sandbox.pull {
             Pull::Missing => Ok(()),
@@ -104,7 +109,7 @@ impl SandboxBackend for Docker {
     ) -> Result<ImageFact, Problem> {
         match wanted.pinned_image() {
             Some(first) => images::again(&self.engine, first).await,
-            None => self.resolve(wanted.image.as_deref(), self.settings.sandbox.pull, progress).await,
+            None => self.resolve(&wanted.image, self.settings.sandbox.pull, progress).await,
         }
     }
 

@@ -251,6 +251,7 @@ pub(super) fn classify(what: &'static str, error: DockerError) -> EngineError {
         }
         DockerError::RequestTimeoutError => EngineError::Slow { what, limit: ENGINE_START },
         DockerError::DockerResponseServerError { message, .. }
+        | DockerError::DockerStreamError { error: message }
         | DockerError::JsonDataError { message, .. } => EngineError::Refused { what, message },
         other => unavailable(&other),
     }

@@ -13,7 +13,7 @@ use crate::protocol::receipt::{Backend, ImageFact};
 use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::backend::docker::engine::{Engine, EngineError, classify, within};
-use crate::sandbox::images::{candidates, is_gone, tagged};
+use crate::sandbox::images::{Reference, candidates, is_gone, tagged};
 use crate::security_controls;
 
 /// Maximum time between two signs of progress of a pull.
@@ -54,8 +54,27 @@ pub async fn resolve(
 
 /// Images named `belljar/…` are built on this machine, so an image of that name on a registry is not Belljar's.
 fn may_be_pulled(reference: &str) -> bool {
-    let mut parts = reference.rsplit('/').skip(1);
-    !security_controls::holds("own_images_are_not_pulled") || parts.next() != Some("belljar")
+    !security_controls::holds("own_images_are_not_pulled") || !Reference::parse(reference).is_belljars()
+}
+
+/// The image that a user built, if its name still stands for it. Whoever may use the engine can change that.
+pub async fn built(engine: &Engine, image: &ImageFact) -> Result<ImageFact, Problem> {
+    let name = &image.reference;
+    let found = find(engine, name).await.map_err(|error| error.problem())?;
+    match found {
+        Some(found) if found.id == image.id || !security_controls::holds("built_images_are_pinned") => {
+            Ok(found)
+        }
+        Some(_) => Err(Problem::new(
+            Code::ImageForbidden,
+            format!("the engine has another image under the name `{name}` than the one that was built here"),
+        )
+        .hint(format!("build one under another name; `belljar image rm {name}` gives this one up"))),
+        None => {
+            let what = format!("the image `{name}` was built here, and the engine does not have it any more");
+            Err(Problem::new(Code::ImageMissing, what).hint("build it again with `belljar image build`"))
+        }
+    }
 }
 
 /// The image that a session began with, by its id, because its name may refer to another image by now.
@@ -89,7 +108,10 @@ async fn find(engine: &Engine, reference: &str) -> Result<Option<ImageFact>, Eng
     Ok(inspect(engine, reference).await?.map(|(id, _)| ImageFact { reference: reference.to_owned(), id }))
 }
 
-async fn inspect(engine: &Engine, reference: &str) -> Result<Option<(String, Option<u64>)>, EngineError> {
+pub(super) async fn inspect(
+    engine: &Engine,
+    reference: &str,
+) -> Result<Option<(String, Option<u64>)>, EngineError> {
     let docker = engine.docker().await?;
     match within("inspect an image", ENGINE_CALL, docker.inspect_image(reference)).await {
         Ok(image) => {
@@ -107,7 +129,7 @@ pub async fn list(engine: &Engine, allowed: &[String]) -> Result<Vec<ImageView>,
         let (id, bytes) =
             inspect(engine, reference).await?.map_or((None, None), |(id, bytes)| (Some(id), bytes));
         let (reference, backend) = (reference.clone(), Backend::Docker);
-        views.push(ImageView { reference, backend, id, bytes, default: false, packages: None });
+        views.push(ImageView { reference, backend, id, bytes, default: false, packages: None, origin: None });
     }
     Ok(views)
 }
@@ -175,9 +197,16 @@ mod tests {
         assert!(missing(Some("belljar/science")).hint.unwrap().contains("image build science"));
         for (name, pulled) in [
             ("belljar/base", false),
+            ("belljar/team/base", false),
+            ("belljar/base@sha256:aa", false),
+            ("docker.io/belljar/base", false),
+            ("localhost/belljar/base", false),
             ("a.host:5000/belljar/science:1", false),
             ("python:3.12", true),
             ("x/belljar", true),
+            ("belljar:1", true),
+            ("team/belljar/base", true),
+            ("a.host/team/belljar/base", true),
         ] {
             assert_eq!(may_be_pulled(name), pulled, "{name}");
         }

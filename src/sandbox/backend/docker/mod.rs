@@ -2,9 +2,11 @@
 
 mod attest;
 mod backend;
+mod builds;
 pub mod config;
 mod container;
 pub mod engine;
 mod images;
 
 pub use backend::Docker;
+pub use builds::Removal;

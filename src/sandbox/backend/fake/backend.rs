@@ -24,6 +24,7 @@ use crate::sandbox::backend::{
     ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
     StartError,
 };
+use crate::sandbox::images::WantedImage;
 use crate::sandbox::kernel::files::pretend_to_compile;
 use crate::sandbox::spec::{
     BRIDGE_SOCKET_NAME, Errand, SandboxRequest, SandboxSpec, UserMapping, bridge_dir,
@@ -165,11 +166,11 @@ impl SandboxBackend for FakeBackend {
         Ok(UserMapping::Same)
     }
 
-    async fn image_ahead(&self, _image: Option<&str>) -> Option<ImageFact> {
+    async fn image_ahead(&self, _image: &WantedImage) -> Option<ImageFact> {
         Some(ImageFact { reference: "fake".into(), id: "fake".into() })
     }
 
-    async fn check(&self, _image: Option<&str>) -> Result<(), Problem> {
+    async fn check(&self, _image: &WantedImage) -> Result<(), Problem> {
         Ok(())
     }
 

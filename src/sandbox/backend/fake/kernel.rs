@@ -335,7 +335,8 @@ impl FakeKernel {
             state.calls
         });
         let arguments = serde_json::Map::new();
-        self.send(&KernelFrame::ToolCall { call, cell: Some(cell), name: name.into(), arguments });
+        let (cell, name, from_program) = (Some(cell), name.into(), false);
+        self.send(&KernelFrame::ToolCall { call, cell, name, arguments, from_program });
         answered.await.expect("an answer")
     }
 

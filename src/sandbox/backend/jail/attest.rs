@@ -9,6 +9,7 @@ use crate::protocol::receipt::{Backend, HeldBy, Holder, LimitFact, MountFact, Pr
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::checks::Checks;
 use crate::sandbox::attest::facts::{self, Ceilings};
+use crate::sandbox::attest::mount_table::{self, MountRow};
 use crate::sandbox::attest::{same_folder, same_mounts};
 use crate::sandbox::backend::jail::Isolation;
 use crate::sandbox::backend::jail::process::Jail;
@@ -35,59 +36,23 @@ pub struct Evidence {
     pub ceilings: Ceilings,
     /// The namespaces of the jail that differ from the daemon's.
     pub namespaces: Vec<String>,
-    pub mounts: Vec<SeenMount>,
+    pub mounts: Vec<MountRow>,
     pub workspace_is_ours: Option<bool>,
     pub mounts_are_ours: bool,
-}
-
-/// A row of `/proc/<pid>/mountinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenMount {
-    pub id: u64,
-    /// The id of the mount on which this one is mounted.
-    pub parent: u64,
-    pub target: PathBuf,
-    pub kind: String,
-    pub writable: bool,
-    pub nosuid: bool,
 }
 
 /// The mounts that can be reached. An `autofs` mount is hidden by the file system that is mounted over it on demand,
 /// and bubblewrap changes the options of the upper one only. There is such a pair below `/proc/sys` wherever systemd
 /// runs.
-fn visible(table: &str) -> Vec<SeenMount> {
-    let rows: Vec<SeenMount> = table.lines().filter_map(SeenMount::parse).collect();
-    let covers = |upper: &SeenMount, lower: &SeenMount| {
+fn visible(table: &str) -> Vec<MountRow> {
+    let rows = mount_table::rows(table);
+    let covers = |upper: &MountRow, lower: &MountRow| {
         lower.kind == ON_DEMAND
             && upper.parent == lower.id
             && upper.id != lower.id
             && upper.target == lower.target
     };
     rows.iter().filter(|row| !rows.iter().any(|other| covers(other, row))).cloned().collect()
-}
-
-impl SeenMount {
-    fn parse(row: &str) -> Option<Self> {
-        let (mount, system) = row.split_once(" - ")?;
-        let mut fields = mount.split(' ');
-        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let mut fields = fields.skip(2);
-        let target = PathBuf::from(unescape(fields.next()?));
-        let options: Vec<&str> = fields.next()?.split(',').collect();
-        Some(Self {
-            id,
-            parent,
-            target,
-            kind: system.split(' ').next()?.to_owned(),
-            writable: !options.contains(&"ro"),
-            nosuid: options.contains(&"nosuid"),
-        })
-    }
-}
-
-/// Spaces and similar characters are written as three octal digits.
-fn unescape(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
 /// Reads the facts from the host's kernel. `None` if the jail is gone, or the daemon may not read them.
@@ -129,7 +94,7 @@ pub fn gather(spec: &SandboxSpec, jail: &Jail) -> Option<Evidence> {
         limits,
         ceilings: facts::parse_ceilings(&limits_text)?,
         namespaces: own_namespaces(pid),
-        mounts: visible(&read("mountinfo")?),
+        mounts: visible(&mount_table::read(&pid.to_string()).ok()?),
         workspace_is_ours: match jail.walls {
             Isolation::Bubblewrap => same_folder(pid, WORKSPACE, spec.workspace_identity),
             Isolation::None => None,
@@ -185,7 +150,7 @@ pub fn differences(
 }
 
 /// Whether a mount was asked for, or lies beneath one that was: the host's `/usr` may itself consist of several mounts.
-fn is_meant(mount: &SeenMount, targets: &[PathBuf], writable: &[&Path]) -> bool {
+fn is_meant(mount: &MountRow, targets: &[PathBuf], writable: &[&Path]) -> bool {
     let asked = targets.contains(&mount.target);
     let beneath = |folder: &Path| folder != Path::new("/") && mount.target.starts_with(folder);
     let any_of = |folders: &[&str]| folders.iter().any(|folder| beneath(Path::new(folder)));
@@ -197,13 +162,13 @@ fn is_meant(mount: &SeenMount, targets: &[PathBuf], writable: &[&Path]) -> bool 
 /// The receipt of a sandbox that passed the checks.
 pub fn receipt(spec: &SandboxSpec, jail: &Jail, evidence: Evidence, python: String, probe: Probe) -> Receipt {
     let bubblewrap = jail.walls == Isolation::Bubblewrap;
-    let mount_fact = |mount: &SeenMount| MountFact {
+    let mount_fact = |mount: &MountRow| MountFact {
         target: mount.target.display().to_string(),
         kind: if mount.kind == "tmpfs" { "tmpfs".into() } else { "bind".into() },
         writable: mount.writable,
     };
     // The mounts in `/dev` and `/proc` are the same in every jail, so they are left out.
-    let plain = |mount: &&SeenMount| {
+    let plain = |mount: &&MountRow| {
         !BROUGHT.iter().any(|folder| mount.target.starts_with(folder)) || mount.target.ends_with("shm")
     };
     let mut mounts: Vec<MountFact> = match jail.walls {

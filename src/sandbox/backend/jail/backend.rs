@@ -18,7 +18,7 @@ use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxB
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
-use crate::sandbox::images;
+use crate::sandbox::images::{self, WantedImage};
 use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxRequest, SandboxSpec, UserMapping, hardware};
 use crate::sandbox::workspace::{Service, remove_tree};
 
@@ -60,9 +60,14 @@ impl Jails {
     }
 
     /// The image of a jail; a plain process has only the host's.
-    fn image(&self, image: Option<&str>) -> Result<ImageFact, Problem> {
+    fn image(&self, image: &WantedImage) -> Result<ImageFact, Problem> {
         let allowed = &self.settings.sandbox.images;
-        let image = image.filter(|_| self.walls == Isolation::Bubblewrap);
+        let image = match image {
+            _ if self.walls == Isolation::None => None,
+            WantedImage::Any => None,
+            WantedImage::Named(name) => Some(name.as_str()),
+            WantedImage::Built(image) => return Err(images::is_of_the_engine(image)),
+        };
         if let Some(image) = image.filter(|image| *image != root::HOST) {
             images::candidates(Some(image), allowed)?;
         }
@@ -83,7 +88,7 @@ impl Jails {
             sandbox,
             backend: Backend::Bubblewrap,
             instance: self.instance.clone(),
-            image: self.image(None)?,
+            image: self.image(&WantedImage::Any)?,
             runtime: None,
             user: GuestUser { uid, gid, host_uid: uid, host_gid: gid },
             limits: Limits::new(settings, &SandboxRequest::of_errand(settings)),
@@ -109,12 +114,12 @@ impl SandboxBackend for Jails {
     }
 
     /// A plain process has no mount of its own, so it knows its workspace by the path.
-    async fn image_ahead(&self, image: Option<&str>) -> Option<ImageFact> {
+    async fn image_ahead(&self, image: &WantedImage) -> Option<ImageFact> {
         let has_mounts = self.walls == Isolation::Bubblewrap;
         has_mounts.then(|| self.image(image).ok()).flatten()
     }
 
-    async fn check(&self, image: Option<&str>) -> Result<(), Problem> {
+    async fn check(&self, image: &WantedImage) -> Result<(), Problem> {
         self.image(image)?;
         self.tools().await.map(drop)
     }
@@ -126,7 +131,7 @@ impl SandboxBackend for Jails {
     ) -> Result<ImageFact, Problem> {
         match wanted.pinned_image() {
             Some(first) => root::again(&self.paths.roots_dir(), first),
-            None => self.image(wanted.image.as_deref()),
+            None => self.image(&wanted.image),
         }
     }
 
@@ -142,6 +147,7 @@ impl SandboxBackend for Jails {
             bytes: None,
             default: false,
             packages: None,
+            origin: None,
         });
         Ok(views.collect())
     }

@@ -229,15 +229,23 @@ async fn child_pid(child: &mut tokio::process::Child, folder: &Path) -> Option<i
 /// Reads the text that a bubblewrap which has ended wrote to its stderr.
 async fn read_stderr(stderr: Option<tokio::process::ChildStderr>) -> String {
     let Some(mut stderr) = stderr else { return String::new() };
-    tokio::time::timeout(BUILD, head_of(&mut stderr)).await.unwrap_or_default()
+    tokio::time::timeout(BUILD, head_of(&mut stderr)).await.unwrap_or_default().text
 }
 
 /// The beginning of what is written to a stderr.
-pub(super) async fn head_of(stderr: &mut tokio::process::ChildStderr) -> String {
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    pub(super) text: String,
+    /// Whether there may be more of it.
+    pub(super) is_cut: bool,
+}
+
+pub(super) async fn head_of(stderr: &mut tokio::process::ChildStderr) -> Head {
     use tokio::io::AsyncReadExt;
     let mut bytes = Vec::new();
     let _ = stderr.take(STDERR_BYTES).read_to_end(&mut bytes).await;
-    String::from_utf8_lossy(&bytes).into_owned()
+    let is_cut = bytes.len() as u64 >= STDERR_BYTES;
+    Head { text: String::from_utf8_lossy(&bytes).into_owned(), is_cut }
 }
 
 /// Reads the jail's stderr as long as it runs, so that no writer blocks, and keeps the beginning.
@@ -247,7 +255,7 @@ async fn watch(
     stderr_head: StderrHead,
 ) {
     if let Some(mut stderr) = stderr {
-        let text = head_of(&mut stderr).await.trim().escape_default().to_string();
+        let text = head_of(&mut stderr).await.text.trim().escape_default().to_string();
         if !text.is_empty() {
             tracing::warn!(said = text, "a jail complains");
         }

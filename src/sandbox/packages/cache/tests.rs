@@ -96,6 +96,26 @@ fn everything_is_charged_to_the_user_and_a_shared_cache_to_the_daemon() {
 }
 
 #[test]
+fn an_answer_without_room_is_not_written_and_a_program_is_charged_before_its_draft_is_not() {
+    let home = tempfile::tempdir().unwrap();
+    let settings = settings("[quota]\nworkspace = \"8KiB\"\n");
+    let (cache, ledger) = (cache(home.path(), ""), Ledger::new(&settings.quota));
+    let ann = cache.of(Principal::ANN).unwrap();
+    let full = ledger.take(Principal::ANN, "a workspace", disk(8000)).unwrap();
+    cache.remember(&ann, &ledger, Some(("r1", &answer(None)))).unwrap();
+    assert!(ann.answer("r1").is_none());
+    drop(full);
+    cache.remember(&ann, &ledger, Some(("r1", &answer(None)))).unwrap();
+    assert!(ann.answer("r1").is_some());
+    assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), tree::disk_bytes(1));
+    let made = home.path().join("made");
+    std::fs::write(&made, "uv").unwrap();
+    cache.keep_uv(&ann, &ledger, &made).unwrap();
+    assert!(ann.has_uv());
+    assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 2 * tree::disk_bytes(1));
+}
+
+#[test]
 fn what_a_cache_removes_is_charged_as_long_as_somebody_has_it() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), "cache = \"500B\"\n"), ledger());
@@ -116,7 +136,7 @@ fn answers_are_bounded() {
     let (cache, ledger) = (cache(home.path(), ""), ledger());
     let user = cache.of(Principal::ANN).unwrap();
     for number in 0..ANSWERS + 3 {
-        user.write_answer(&number.to_string(), &answer(None)).unwrap();
+        user.write_answer(&number.to_string(), &serde_json::to_vec(&answer(None)).unwrap()).unwrap();
     }
     cache.remember(&user, &ledger, Some(("last", &answer(None)))).unwrap();
     assert_eq!(entries(&user.folder.join("requests")).count(), ANSWERS);

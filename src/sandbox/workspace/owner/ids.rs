@@ -1,4 +1,4 @@
-//! The ids of a user for the kernel's checks on files.
+//! The ids of a user by which Linux decides about access to files.
 
 /// The group that is meant to have no members, for users without an account.
 pub const NO_GROUP: u32 = 65_534;

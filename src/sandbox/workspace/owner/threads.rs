@@ -51,8 +51,8 @@ impl WorkKind {
     fn deadline(self) -> Option<Duration> {
         match self {
             Self::Look => Some(Duration::from_secs(60)),
-            Self::Watch => Some(Duration::from_secs(20)),
-            Self::Transfer | Self::Removal => None,
+            // Whoever watches has a deadline of its own.
+            Self::Watch | Self::Transfer | Self::Removal => None,
         }
     }
 }

@@ -54,7 +54,7 @@ fn asked(step: u32) -> EventBody {
 }
 
 fn delta(text: &str) -> EventBody {
-    EventBody::ModelText { ask: 1, step: 1, text: text.into() }
+    EventBody::ModelText { ask: 1, step: 1, text: text.into(), is_reasoning: false }
 }
 
 fn replied(content: &str, calls: usize) -> EventBody {
@@ -67,7 +67,7 @@ fn replied(content: &str, calls: usize) -> EventBody {
 }
 
 fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
-    let origin = Some(CellOrigin { ask, id: "c1".into() });
+    let origin = Some(CellOrigin { ask, id: "c1".into(), purpose: None });
     EventBody::CellQueued {
         cell,
         mode: Mode::Main,
@@ -150,7 +150,7 @@ fn an_ask_is_told_in_sections() {
             // These belong to another ask.
             queued(3, "print('other')", 2),
             output(3, "other"),
-            EventBody::ModelText { ask: 2, step: 1, text: "other".into() },
+            EventBody::ModelText { ask: 2, step: 1, text: "other".into(), is_reasoning: false },
             EventBody::CellFinished { result: Box::new(done) },
             asked(2),
             queued(2, "y", 1),
@@ -224,8 +224,9 @@ fn json_is_shown_as_thought_and_code() {
     insta::assert_snapshot!(output, @r"
     ── thought
     I add.
-    ── code · cell 1
+    ── code
     1 + 1
+    ── code · cell 1 · as above
     ");
 }
 
@@ -284,4 +285,21 @@ fn code_that_was_approved_is_not_shown_twice() {
     ── code · cell 3
     x = 1
     ");
+}
+
+#[test]
+fn reasoning_is_shown_by_lines_as_it_comes_and_only_once() {
+    let mut live = live(Dialect::ToolCalls);
+    let thinks = |text: &str| EventBody::ModelText { ask: 1, step: 1, text: text.into(), is_reasoning: true };
+    assert_eq!(live.show(&thinks("I nee")), []);
+    let first = live.show(&thinks("d two.\nThen"));
+    assert_eq!(first, [Block::Head(Section::Reasoning, String::new()), Block::Aside("I need two.".into())]);
+    let last = live.show(&delta("It is"));
+    assert_eq!(last[0], Block::Aside("Then".into()));
+    let mut reply = replied("It is 2.", 0);
+    if let EventBody::ModelReplied { reply, .. } = &mut reply {
+        reply.reasoning = Some("I need two.\nThen".into());
+    }
+    let shown = live.show(&reply);
+    assert!(!shown.iter().any(|block| matches!(block, Block::Aside(_))), "{shown:?}");
 }

@@ -1,0 +1,333 @@
+//! Builds images for users, and removes them.
+
+use futures_util::stream;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+use super::backend::docker::Removal;
+use super::backend::{Progress, SandboxBackend as _};
+use super::built_images::{Build, BuildState, BuiltImages, disk, entry_name};
+use super::images::own_name;
+use super::kernel::files as kernel_files;
+use super::launch::Launcher;
+use super::packages::{Installed, WantedPackages};
+use super::spec::{Limits, SandboxRequest};
+use super::workspace::owner::{self as folders, WorkKind};
+use crate::packages::requirement::{NameRules, Requirement, parse_all};
+use crate::protocol::api::ImageView;
+use crate::protocol::clock;
+use crate::protocol::ids::SandboxId;
+use crate::protocol::image::{BuildImage, ImageOrigin};
+use crate::protocol::limits::DOCKERFILE_BYTES;
+use crate::protocol::packages::PackageSet;
+use crate::protocol::principal::Principal;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::{Backend, ImageFact};
+use crate::quota::Ledger;
+use tokio_util::sync::CancellationToken;
+
+/// Pieces of a stream of files that wait for the engine.
+const PIECES: usize = 16;
+
+/// A checked request for an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageRecipe {
+    /// With its tag.
+    pub name: String,
+    pub content: ImageContent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageContent {
+    /// Packages beside those of another image.
+    Packages {
+        from: Option<String>,
+        requirements: Vec<Requirement>,
+    },
+    Dockerfile(String),
+}
+
+impl ImageRecipe {
+    /// # Errors
+    /// The name is not one for an own image, or it is not said what the image is made of, in one way.
+    pub fn of(request: BuildImage, allowed: &[String], names: &NameRules) -> Result<Self, Problem> {
+        let name = own_name(&request.name, allowed)?;
+        let bad = |what: &str| {
+            Problem::new(Code::BadRequest, what)
+                .hint("use one of `--with PACKAGE`, `--requirements FILE` and `--dockerfile FILE`")
+        };
+        let content = match (request.dockerfile, request.packages.is_empty()) {
+            (None, true) => return Err(bad("it is not said what the image is made of")),
+            (Some(_), false) => {
+                return Err(bad("an image is made of packages or of a Dockerfile, not of both"));
+            }
+            (Some(_), true) if request.from.is_some() => {
+                return Err(Problem::new(Code::BadRequest, "a Dockerfile says itself what it begins with")
+                    .hint("leave `--from` out, and write `FROM` in the Dockerfile"));
+            }
+            (Some(text), true) if text.len() > DOCKERFILE_BYTES => {
+                let what = format!("a Dockerfile may have {DOCKERFILE_BYTES} bytes");
+                return Err(Problem::new(Code::TooLarge, what).hint("make it shorter"));
+            }
+            (Some(text), true) => ImageContent::Dockerfile(text),
+            (None, false) => {
+                let requirements = parse_all(&request.packages, names)?;
+                ImageContent::Packages { from: request.from, requirements }
+            }
+        };
+        Ok(Self { name, content })
+    }
+}
+
+/// What is put into an image beside the files of another one.
+struct AddedPackages {
+    base: ImageFact,
+    set: PackageSet,
+    /// Where the image's Python looks for packages.
+    site: String,
+}
+
+impl Launcher {
+    /// Builds an image, which sessions of its owner may name from then on. If this future is dropped, the reaper removes
+    /// what there is of it, as it does after the death of the daemon.
+    pub async fn build_image(
+        self: &Arc<Self>,
+        owner: Principal,
+        recipe: ImageRecipe,
+        ledger: &Ledger,
+        progress: Progress<'_>,
+    ) -> Result<ImageView, Problem> {
+        let ImageRecipe { name, content } = recipe;
+        let images = &self.built_images;
+        let Ok(_turn) = images.work.try_lock() else { return Err(busy()) };
+        images.check_new(owner, &name)?;
+        if let Some(id) = self.docker.image_named(&name).await?
+            && !images.is_ours(&name, &id)
+        {
+            return Err(foreign(&name));
+        }
+        let id = SandboxId::fresh();
+        let _claim = self.claim(&id);
+        let origin = |from, packages| ImageOrigin { owner, built_at: clock::now(), from, packages };
+        let build = |origin, bytes| Build {
+            id: id.clone(),
+            name: name.clone(),
+            origin,
+            bytes,
+            state: BuildState::Begun,
+        };
+        let made = match content {
+            ImageContent::Packages { from, requirements } => {
+                let added = self.find_packages(&id, owner, from, requirements, ledger, progress).await?;
+                let AddedPackages { base, set, site } = added;
+                let origin = origin(Some(base.reference.clone()), set.requirements.clone());
+                self.begin_build(build(origin, set.bytes), ledger).await?;
+                progress(format!("adding {} packages to {}", set.packages.len(), base.reference));
+                let (pieces, files) = mpsc::channel(PIECES);
+                let files =
+                    stream::unfold(files, |mut files| async move { Some((files.recv().await?, files)) });
+                let made = self.docker.image_of_files(&id, &base, files);
+                tokio::try_join!(made, self.send_packages(owner, &set.key, &site, pieces))
+                    .map(|(made, ())| made)
+            }
+            ImageContent::Dockerfile(text) => {
+                self.begin_build(build(origin(None, Vec::new()), 0), ledger).await?;
+                self.docker.image_of_dockerfile(&id, &text, progress).await
+            }
+        };
+        let image = match made {
+            Ok(image) => image,
+            Err(problem) => {
+                self.settle_or_leave(owner, &id).await;
+                return Err(problem);
+            }
+        };
+        progress(format!("naming it {name}"));
+        self.note_build(owner, &id, BuildState::Made(image.clone())).await?;
+        self.docker.name_image(&image, &name).await?;
+        self.note_build(owner, &id, BuildState::Named(image)).await?;
+        for old in images.unsettled() {
+            self.settle_or_leave(old.origin.owner, &old.id).await;
+        }
+        let built = images.list(Some(owner)).into_iter().filter(|(image, _)| image.reference == name);
+        let views = self.docker.built_images(built.collect()).await?;
+        let gone = || Problem::new(Code::BuildFailed, format!("the image `{name}` was removed at once"));
+        views.into_iter().next().ok_or_else(gone)
+    }
+
+    /// Has the packages installed for an image, as for a session of it.
+    async fn find_packages(
+        self: &Arc<Self>,
+        build: &SandboxId,
+        owner: Principal,
+        from: Option<String>,
+        requirements: Vec<Requirement>,
+        ledger: &Ledger,
+        progress: Progress<'_>,
+    ) -> Result<AddedPackages, Problem> {
+        let settings = &self.settings.sandbox;
+        let image = self.built_images.wanted(owner, from.as_deref(), &settings.images);
+        let wanted = SandboxRequest { image, ..SandboxRequest::of_errand(settings) };
+        let base = self.docker.resolve_image(&wanted, progress).await?;
+        let backend = Backend::Docker;
+        let packages = WantedPackages {
+            owner,
+            backend,
+            image: base.clone(),
+            existing: None,
+            requirements,
+            replace: false,
+            stop: CancellationToken::new(),
+        };
+        let installed = self.install(&packages, ledger, progress).await.map_err(|problem| {
+            if problem.code == Code::PackageConflict {
+                return problem.hint("name other versions, or begin with another image: `--from IMAGE`");
+            }
+            problem
+        })?;
+        let Installed { set: Some(set), .. } = installed else {
+            let what = format!("the image `{}` has all of these packages already", base.reference);
+            return Err(Problem::new(Code::BadRequest, what).hint("use that image as it is"));
+        };
+        let (spec, _slot, _folder) =
+            self.errand_spec(build, (backend, &base), Limits::new(settings, &wanted)).await?;
+        let site = kernel_files::site(&spec.kernel_dir).ok_or_else(|| {
+            let what =
+                format!("the Python of `{}` has no folder for packages that could be used", base.reference);
+            Problem::new(Code::BuildFailed, what).hint("begin with another image: `--from IMAGE`")
+        })?;
+        Ok(AddedPackages { base, set, site })
+    }
+
+    /// Charges the owner, and writes down that a build begins.
+    async fn begin_build(self: &Arc<Self>, build: Build, ledger: &Ledger) -> Result<(), Problem> {
+        let owner = build.origin.owner;
+        let permit = ledger.take(owner, &entry_name(&build.name), disk(build.bytes))?;
+        self.in_list(owner, move |images| images.begin(build, permit)).await
+    }
+
+    async fn note_build(&self, owner: Principal, id: &SandboxId, state: BuildState) -> Result<(), Problem> {
+        let id = id.clone();
+        self.in_list(owner, move |images| images.set_state(&id, &state)).await
+    }
+
+    /// Works on the list of builds, which is a file.
+    async fn in_list(
+        &self,
+        owner: Principal,
+        work: impl FnOnce(&BuiltImages) -> Result<(), Problem> + Send + 'static,
+    ) -> Result<(), Problem> {
+        let images = self.built_images.clone();
+        folders::run(owner, WorkKind::Look, None, move || work(&images)).await?
+    }
+
+    /// Removes an image that a user built, for whom `may` it. One that the engine still needs goes later.
+    pub async fn remove_built_image(
+        &self,
+        name: &str,
+        may: impl Fn(Principal) -> bool,
+    ) -> Result<(), Problem> {
+        let Ok(_turn) = self.built_images.work.try_lock() else { return Err(busy()) };
+        let (id, owner, image) = self.built_images.removable(name, may)?;
+        self.note_build(owner, &id, BuildState::Old(image.id.clone())).await?;
+        // Somebody may have given the name to another image, which is not Belljar's to remove.
+        if self.docker.image_named(&image.reference).await? == Some(image.id) {
+            self.docker.remove_image(&image.reference, true).await?;
+        }
+        self.settle_or_leave(owner, &id).await;
+        Ok(())
+    }
+
+    /// Finishes or removes what builds have left in the engine, also those of a daemon that was killed.
+    pub(super) async fn settle_images(&self) {
+        // While somebody builds, an unfinished build is not left over.
+        let Ok(_turn) = self.built_images.work.try_lock() else { return };
+        for build in self.built_images.unsettled() {
+            self.settle_or_leave(build.origin.owner, &build.id).await;
+        }
+    }
+
+    async fn settle_or_leave(&self, owner: Principal, id: &SandboxId) {
+        let build = self.built_images.unsettled().into_iter().find(|build| build.id == *id);
+        let Some(build) = build else { return };
+        if let Err(problem) = self.settle(owner, build).await {
+            tracing::warn!(problem = problem.message, build = %id, "what a build left is removed later");
+        }
+    }
+
+    async fn settle(&self, owner: Principal, build: Build) -> Result<(), Problem> {
+        let id = build.id.clone();
+        let removal = match build.state {
+            BuildState::Begun => self.docker.remove_unfinished(&id).await?,
+            BuildState::Old(image) => self.docker.remove_image(&image, false).await?,
+            BuildState::Made(image) => {
+                let has_name = self.docker.image_named(&build.name).await?;
+                if has_name.is_some_and(|has| !self.built_images.is_ours(&build.name, &has)) {
+                    self.note_build(owner, &id, BuildState::Old(image)).await?;
+                    return Err(foreign(&build.name));
+                }
+                self.docker.name_image(&image, &build.name).await?;
+                return self.note_build(owner, &id, BuildState::Named(image)).await;
+            }
+            BuildState::Named(_) => return Ok(()),
+        };
+        match removal {
+            Removal::Gone => self.in_list(owner, move |images| images.forget(&id)).await,
+            Removal::InUse => Ok(()),
+        }
+    }
+}
+
+fn busy() -> Problem {
+    Problem::new(Code::Busy, "another image is being built or removed")
+        .hint("try again when that has ended; images are built one after the other")
+}
+
+fn foreign(name: &str) -> Problem {
+    let what = format!("the engine has an image `{name}` that was not built here");
+    Problem::new(Code::ImageForbidden, what)
+        .hint(format!("choose another name, or remove that image: `docker rmi {name}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_made_of_one_thing() {
+        let allowed = ["python:3.12".to_owned()];
+        let of = |from: Option<&str>, packages: &[&str], dockerfile: Option<&str>| {
+            let request = BuildImage {
+                name: "plots".into(),
+                from: from.map(ToOwned::to_owned),
+                packages: packages.iter().map(|package| (*package).to_owned()).collect(),
+                dockerfile: dockerfile.map(ToOwned::to_owned),
+            };
+            ImageRecipe::of(request, &allowed, &NameRules::default())
+        };
+        let long = "#".repeat(DOCKERFILE_BYTES + 1);
+        for (wrong, code) in [
+            (of(None, &[], None), Code::BadRequest),
+            (of(None, &["numpy"], Some("FROM x")), Code::BadRequest),
+            (of(Some("python:3.12"), &[], Some("FROM x")), Code::BadRequest),
+            (of(Some("python:3.12"), &[], None), Code::BadRequest),
+            (of(None, &["-r x"], None), Code::BadRequest),
+            (of(None, &[], Some(&long)), Code::TooLarge),
+        ] {
+            let problem = wrong.unwrap_err();
+            assert_eq!(problem.code, code, "{problem:?}");
+            assert!(problem.hint.is_some(), "{problem:?}");
+        }
+        let made = of(None, &[], Some("FROM x")).unwrap();
+        assert_eq!(
+            made,
+            ImageRecipe { name: "plots:latest".into(), content: ImageContent::Dockerfile("FROM x".into()) }
+        );
+        let ImageContent::Packages { from, requirements } =
+            of(Some("python:3.12"), &["numpy<3"], None).unwrap().content
+        else {
+            panic!("packages are wanted")
+        };
+        assert_eq!((from.as_deref(), requirements.len()), (Some("python:3.12"), 1));
+    }
+}
