@@ -283,10 +283,14 @@ impl Launcher {
                 return Ok(Err(problem));
             }
             let left = books.spare_room(owner, Kind::Workspace);
-            let room = Room::new(&launcher.settings.packages, left, cache.has_uv());
             // Charged before the first byte is written; what stays is charged to the cache before this is given back.
-            let hold = match books.take(owner, HOLD, disk(room.at_first())) {
-                Ok(hold) => hold,
+            let held = |has_uv| {
+                let room = Room::new(&launcher.settings.packages, left, has_uv);
+                books.take(owner, HOLD, disk(room.at_first())).map(|hold| (room, hold))
+            };
+            // Most images have a `uv`, so a user who has no room for one is refused only if it has to be fetched.
+            let (room, hold) = match held(cache.has_uv()).or_else(|_| held(true)) {
+                Ok(held) => held,
                 Err(refusal) => return Ok(Err(refusal.into())),
             };
             let draft = cache.draft(&name, hold)?;

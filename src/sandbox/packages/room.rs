@@ -20,7 +20,7 @@ const LEAST_BYTES: u64 = 16 * 1024 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub packages: Bounds,
-    /// For the `uv` that it has to fetch; 0 if it is given one.
+    /// For the `uv` that it may have to fetch; 0 if it is given one, or if its user has no room for one.
     uv_bytes: u64,
 }
 

@@ -134,9 +134,8 @@ pub fn a_little_room_is_enough_for_little_packages() {
     let index = PackageIndex::start();
     let daemon = index.daemon("[quota]\nworkspace = \"200MiB\"\n");
     daemon.session(S, json!({"image": "belljar/base"}));
-    // With the program that installs, if the image has none.
     install(&daemon, S, &["bell-dep"], 200);
-    // Then a second installation needs no room for that.
+    // The image has the program that installs, so there need not be room for another one.
     let half = "open('x', 'wb').write(b'x' * (80 << 20))";
     daemon.run(S, half);
     eventually("the workspace is charged", || (used(&daemon) > 80 << 20).then_some(()));
@@ -149,7 +148,7 @@ pub fn an_installation_that_does_not_fit_into_the_quota_is_refused_before_it_beg
         return;
     }
     let index = PackageIndex::start();
-    let daemon = index.daemon("unpacked = \"64MiB\"\n[quota]\nworkspace = \"100MiB\"\n");
+    let daemon = index.daemon("unpacked = \"64MiB\"\n[quota]\nworkspace = \"20MiB\"\n");
     daemon.session(S, json!({"image": "belljar/base"}));
     let refused = install(&daemon, S, &["bell-dep"], 429);
     assert_eq!(text(&refused, "code"), "quota_exceeded", "{refused:#}");
