@@ -106,9 +106,10 @@ class Installation:
             if failure.kind != "not_found":
                 raise
             with_all = failure
-        # Without the versions that are there it may work: those that are in the way are named.
+        # Without what is there, and without older requirements of the same names, it may work: the versions that are in
+        # the way are named then.
         try:
-            wanted = self._compile(tool, {})
+            wanted = self._compile(tool, {}, self._task["superseded"])
         except Failure:
             raise with_all from None
         there = {**image, **session}
@@ -119,8 +120,9 @@ class Installation:
         ]
         return wanted, replaced
 
-    def _compile(self, tool, constraints):
-        requirements = self._write("requirements.txt", self._task["requirements"])
+    def _compile(self, tool, constraints, without=()):
+        requirements = [line for line in self._task["requirements"] if line not in without]
+        requirements = self._write("requirements.txt", requirements)
         limits = self._write("constraints.txt", ["{}=={}".format(*item) for item in sorted(constraints.items())])
         return tool.resolve(["--constraint", limits] if constraints else [], requirements)
 

@@ -63,14 +63,21 @@ pub struct Installed {
 impl WantedPackages {
     /// All requirements of the session after this request, as text.
     pub(super) fn all(&self) -> BTreeSet<String> {
-        let named: BTreeSet<&str> = self.requirements.iter().map(|wanted| wanted.name.as_str()).collect();
+        let superseded = if self.replace { self.superseded() } else { BTreeSet::new() };
         let before = self.existing.iter().flat_map(|set| &set.requirements);
-        // Where versions may give way, the newer requirement of a package stands alone.
-        let is_kept = |text: &&String| {
-            !self.replace || !Requirement::parse(text).is_ok_and(|old| named.contains(old.name.as_str()))
-        };
         let wanted = self.requirements.iter().map(ToString::to_string);
-        before.filter(is_kept).cloned().chain(wanted).collect()
+        before.filter(|text| !superseded.contains(*text)).cloned().chain(wanted).collect()
+    }
+
+    /// Older requirements of packages that are named anew: where versions may give way, the newer ones stand alone.
+    pub(super) fn superseded(&self) -> BTreeSet<String> {
+        let wanted: BTreeSet<String> = self.requirements.iter().map(ToString::to_string).collect();
+        let is_named = |name: &str| self.requirements.iter().any(|wanted| wanted.name == name);
+        let before = self.existing.iter().flat_map(|set| &set.requirements);
+        let is_older = |text: &&String| {
+            !wanted.contains(*text) && Requirement::parse(text).is_ok_and(|old| is_named(&old.name))
+        };
+        before.filter(is_older).cloned().collect()
     }
 
     /// Versions of the session and of its image that would change with an answer.

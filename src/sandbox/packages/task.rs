@@ -48,6 +48,7 @@ pub fn request(wanted: &WantedPackages, index: &Index) -> String {
         .collect();
     let request = serde_json::json!({
         "requirements": wanted.all(),
+        "superseded": wanted.superseded(),
         "pinned": pinned,
         "index": index.url,
         "replace": wanted.replace,

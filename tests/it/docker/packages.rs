@@ -173,6 +173,17 @@ pub fn a_version_that_does_not_fit_is_told_and_a_reset_replaces_it() {
 }
 
 #[test]
+pub fn a_version_that_was_asked_for_gives_way_to_another_by_a_reset() {
+    let Some((_index, daemon)) = begin("") else { return };
+    install(&daemon, S, &["bell-hello==1.0"], 200);
+    let conflict = install(&daemon, S, &["bell-hello==2.0"], 409);
+    assert_eq!(text(&conflict, "code"), "package_conflict", "{conflict:#}");
+    assert!(text(&conflict, "message").contains("`bell-hello` 1.0 is there, 2.0 is needed"), "{conflict:#}");
+    daemon.cli(["install", "-s", S, "--reset", "bell-hello==2.0"]).ok();
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+}
+
+#[test]
 pub fn an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index() {
     if !engine() {
         return;
