@@ -351,7 +351,7 @@ def hidden(text, index):
 
 
 def is_usable_uv(path):
-    """Whether a program of the image is a `uv` that nobody but root can have put there, and new enough."""
+    """Whether a program of the image is a `uv` that only root can have put there, and new enough."""
     try:
         found = os.lstat(path)
     except OSError:

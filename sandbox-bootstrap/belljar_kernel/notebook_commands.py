@@ -327,7 +327,7 @@ def _evaluated(expression, frame, conversion, form=""):
     try:
         value = eval(expression, frame.f_globals, frame.f_locals)
         if isinstance(value, tuple):
-            return None  # `{1,2}` is for the shell, and nobody wants a tuple in a command
+            return None  # `{1,2}` is for the shell, and a tuple makes no sense in a command
         value = repr(value) if conversion == "r" else value
         return format(value, form) if form else str(value)
     except Exception:

@@ -65,8 +65,8 @@ impl Actor for Reaper {
 
 /// Removes folders that belong to no sandbox that is still there and to none of these sessions. They are listed before
 /// the first request, and no later folder has the name of an earlier one; then they are removed one after the other,
-/// while the daemon serves, because a guest may have left a million files. `left` are sandboxes that nobody wants and
-/// that could not be removed: by the notes in its folder such a sandbox is found again, and the volumes that it has.
+/// while the daemon serves, because a guest may have left a million files. `left` are sandboxes that belong to no session
+/// and could not be removed: by the notes in its folder such a sandbox is found again, and the volumes that it has.
 /// `more` are folders that earlier daemons left elsewhere.
 pub fn clear_folders(
     launcher: &Launcher,

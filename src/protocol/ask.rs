@@ -112,7 +112,7 @@ pub struct AskSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also_approve: Vec<String>,
     pub tools: Vec<String>,
-    /// Whether nobody named the tools. Then the model is told only of those that every ask needs, and may use all.
+    /// Whether the ask names no tools. Then the model is told only of those that every ask needs, and may use all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lean: bool,
     pub schema: Option<Value>,

@@ -19,8 +19,8 @@ pub const INSTALL_TOOL: &str = "install_packages";
 /// The parameter in which a model says what a call is for.
 pub const PURPOSE: &str = "tool_call_purpose";
 
-/// Tools that a model is told of only if somebody names them or wants all: most tasks need none of them, and their
-/// descriptions cost tokens in every request. Packages are installed by `%pip` in cells as well.
+/// Tools that a model is told of only if the ask or the configuration names them or wants all: most tasks need none of
+/// them, and their descriptions cost tokens in every request. Packages are installed by `%pip` in cells as well.
 const EXTRA: [&str; 8] = [
     COMPUTE_TOOL,
     PLAN_TOOL,

@@ -213,7 +213,7 @@ impl Launcher {
         spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
         let why = workspace.choice.why.clone();
-        // Nobody may remove the volumes between this and the start.
+        // No request may remove the volumes between this and the start.
         let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;
         Ok(Prepared { spec, why, folder: guard, hold, claim, launcher: Arc::clone(self) })
     }

@@ -8,7 +8,7 @@
 //! For an answer a fork waits as long as the daemon takes, because a person may have to allow the request.
 //!
 //! The daemon takes a request for a tool call of the session's code, so the same rules hold for it. It is told when the
-//! program is gone before the answer, so that nothing is done for nobody.
+//! program is gone before the answer, so that it can stop working on it.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! Python's first process, from which all workers are made: it runs no user code, and nobody can open its memory.
+//! Python's first process, from which all workers are made: it runs no user code, and no other process can open its
+//! memory.
 //!
 //! It is asked on a socket, with descriptors, and answers on a pipe, which carries bytes only. What it makes is a child
 //! of the guardian. Code of the session can kill or stop it, no more than that; then Python is started anew.

@@ -145,7 +145,7 @@ impl ExecutorState {
                     self.tell(SessionMsg::Variables { which, patient: true, reply_to });
                 }
                 (_, Request::Preload) => self.preload_failed(myself, message),
-                // The refusal follows all repeated frames as the names would have, and nobody needs the names.
+                // The refusal follows all repeated frames, as the names would have.
                 (_, Request::Fence(fence)) => self.fence_passed(myself, &fence),
                 (_, request) => request.fail(refusal(code, &message)),
             }

@@ -1,5 +1,5 @@
 //! The kernel's table of the mounts of a process, `/proc/<pid>/mountinfo`. Every user may read it, also of a process that
-//! lets nobody look into its folders.
+//! lets no process look into its folders.
 
 use std::io::{Error, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};

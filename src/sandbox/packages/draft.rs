@@ -123,7 +123,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("draft");
         let (mut draft, ledger) = draft(path.clone());
-        // No folder has a name like this, whoever asks.
+        // No folder of any user has a name like this.
         draft.path = home.path().join("x".repeat(300));
         draft.remove().await;
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), ROOM);

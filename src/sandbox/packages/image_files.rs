@@ -1,4 +1,5 @@
-//! The files of a set of packages as they are put into an image: a tar stream of files of root, which nobody else writes.
+//! The files of a set of packages as they are put into an image: a tar stream of files that belong to root and that
+//! only root can write.
 
 use bytes::Bytes;
 use std::io::{BufWriter, Write};

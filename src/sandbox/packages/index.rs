@@ -31,7 +31,7 @@ const HIDDEN: &str = "****";
 /// A package index with the way there.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Index {
-    /// With the password of the index, if it has one: for nobody but its installer.
+    /// With the password of the index, if it has one: only the installer is given this.
     pub url: String,
     /// The password in all its spellings.
     secrets: Vec<String>,

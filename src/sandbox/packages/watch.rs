@@ -23,7 +23,7 @@ const LATE_LOOKS: u32 = 2;
 
 impl Launcher {
     /// Reports the progress, and returns when an installer has to be stopped: it has written more than it may, the disk
-    /// is full, or nobody can say in time how much it wrote.
+    /// is full, or what it wrote cannot be counted in time.
     pub(super) async fn watch(
         &self,
         owner: Principal,

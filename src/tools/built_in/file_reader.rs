@@ -128,7 +128,7 @@ fn decoded(bytes: &[u8], encoding: &str) -> Result<String, ToolFailure> {
     })
 }
 
-/// The text of a file whose encoding nobody named, and the name of the encoding that was found.
+/// The text of a file whose encoding the call does not name, and the name of the encoding that was found.
 fn detected(bytes: &[u8]) -> Result<(String, String), ToolFailure> {
     if let Ok(text) = decoded(bytes, "utf-8") {
         return Ok((text, "utf-8".to_owned()));

@@ -200,7 +200,7 @@ fn never_started(instance: &str, build: &SandboxId, base: &ImageFact) -> Contain
 }
 
 /// The labels of an image. An image inherits those of its container, and containers those of their image: with these, the
-/// reaper does not take a container that somebody else makes of the image for one of its own.
+/// reaper does not take a container that another program makes of the image for one of its own.
 fn labels(build: &SandboxId) -> HashMap<String, String> {
     let labels = [(LABEL_BUILD, build.0.as_str()), (LABEL_INSTANCE, ""), (LABEL_SANDBOX, "")];
     labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
