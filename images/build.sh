@@ -177,7 +177,8 @@ PYTHON
 unpack_debian() {
     need_user_ids
     need_mmdebstrap
-    local packages=python3,ca-certificates
+    # Wheels of packages in C++ take the library from the system, and the public image has it.
+    local packages=python3,ca-certificates,libstdc++6
     [ "$kind" = base ] || packages+=,$(grep -v '^#' "$here/science-packages.txt" | paste -sd,)
 
     local uv=()

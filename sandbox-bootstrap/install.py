@@ -38,6 +38,11 @@ PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
 VERSION = re.compile(
     r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
 )
+STAND_IN = """Metadata-Version: 2.1
+Name: {}
+Version: {}
+{}
+"""
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
 # begins with a `uv` for code in cells, which asks for what this file does.
@@ -100,19 +105,15 @@ class Installation:
 
     def _resolve(self, tool, image, session):
         """What is wanted by name, and what of the session or the image it replaces."""
+        there = {**image, **session}
         try:
-            return self._compile(tool, {**image, **session}), []
+            return self._compile(tool, there, self._stand_ins(image)), []
         except Failure as failure:
             if failure.kind != "not_found":
                 raise
-            with_all = failure
         # Without what is there, and without older requirements of the same names, it may work: the versions that are in
         # the way are named then.
-        try:
-            wanted = self._compile(tool, {}, self._task["superseded"])
-        except Failure:
-            raise with_all from None
-        there = {**image, **session}
+        wanted = self._compile(tool, {}, without=self._task["superseded"])
         replaced = [
             {"name": name, "has": there[name], "wants": version}
             for name, (version, _) in sorted(wanted.items())
@@ -120,11 +121,28 @@ class Installation:
         ]
         return wanted, replaced
 
-    def _compile(self, tool, constraints, without=()):
+    def _compile(self, tool, constraints, stand_ins=None, without=()):
         requirements = [line for line in self._task["requirements"] if line not in without]
         requirements = self._write("requirements.txt", requirements)
         limits = self._write("constraints.txt", ["{}=={}".format(*item) for item in sorted(constraints.items())])
-        return tool.resolve(["--constraint", limits] if constraints else [], requirements)
+        options = ["--constraint", limits] if constraints else []
+        return tool.resolve(options + (["--find-links", stand_ins] if stand_ins else []), requirements)
+
+    def _stand_ins(self, image):
+        """A folder of wheels without content for what the image has.
+
+        The index may have no such version, as those of Linux distributions have names of their own, or no wheel of it
+        for this Python. What the image has fits together, so that a stand-in needs nothing but for its extras.
+        """
+        folder = os.path.join(self._output, "image")
+        os.mkdir(folder)
+        for distribution in metadata.distributions():
+            name, version = normal(distribution.metadata["Name"] or ""), distribution.version
+            if image.get(name) == version:
+                extras = ["Provides-Extra: " + extra for extra in distribution.metadata.get_all("Provides-Extra") or ()]
+                extras += ["Requires-Dist: " + need for need in distribution.requires or () if "extra ==" in need]
+                write_stand_in(folder, name, version, extras)
+        return folder
 
     def _install(self, tool, packages):
         lines = []
@@ -348,6 +366,18 @@ def hidden(text, index):
     for spelling in sorted(spellings, key=len, reverse=True):
         text = text.replace(spelling, "****")
     return text
+
+
+def write_stand_in(folder, name, version, extras):
+    stem = "{}-{}".format(name.replace("-", "_"), version)
+    files = {
+        "METADATA": STAND_IN.format(name, version, "\n".join(extras)),
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: belljar\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(os.path.join(folder, stem + "-py3-none-any.whl"), "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr("{}.dist-info/{}".format(stem, file), text)
 
 
 def is_usable_uv(path):

@@ -12,9 +12,11 @@ _FILE = ("-r", "--requirement")
 _FILE_BYTES = 64 * 1024
 _FILE_ENDINGS = (".whl", ".tar.gz", ".zip", ".egg", ".txt")
 _QUIET = ("-q", "-qq", "-qqq", "--quiet")
-# They ask for what is so anyway.
+# They ask for what is so anyway. Models write `--upgrade` by habit: a package that is missing comes in its newest version,
+# and one that is there stays, because code may have imported it.
 _WITHOUT_EFFECT = frozenset(
     (
+        "-U",
         "--break-system-packages",
         "--disable-pip-version-check",
         "--no-cache-dir",
@@ -24,6 +26,7 @@ _WITHOUT_EFFECT = frozenset(
         "--prefer-binary",
         "--root-user-action=ignore",
         "--system",
+        "--upgrade",
         "--user",
     )
 )

@@ -34,7 +34,7 @@ impl Context {
             config: self.config.clone(),
             announce: self.screen.is_watched(),
         });
-        Client::new(self.paths.socket().to_owned(), starter)
+        Client::new(self.paths.socket().to_owned(), starter).tell_steps(!self.json)
     }
 
     /// The configuration file, if the caller named one.

@@ -256,7 +256,7 @@ class Commands(KernelTest):
 
     def test_what_is_no_plain_pip_install_is_no_matter_of_the_host(self):
         self.offer_installer()
-        for option in ("--index-url=https://localhost", "-e .", "-U x"):
+        for option in ("--index-url=https://localhost", "-e .", "--target=x"):
             self.fails(f"%pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
             self.fails(f"!pip install {option}", f"has no option `{option.split()[0]}` here", "NotebookError")
         self.fails("%pip install", "needs the name of a package", "NotebookError")

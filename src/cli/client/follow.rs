@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::failure::Failure;
+use crate::protocol::clock;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::Seq;
 use crate::protocol::problem::Code;
@@ -15,8 +16,8 @@ use crate::protocol::text::one_line;
 pub(in crate::cli) const TRIES: u32 = 20;
 pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
 
-/// Waits for an answer about a session. If that takes longer than `slow`, those of the session's events that are steps of
-/// the request are shown meanwhile. Errors of the events are ignored, since the request goes on.
+/// Waits for an answer about a session. If that takes longer than `slow`, those of the session's events since then that
+/// are steps of the request are shown meanwhile, unless a program reads what is written. Errors of the events are ignored, since the request goes on.
 pub(in crate::cli) async fn with_steps<T>(
     client: &Client,
     session: Option<&SessionKey>,
@@ -24,13 +25,16 @@ pub(in crate::cli) async fn with_steps<T>(
     is_step: fn(&EventBody) -> bool,
     request: impl Future<Output = T>,
 ) -> T {
+    let began = clock::now();
     let steps = async {
         tokio::time::sleep(slow).await;
-        let Some(session) = session else { return };
+        let Some(session) = session.filter(|_| client.tells_steps()) else { return };
         let path = format!("/v1/sessions/{session}/events");
         let Ok(mut events) = client.events::<()>(&path, None).await else { return };
         while let Ok(Some(event)) = events.next().await {
-            if let Some(sentence) = event.body.sentence().filter(|_| is_step(&event.body)) {
+            // The stream begins with the session, whose earlier requests had steps, too.
+            let is_new = event.at >= began;
+            if let Some(sentence) = event.body.sentence().filter(|_| is_new && is_step(&event.body)) {
                 eprintln!("{}", one_line(&sentence.text));
             }
         }

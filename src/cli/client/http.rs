@@ -41,6 +41,7 @@ pub(in crate::cli) struct Client {
     /// Without a starter, a missing daemon is an error.
     starter: Option<Starter>,
     was_connected: AtomicBool,
+    tells_steps: bool,
 }
 
 /// The unparsed bytes of a JSON answer.
@@ -64,7 +65,16 @@ impl JsonResponse {
 
 impl Client {
     pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
-        Self { socket, starter, was_connected: AtomicBool::new(false) }
+        Self { socket, starter, was_connected: AtomicBool::new(false), tells_steps: false }
+    }
+
+    /// Whether the steps of slow requests are shown to a person.
+    pub fn tell_steps(self, tells_steps: bool) -> Self {
+        Self { tells_steps, ..self }
+    }
+
+    pub fn tells_steps(&self) -> bool {
+        self.tells_steps
     }
 
     pub async fn get(&self, path: &str) -> Result<JsonResponse, Failure> {

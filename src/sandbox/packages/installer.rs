@@ -423,5 +423,5 @@ fn conflict(replaced: &[ReplacedPackage]) -> Problem {
         .map(|one| format!("`{}` {} is there, {} is needed", one.name, one.has, one.wants))
         .collect();
     Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; ")))
-        .hint("code may have imported what is there: to replace it, and reset the session, use `--reset`")
+        .hint("code may have imported what is there: `belljar install --reset` replaces it, and resets the session")
 }

@@ -172,6 +172,41 @@ pub fn a_version_that_does_not_fit_is_told_and_a_reset_replaces_it() {
     raised(&daemon, "x", "NameError");
 }
 
+/// Only for containers: the image is one of Docker's.
+#[test]
+fn what_the_image_has_is_installed_though_the_index_does_not_have_it() {
+    let Some((_index, daemon)) = begin("") else { return };
+    daemon.session("t", json!({"image": "belljar/science"}));
+    let answer = install(&daemon, "t", &["pandas", "scikit-learn>=1", "bell-science"], 200);
+    assert_eq!(names_in(&answer), ["bell-science 1.0"]);
+    let has: Vec<&str> = list(&answer, "in_image").iter().map(|package| text(package, "name")).collect();
+    assert!(has.contains(&"pandas") && has.contains(&"scikit-learn"), "{has:?}");
+    let failed = install(&daemon, "t", &["pandas<1"], 424);
+    assert!(!text(&failed, "message").contains("2.2"), "nobody asked for that: {failed:#}");
+}
+
+#[test]
+pub fn the_progress_of_an_installation_is_its_own_and_not_for_programs() {
+    let Some((_index, daemon)) = begin("") else { return };
+    install(&daemon, S, &["bell-hello==2.0"], 200);
+    let again = daemon.cli(["install", "-s", S, "--reset", "bell-hello==1.0"]).ok();
+    assert!(!again.stderr.contains("bell-hello==2.0"), "{again:?}");
+    let refused = daemon.cli(["--json", "install", "-s", S, "bell-hello==2.0"]);
+    let problem: Value = serde_json::from_str(&refused.stderr).expect("nothing but JSON");
+    assert_eq!(problem["error"]["code"], "package_conflict", "{problem:#}");
+}
+
+#[test]
+pub fn the_time_of_an_installation_is_not_the_cells() {
+    let Some((_index, daemon)) = begin("") else { return };
+    let code = "%pip install -U bell-hello\nimport time; time.sleep(2); 7";
+    let result = daemon.run_with(S, json!({"code": code, "timeout_s": 3}));
+    assert_eq!(result["status"], "ok", "{result:#}");
+    let endless = "%pip install bell-dep\nwhile True: pass";
+    let result = daemon.run_with(S, json!({"code": endless, "timeout_s": 1}));
+    assert_eq!(result["reason"], "timeout", "{result:#}");
+}
+
 #[test]
 pub fn a_version_that_was_asked_for_gives_way_to_another_by_a_reset() {
     let Some((_index, daemon)) = begin("") else { return };

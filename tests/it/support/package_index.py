@@ -111,6 +111,7 @@ def packages(uv, many=0):
         ],
         "bell-dep": [wheel("bell-dep", "1.0", {"bell_dep/__init__.py": "", "bell_dep/inner.py": "DEEP = 7\n"})],
         "bell-old": [wheel("bell-old", "1.0", {"bell_old.py": ""}, ["bell-hello<2"])],
+        "bell-science": [wheel("bell-science", "1.0", {"bell_science.py": ""}, ["pandas>=2", "scikit-learn"])],
         "bell-denied": [wheel("bell-denied", "1.0", {"bell_denied.py": ""})],
         "bell-needs-denied": [wheel("bell-needs-denied", "1.0", {"bell_needs.py": ""}, ["bell-denied"])],
         "bell-source": [source("bell-source", "1.0")],
