@@ -60,14 +60,16 @@ impl Actor for Reaper {
         match message {
             ReaperMsg::Sweep => {
                 let launcher = Arc::clone(launcher);
-                tokio::spawn(async move {
-                    launcher.reap().await;
-                    launcher.settle_images().await;
-                });
+                tokio::spawn(async move { sweep(&launcher).await });
             }
         }
         Ok(())
     }
+}
+
+async fn sweep(launcher: &Launcher) {
+    launcher.reap().await;
+    launcher.settle_images().await;
 }
 
 /// Removes folders that belong to no sandbox that is still there and to none of these sessions. They are listed before

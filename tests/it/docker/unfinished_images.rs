@@ -76,6 +76,7 @@ fn an_image_that_was_made_but_not_named_gets_its_name() {
     daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
 
     // One that the engine does not have any more never gets its name, and does not stay for ever.
+    docker(["rmi", &name.0]);
     daemon.kill();
     list[0]["state"] = json!({"state": "made", "image": format!("sha256:{}", "0".repeat(64))});
     std::fs::write(daemon.home().join("images.json"), json!(list).to_string()).expect("a list");
