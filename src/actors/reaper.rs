@@ -1,6 +1,6 @@
 //! The reaper: removes what no existing session owns, namely containers of this instance in the engine, and
-//! jails and folders in the daemon's home. It runs at start, then regularly; an unreachable engine is tried
-//! again.
+//! jails and folders in the daemon's home, and what builds of images left in the engine. It runs at start, then
+//! regularly; an unreachable engine is tried again.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef, SpawnErr};
 use std::collections::BTreeSet;
@@ -43,6 +43,10 @@ impl Actor for Reaper {
         launcher: Arc<Launcher>,
     ) -> Result<Arc<Launcher>, ActorProcessingErr> {
         myself.send_interval(period("reaper", EVERY), || ReaperMsg::Sweep);
+        // Sandboxes were reaped before the first request. No request waits for what builds left: an engine may need long
+        // to remove it.
+        let images = Arc::clone(&launcher);
+        tokio::spawn(async move { images.settle_images().await });
         Ok(launcher)
     }
 
@@ -56,11 +60,16 @@ impl Actor for Reaper {
         match message {
             ReaperMsg::Sweep => {
                 let launcher = Arc::clone(launcher);
-                tokio::spawn(async move { launcher.reap().await });
+                tokio::spawn(async move { sweep(&launcher).await });
             }
         }
         Ok(())
     }
+}
+
+async fn sweep(launcher: &Launcher) {
+    launcher.reap().await;
+    launcher.settle_images().await;
 }
 
 /// Removes folders that belong to no sandbox that is still there and to none of these sessions. They are listed before

@@ -5,7 +5,7 @@
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,18 @@ pub enum BuildState {
     Old(String),
 }
 
+impl BuildState {
+    /// What becomes of this when a newer build of the same name comes to a state.
+    fn beside(&self, newer: &Self) -> Self {
+        match (self, newer) {
+            (Self::Made(image), Self::Made(_) | Self::Named(_)) | (Self::Named(image), Self::Named(_)) => {
+                Self::Old(image.clone())
+            }
+            (state, _) => state.clone(),
+        }
+    }
+}
+
 impl Build {
     /// The image that sessions get by its name.
     fn current(&self) -> Option<ImageFact> {
@@ -61,12 +73,24 @@ impl Build {
             BuildState::Begun | BuildState::Made(_) | BuildState::Old(_) => None,
         }
     }
+
+    /// The build as it is when its owner has removed its image; none if it has no image, or did not have the name.
+    fn removed(&self) -> Option<Self> {
+        match &self.state {
+            BuildState::Made(id) | BuildState::Named(id) => {
+                Some(Self { state: BuildState::Old(id.clone()), ..self.clone() })
+            }
+            BuildState::Begun | BuildState::Old(_) => None,
+        }
+    }
 }
 
 /// The builds of all users. Clones are the same.
 #[derive(Clone)]
 pub struct BuiltImages {
     file: PathBuf,
+    /// Why the list cannot be read, if so. Then it stays as it is, and nothing is built or removed.
+    unreadable: Option<Arc<std::io::Error>>,
     known: Arc<Mutex<Known>>,
     /// Held while the list is changed, on a thread that may wait for the disk.
     changes: Arc<Mutex<()>>,
@@ -80,7 +104,18 @@ struct Known {
     /// What the builds take of their owners' disks.
     permits: BTreeMap<SandboxId, Permit>,
     /// The sessions that named an image, whether somebody built it or not.
-    sessions: BTreeMap<SessionId, (String, SessionName)>,
+    sessions: BTreeMap<SessionId, SessionImage>,
+    /// The builds that are being removed, which no session gets any more.
+    leaving: BTreeSet<SandboxId>,
+    /// Whether anything was ever built here.
+    has_list: bool,
+}
+
+/// The image that a session named, and whose session it is.
+struct SessionImage {
+    image: String,
+    owner: Principal,
+    session: SessionName,
 }
 
 /// The use of an image by a session, until this value is dropped.
@@ -95,15 +130,64 @@ impl Drop for ImageUse {
     }
 }
 
+/// The builds of a name that are being removed. Until this value is dropped, no session gets their images.
+pub struct LeavingBuilds {
+    images: BuiltImages,
+    /// In the state that they get.
+    pub builds: Vec<Build>,
+}
+
+impl Drop for LeavingBuilds {
+    fn drop(&mut self) {
+        let mut known = self.images.known.lock();
+        known.leaving.retain(|id| self.builds.iter().all(|build| build.id != *id));
+    }
+}
+
+impl Known {
+    /// The image of this name, if this user built it.
+    fn current(&self, owner: Principal, name: &str) -> Option<ImageFact> {
+        let is_theirs = |build: &&Build| {
+            build.origin.owner == owner || !security_controls::holds("built_images_are_their_builders")
+        };
+        let builds = self.builds.iter().filter(|build| build.name == tagged(name)).filter(is_theirs);
+        builds.filter(|build| !self.leaving.contains(&build.id)).find_map(Build::current)
+    }
+
+    fn wanted(&self, owner: Principal, name: Option<&str>, allowed: &[String]) -> WantedImage {
+        let Some(name) = name else { return WantedImage::Any };
+        let built = if is_listed(name, allowed) { None } else { self.current(owner, name) };
+        built.map_or_else(|| WantedImage::Named(name.to_owned()), WantedImage::Built)
+    }
+}
+
 impl BuiltImages {
     /// The list of an earlier daemon. One that cannot be read allows no image.
     pub fn load(file: PathBuf) -> Self {
-        let builds = read(&file).unwrap_or_else(|error| {
-            tracing::error!(%error, file = %file.display(), "the list of built images cannot be read");
-            Vec::new()
-        });
-        let known = Known { builds, ..Known::default() };
-        Self { file, known: Arc::new(Mutex::new(known)), changes: Arc::default(), work: Arc::default() }
+        let (list, unreadable) = match read(&file) {
+            Ok(list) => (list, None),
+            Err(error) => {
+                tracing::error!(%error, file = %file.display(), "the list of built images cannot be read");
+                (None, Some(Arc::new(error)))
+            }
+        };
+        let has_list = list.is_some();
+        let known = Known { builds: list.unwrap_or_default(), has_list, ..Known::default() };
+        Self {
+            file,
+            unreadable,
+            known: Arc::new(Mutex::new(known)),
+            changes: Arc::default(),
+            work: Arc::default(),
+        }
+    }
+
+    /// Refuses work on a list that cannot be read: what is on it would be lost.
+    fn check_list(&self) -> Result<(), Problem> {
+        let Some(error) = &self.unreadable else { return Ok(()) };
+        let what = format!("the list of built images `{}` cannot be read: {error}", self.file.display());
+        Err(Problem::new(Code::Storage, what)
+            .hint("repair it, or move it away to begin without one, and start the daemon again; nothing is built or removed until then"))
     }
 
     /// Charges all users for the images that an earlier daemon built for them.
@@ -117,20 +201,29 @@ impl BuiltImages {
 
     /// The image that a name stands for when this user asks for it. The list of the configuration comes first.
     pub fn wanted(&self, owner: Principal, name: Option<&str>, allowed: &[String]) -> WantedImage {
-        let Some(name) = name else { return WantedImage::Any };
-        let is_listed = allowed.iter().any(|image| tagged(image) == tagged(name));
-        let built = if is_listed { None } else { self.current(owner, name) };
-        built.map_or_else(|| WantedImage::Named(name.to_owned()), WantedImage::Built)
+        self.known.lock().wanted(owner, name, allowed)
     }
 
-    /// The image of this name, if this user built it.
-    fn current(&self, owner: Principal, name: &str) -> Option<ImageFact> {
-        let is_theirs = |build: &&Build| {
-            build.origin.owner == owner || !security_controls::holds("built_images_are_their_builders")
+    /// The image that a new session asks for, and the use of it, which begins at once, so that nobody removes the image
+    /// before the session has it. A name that stands for no image of this user is refused later, and is no use of one.
+    pub fn wanted_by(
+        &self,
+        owner: Principal,
+        session: SessionId,
+        session_name: &SessionName,
+        name: Option<&str>,
+        allowed: &[String],
+    ) -> (WantedImage, Option<ImageUse>) {
+        let mut known = self.known.lock();
+        let wanted = known.wanted(owner, name, allowed);
+        let is_used = match &wanted {
+            WantedImage::Any => false,
+            WantedImage::Named(name) => is_listed(name, allowed),
+            WantedImage::Built(_) => true,
         };
-        let known = self.known.lock();
-        let mut builds = known.builds.iter().filter(|build| build.name == tagged(name)).filter(is_theirs);
-        builds.find_map(Build::current)
+        let name = name.filter(|_| is_used);
+        let in_use = name.map(|name| self.begin_use(&mut known, owner, session, session_name, name));
+        (wanted, in_use)
     }
 
     /// The images of a user, or of all users, that sessions may name.
@@ -158,7 +251,7 @@ impl BuiltImages {
     /// The builds that are not finished, and those that nobody needs any more.
     pub fn unsettled(&self) -> Vec<Build> {
         let known = self.known.lock();
-        let is_used = |name: &str| known.sessions.values().any(|(used, _)| used == name);
+        let is_used = |name: &str| known.sessions.values().any(|session| session.image == name);
         let is_unsettled = |build: &&Build| match build.state {
             BuildState::Begun | BuildState::Made(_) => true,
             BuildState::Named(_) => false,
@@ -169,6 +262,7 @@ impl BuiltImages {
 
     /// Refuses a build whose name another user has, or for which its owner has too many.
     pub fn check_new(&self, owner: Principal, name: &str) -> Result<(), Problem> {
+        self.check_list()?;
         let known = self.known.lock();
         if known.builds.iter().any(|build| build.name == name && build.origin.owner != owner) {
             return Err(Problem::new(Code::Forbidden, format!("another user has built an image `{name}`"))
@@ -192,18 +286,22 @@ impl BuiltImages {
         Ok(())
     }
 
-    /// Changes the state of a build. When it gets its name, the build that had it is an old one.
+    /// Whether the engine may have something of a build that is not on the list. Without a list that can be read nobody
+    /// knows.
+    pub fn may_have_unknown(&self) -> bool {
+        self.unreadable.is_none() && self.known.lock().has_list
+    }
+
+    pub fn is_known(&self, build: &str) -> bool {
+        self.known.lock().builds.iter().any(|known| known.id.0 == build)
+    }
+
+    /// Changes the state of a build, and of the older ones of its name.
     pub fn set_state(&self, id: &SandboxId, state: &BuildState) -> Result<(), Problem> {
         self.change(|builds| {
             let name = builds.iter().find(|build| build.id == *id).map(|build| build.name.clone());
-            for build in builds.iter_mut() {
-                if build.id == *id {
-                    build.state = state.clone();
-                } else if Some(&build.name) == name.as_ref()
-                    && let (BuildState::Named(image), BuildState::Named(_)) = (&build.state, state)
-                {
-                    build.state = BuildState::Old(image.clone());
-                }
+            for build in builds.iter_mut().filter(|build| Some(&build.name) == name.as_ref()) {
+                build.state = if build.id == *id { state.clone() } else { build.state.beside(state) };
             }
         })
     }
@@ -215,53 +313,83 @@ impl BuiltImages {
         Ok(())
     }
 
-    /// The build whose image a user wants to remove; a refusal if sessions use it.
-    pub fn removable(
-        &self,
-        name: &str,
-        may: impl Fn(Principal) -> bool,
-    ) -> Result<(SandboxId, Principal, ImageFact), Problem> {
-        let known = self.known.lock();
-        let mut found =
-            known.builds.iter().filter(|build| build.name == tagged(name) && may(build.origin.owner));
-        let found = found.find_map(|build| Some((build.id.clone(), build.origin.owner, build.current()?)));
-        let Some((id, owner, image)) = found else {
+    /// The builds of a name that a user wants to remove; a refusal if sessions use it. `may` says whose images this user
+    /// may remove, and whose sessions the refusal may name.
+    pub fn removable(&self, name: &str, may: impl Fn(Principal) -> bool) -> Result<LeavingBuilds, Problem> {
+        self.check_list()?;
+        let image = tagged(name);
+        let mut known = self.known.lock();
+        let theirs = known.builds.iter().filter(|build| build.name == image && may(build.origin.owner));
+        let builds: Vec<Build> = theirs.filter_map(Build::removed).collect();
+        if builds.is_empty() {
             let what = format!("you have built no image `{}`", quotable(name));
             return Err(Problem::new(Code::NoSuchImage, what).hint("`belljar image ls` lists yours"));
-        };
-        let users = known.sessions.values().filter(|(used, _)| *used == image.reference);
-        let users: Vec<String> = users.map(|(_, session)| format!("`{session}`")).collect();
-        if !users.is_empty() && security_controls::holds("images_in_use_stay") {
-            let (word, name) = (if users.len() == 1 { "session" } else { "sessions" }, &image.reference);
-            let what = format!("the image `{name}` is used by the {word} {}", users.join(", "));
-            return Err(
-                Problem::new(Code::Busy, what).hint("remove what uses it first, with `belljar rm NAME`")
-            );
         }
-        Ok((id, owner, image))
+        let users = known.sessions.values().filter(|session| session.image == image);
+        let (nameable, others): (Vec<_>, Vec<_>) = users.partition(|session| may(session.owner));
+        if !(nameable.is_empty() && others.is_empty()) && security_controls::holds("images_in_use_stay") {
+            let nameable: Vec<String> =
+                nameable.into_iter().map(|session| format!("`{}`", session.session)).collect();
+            return Err(in_use(&image, &nameable, others.len()));
+        }
+        known.leaving.extend(builds.iter().map(|build| build.id.clone()));
+        Ok(LeavingBuilds { images: self.clone(), builds })
     }
 
-    /// Records that a session names an image, until the answer is dropped.
-    pub fn use_by(
+    /// Records that a session of an earlier daemon names an image, until the answer is dropped. It has its image, whatever
+    /// the name stands for now.
+    pub fn use_again(
         &self,
+        owner: Principal,
         session: SessionId,
         session_name: &SessionName,
         image: Option<&str>,
     ) -> Option<ImageUse> {
-        let name = tagged(image?);
-        self.known.lock().sessions.insert(session, (name, session_name.clone()));
-        Some(ImageUse { images: self.clone(), session })
+        Some(self.begin_use(&mut self.known.lock(), owner, session, session_name, image?))
+    }
+
+    fn begin_use(
+        &self,
+        known: &mut Known,
+        owner: Principal,
+        session: SessionId,
+        session_name: &SessionName,
+        image: &str,
+    ) -> ImageUse {
+        let named = SessionImage { image: tagged(image), owner, session: session_name.clone() };
+        known.sessions.insert(session, named);
+        ImageUse { images: self.clone(), session }
     }
 
     /// Changes the list: first the file, then what is known. Nobody who only asks waits for the disk.
     fn change(&self, change: impl FnOnce(&mut Vec<Build>)) -> Result<(), Problem> {
+        self.check_list()?;
         let _alone = self.changes.lock();
         let mut builds = self.known.lock().builds.clone();
         change(&mut builds);
         write(&self.file, &builds).map_err(|error| storage_problem(&self.file, &error))?;
-        self.known.lock().builds = builds;
+        let mut known = self.known.lock();
+        (known.builds, known.has_list) = (builds, true);
         Ok(())
     }
+}
+
+/// Whether the configuration lets all users name the image.
+fn is_listed(name: &str, allowed: &[String]) -> bool {
+    allowed.iter().any(|image| tagged(image) == tagged(name))
+}
+
+/// The refusal to remove an image that sessions use. How many there are of other users is all that is told of those.
+fn in_use(image: &str, nameable: &[String], others: usize) -> Problem {
+    let sessions = |count: usize| if count == 1 { "session" } else { "sessions" };
+    let nameable =
+        (!nameable.is_empty()).then(|| format!("the {} {}", sessions(nameable.len()), nameable.join(", ")));
+    let hint = nameable
+        .as_ref()
+        .map_or("wait until they have ended", |_| "remove what uses it first, with `belljar rm NAME`");
+    let others = (others > 0).then(|| format!("{others} {} of other users", sessions(others)));
+    let users: Vec<String> = [nameable, others].into_iter().flatten().collect();
+    Problem::new(Code::Busy, format!("the image `{image}` is used by {}", users.join(" and "))).hint(hint)
 }
 
 /// How an image appears in its owner's quota.
@@ -277,13 +405,14 @@ pub(super) fn disk(bytes: u64) -> Amounts {
     )])
 }
 
-fn read(file: &Path) -> std::io::Result<Vec<Build>> {
+/// None if nothing was ever built.
+fn read(file: &Path) -> std::io::Result<Option<Vec<Build>>> {
     let mut text = String::new();
     match std::fs::File::open(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         list => list?.take(LIST_BYTES).read_to_string(&mut text)?,
     };
-    Ok(serde_json::from_str(&text)?)
+    Ok(Some(serde_json::from_str(&text)?))
 }
 
 /// The list appears whole or not at all.

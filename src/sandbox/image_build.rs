@@ -2,6 +2,7 @@
 
 use futures_util::stream;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::backend::docker::Removal;
@@ -26,6 +27,9 @@ use crate::protocol::receipt::{Backend, ImageFact};
 use crate::quota::Ledger;
 use tokio_util::sync::CancellationToken;
 
+/// The longest wait for the turn to build or remove an image, and the longest time that the reaper takes it.
+const TURN: Duration = Duration::from_secs(5);
+const SETTLING: Duration = Duration::from_secs(120);
 /// Pieces of a stream of files that wait for the engine.
 const PIECES: usize = 16;
 
@@ -87,25 +91,33 @@ struct AddedPackages {
     site: String,
 }
 
+/// Who asks for an image, and hears of its steps.
+#[derive(Clone, Copy)]
+pub struct BuildCaller<'a> {
+    pub owner: Principal,
+    pub ledger: &'a Ledger,
+    pub progress: Progress<'a>,
+    /// Gives the build up.
+    pub stop: &'a CancellationToken,
+}
+
 impl Launcher {
-    /// Builds an image, which sessions of its owner may name from then on. If this future is dropped, the reaper removes
-    /// what there is of it, as it does after the death of the daemon.
+    /// Builds an image, which sessions of its owner may name from then on. A build that is given up ends when its sandbox
+    /// and its room are given back; if this future is dropped, the reaper removes what there is, as after a death.
     pub async fn build_image(
         self: &Arc<Self>,
-        owner: Principal,
+        caller: BuildCaller<'_>,
         recipe: ImageRecipe,
-        ledger: &Ledger,
-        progress: Progress<'_>,
     ) -> Result<ImageView, Problem> {
         let ImageRecipe { name, content } = recipe;
+        let BuildCaller { owner, ledger, progress, stop } = caller;
         let images = &self.built_images;
-        let Ok(_turn) = images.work.try_lock() else { return Err(busy()) };
-        images.check_new(owner, &name)?;
-        if let Some(id) = self.docker.image_named(&name).await?
-            && !images.is_ours(&name, &id)
-        {
-            return Err(foreign(&name));
+        let _turn = self.image_turn().await?;
+        for left in images.unsettled().into_iter().filter(|left| left.name == name) {
+            self.settle_or_leave(&left.id).await;
         }
+        images.check_new(owner, &name)?;
+        self.check_is_ours(&name).await?;
         let id = SandboxId::fresh();
         let _claim = self.claim(&id);
         let origin = |from, packages| ImageOrigin { owner, built_at: clock::now(), from, packages };
@@ -118,7 +130,7 @@ impl Launcher {
         };
         let made = match content {
             ImageContent::Packages { from, requirements } => {
-                let added = self.find_packages(&id, owner, from, requirements, ledger, progress).await?;
+                let added = self.find_packages(&id, caller, from, requirements).await?;
                 let AddedPackages { base, set, site } = added;
                 let origin = origin(Some(base.reference.clone()), set.requirements.clone());
                 self.begin_build(build(origin, set.bytes), ledger).await?;
@@ -127,48 +139,89 @@ impl Launcher {
                 let files =
                     stream::unfold(files, |mut files| async move { Some((files.recv().await?, files)) });
                 let made = self.docker.image_of_files(&id, &base, files);
-                tokio::try_join!(made, self.send_packages(owner, &set.key, &site, pieces))
-                    .map(|(made, ())| made)
+                let sent = self.send_packages(owner, &set.key, &site, pieces);
+                let make = Box::pin(async { tokio::try_join!(made, sent).map(|(made, ())| made) });
+                unless_given_up(stop, make).await
             }
             ImageContent::Dockerfile(text) => {
                 self.begin_build(build(origin(None, Vec::new()), 0), ledger).await?;
-                self.docker.image_of_dockerfile(&id, &text, progress).await
+                unless_given_up(stop, self.docker.image_of_dockerfile(&id, &text, progress)).await
             }
         };
         let image = match made {
             Ok(image) => image,
             Err(problem) => {
-                self.settle_or_leave(owner, &id).await;
+                self.settle_or_leave(&id).await;
                 return Err(problem);
             }
         };
         progress(format!("naming it {name}"));
         self.note_build(owner, &id, BuildState::Made(image.clone())).await?;
-        self.docker.name_image(&image, &name).await?;
-        self.note_build(owner, &id, BuildState::Named(image)).await?;
-        for old in images.unsettled() {
-            self.settle_or_leave(old.origin.owner, &old.id).await;
+        let named = self.name_build(owner, &id, &name, image).await;
+        let is_ended = |left: &Build| match left.state {
+            BuildState::Made(_) => named.is_ok(),
+            _ => true,
+        };
+        for left in images.unsettled().into_iter().filter(is_ended) {
+            self.settle_or_leave(&left.id).await;
         }
+        named?;
         let built = images.list(Some(owner)).into_iter().filter(|(image, _)| image.reference == name);
         let views = self.docker.built_images(built.collect()).await?;
         let gone = || Problem::new(Code::BuildFailed, format!("the image `{name}` was removed at once"));
         views.into_iter().next().ok_or_else(gone)
     }
 
+    /// Waits for its turn among those who build and remove images: for the reaper, but not for a build.
+    async fn image_turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>, Problem> {
+        tokio::time::timeout(TURN, self.built_images.work.lock()).await.map_err(|_| busy())
+    }
+
+    /// Refuses a name that somebody else gave to an image of the engine.
+    async fn check_is_ours(&self, name: &str) -> Result<(), Problem> {
+        match self.docker.image_named(name).await? {
+            Some(id) if !self.built_images.is_ours(name, &id) => Err(foreign(name)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the image of a build its name. An image that cannot have it is of no use.
+    async fn name_build(
+        &self,
+        owner: Principal,
+        id: &SandboxId,
+        name: &str,
+        image: String,
+    ) -> Result<(), Problem> {
+        let name_it = async {
+            self.check_is_ours(name).await?;
+            self.docker.name_image(&image, name).await
+        };
+        let named = name_it.await;
+        let state = match &named {
+            Ok(()) => BuildState::Named(image),
+            Err(problem) if matches!(problem.code, Code::ImageForbidden | Code::BuildFailed) => {
+                BuildState::Old(image)
+            }
+            // An engine that does not answer is asked again.
+            Err(_) => return named,
+        };
+        self.note_build(owner, id, state).await?;
+        named
+    }
+
     /// Has the packages installed for an image, as for a session of it.
     async fn find_packages(
         self: &Arc<Self>,
         build: &SandboxId,
-        owner: Principal,
+        BuildCaller { owner, ledger, progress, stop }: BuildCaller<'_>,
         from: Option<String>,
         requirements: Vec<Requirement>,
-        ledger: &Ledger,
-        progress: Progress<'_>,
     ) -> Result<AddedPackages, Problem> {
         let settings = &self.settings.sandbox;
         let image = self.built_images.wanted(owner, from.as_deref(), &settings.images);
         let wanted = SandboxRequest { image, ..SandboxRequest::of_errand(settings) };
-        let base = self.docker.resolve_image(&wanted, progress).await?;
+        let base = unless_given_up(stop, self.docker.resolve_image(&wanted, progress)).await?;
         let backend = Backend::Docker;
         let packages = WantedPackages {
             owner,
@@ -177,8 +230,9 @@ impl Launcher {
             existing: None,
             requirements,
             replace: false,
-            stop: CancellationToken::new(),
+            stop: stop.clone(),
         };
+        // This is not dropped: it has to end its sandbox before others get the user id and the room.
         let installed = self.install(&packages, ledger, progress).await.map_err(|problem| {
             if problem.code == Code::PackageConflict {
                 return problem.hint("name other versions, or begin with another image: `--from IMAGE`");
@@ -227,55 +281,74 @@ impl Launcher {
         name: &str,
         may: impl Fn(Principal) -> bool,
     ) -> Result<(), Problem> {
-        let Ok(_turn) = self.built_images.work.try_lock() else { return Err(busy()) };
-        let (id, owner, image) = self.built_images.removable(name, may)?;
-        self.note_build(owner, &id, BuildState::Old(image.id.clone())).await?;
-        // Somebody may have given the name to another image, which is not Belljar's to remove.
-        if self.docker.image_named(&image.reference).await? == Some(image.id) {
-            self.docker.remove_image(&image.reference, true).await?;
+        let _turn = self.image_turn().await?;
+        let leaving = self.built_images.removable(name, may)?;
+        for build in &leaving.builds {
+            self.note_build(build.origin.owner, &build.id, build.state.clone()).await?;
+            self.settle(build.clone()).await?;
         }
-        self.settle_or_leave(owner, &id).await;
         Ok(())
     }
 
-    /// Finishes or removes what builds have left in the engine, also those of a daemon that was killed.
-    pub(super) async fn settle_images(&self) {
+    /// Finishes or removes what builds have left in the engine, also those of a daemon that was killed. What takes too
+    /// long is left to the next time.
+    pub async fn settle_images(&self) {
         // While somebody builds, an unfinished build is not left over.
         let Ok(_turn) = self.built_images.work.try_lock() else { return };
-        for build in self.built_images.unsettled() {
-            self.settle_or_leave(build.origin.owner, &build.id).await;
+        if tokio::time::timeout(SETTLING, self.settle_all()).await.is_err() {
+            tracing::warn!("the engine takes long to remove what builds left; the rest is removed later");
         }
     }
 
-    async fn settle_or_leave(&self, owner: Principal, id: &SandboxId) {
+    async fn settle_all(&self) {
+        let images = &self.built_images;
+        for build in images.unsettled() {
+            self.settle_or_leave(&build.id).await;
+        }
+        if images.may_have_unknown()
+            && let Err(problem) = self.docker.remove_unknown(|build| images.is_known(build)).await
+        {
+            tracing::warn!(
+                problem = problem.message,
+                "images of builds that were given up are removed later"
+            );
+        }
+    }
+
+    async fn settle_or_leave(&self, id: &SandboxId) {
         let build = self.built_images.unsettled().into_iter().find(|build| build.id == *id);
         let Some(build) = build else { return };
-        if let Err(problem) = self.settle(owner, build).await {
+        if let Err(problem) = self.settle(build).await {
             tracing::warn!(problem = problem.message, build = %id, "what a build left is removed later");
         }
     }
 
-    async fn settle(&self, owner: Principal, build: Build) -> Result<(), Problem> {
-        let id = build.id.clone();
-        let removal = match build.state {
-            BuildState::Begun => self.docker.remove_unfinished(&id).await?,
-            BuildState::Old(image) => self.docker.remove_image(&image, false).await?,
-            BuildState::Made(image) => {
-                let has_name = self.docker.image_named(&build.name).await?;
-                if has_name.is_some_and(|has| !self.built_images.is_ours(&build.name, &has)) {
-                    self.note_build(owner, &id, BuildState::Old(image)).await?;
-                    return Err(foreign(&build.name));
-                }
-                self.docker.name_image(&image, &build.name).await?;
-                return self.note_build(owner, &id, BuildState::Named(image)).await;
-            }
+    async fn settle(&self, build: Build) -> Result<(), Problem> {
+        let Build { id, name, origin: ImageOrigin { owner, .. }, state, .. } = build;
+        let (removal, image) = match state {
+            BuildState::Begun => (self.docker.remove_unfinished(&id, &name).await?, None),
+            BuildState::Old(image) => (self.docker.remove_build(&image, &name).await?, Some(image)),
+            BuildState::Made(image) => return self.name_build(owner, &id, &name, image).await,
             BuildState::Named(_) => return Ok(()),
         };
-        match removal {
-            Removal::Gone => self.in_list(owner, move |images| images.forget(&id)).await,
-            Removal::InUse => Ok(()),
+        if matches!(removal, Removal::InUse) {
+            return Ok(());
         }
+        if let Some(image) = image {
+            self.remove_kernel(&image).await?;
+        }
+        self.in_list(owner, move |images| images.forget(&id)).await
     }
+}
+
+/// Does the work, or drops it when nobody wants its outcome any more.
+async fn unless_given_up<T>(
+    stop: &CancellationToken,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    let given_up =
+        || Err(Problem::new(Code::BuildFailed, "the build was given up: nobody waits for it any more"));
+    stop.run_until_cancelled(work).await.unwrap_or_else(given_up)
 }
 
 fn busy() -> Problem {

@@ -6,6 +6,9 @@ use crate::protocol::receipt::ImageFact;
 use crate::protocol::text::quotable;
 use crate::security_controls;
 
+/// The hexadecimal digits of an image's id.
+const ID_CHARS: usize = 64;
+
 /// The image that a request asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum WantedImage {
@@ -134,6 +137,9 @@ pub(in crate::sandbox) fn own_name(name: &str, allowed: &[String]) -> Result<Str
     if wanted.is_belljars() || ["base", "science"].contains(&wanted.repository) {
         return wrong("such names are those of Belljar's own images");
     }
+    if is_digest(wanted.repository) {
+        return wrong("the engine reads it as the id of an image");
+    }
     if !wanted.repository.split('/').all(is_path_part) || !is_tag(wanted.tag) {
         return wrong("the engine takes no such name");
     }
@@ -152,6 +158,12 @@ fn is_path_part(part: &str) -> bool {
         .iter()
         .any(|left| [".", "_", "-"].iter().any(|right| part.contains(&format!("{left}{right}"))));
     part.chars().all(is_inner) && is_outer(first) && is_outer(last) && !doubled
+}
+
+/// The word before an id, or one without it: the engine gives no image such a name.
+fn is_digest(repository: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    repository == "sha256" || (repository.len() == ID_CHARS && repository.bytes().all(is_hex))
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -208,6 +220,9 @@ mod tests {
             assert_eq!(named(name).unwrap(), full);
         }
         let long = "a".repeat(IMAGE_NAME_CHARS + 1);
+        let id = "0a".repeat(ID_CHARS / 2);
+        assert_eq!(named(&format!("team/{id}")).unwrap(), format!("team/{id}:latest"));
+        assert_eq!(named(&id[1..]).unwrap(), format!("{}:latest", &id[1..]));
         for (name, why) in [
             ("belljar/mine", "Belljar's own"),
             ("belljar/team/mine", "Belljar's own"),
@@ -230,6 +245,10 @@ mod tests {
             ("a b", "no such name"),
             ("../a", "registry"),
             ("", "no such name"),
+            ("sha256", "id of an image"),
+            ("sha256:2", "id of an image"),
+            (&id, "id of an image"),
+            (&format!("{id}:2"), "id of an image"),
             (long.as_str(), "characters"),
         ] {
             let refused = named(name).expect_err(name);

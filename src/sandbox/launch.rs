@@ -80,13 +80,15 @@ impl Launcher {
             let (settings, claims) = (Arc::clone(&settings), Arc::clone(&claims));
             Jails::new(walls, service, settings, paths.clone(), instance.clone(), claims)
         };
+        let built_images = BuiltImages::load(paths.home().join("images.json"));
+        let (sandboxes, images) = (paths.sandboxes_dir(), built_images.clone());
         Self {
-            docker: Docker::new(Arc::clone(&settings), instance.clone(), paths.sandboxes_dir()),
+            docker: Docker::new(Arc::clone(&settings), instance.clone(), sandboxes, images),
             jails: jails(Isolation::Bubblewrap),
             processes: Box::new(jails(Isolation::None)),
             slots: Arc::new(UserSlots::new(&settings.sandbox)),
             accounts: UidAccounts::load(paths.home().join("accounts")),
-            built_images: BuiltImages::load(paths.home().join("images.json")),
+            built_images,
             volumes: Volumes::new(paths.volumes_dir(), service),
             packages: PackageCache::new(paths.packages_dir(), &settings.packages, service.principal()),
             service,
@@ -122,8 +124,7 @@ impl Launcher {
         self.volumes.load(ledger, most, &self.paths.sandboxes_dir());
     }
 
-    /// Removes every sandbox of this daemon's home that no session owns, and builds of images that were not finished.
-    /// Returns how many sandboxes, and those that are still there.
+    /// Removes every sandbox of this daemon's home that no session owns. Returns how many, and those that are still there.
     pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
         let (mut count, mut all_left) = (0, BTreeSet::new());
@@ -140,7 +141,6 @@ impl Launcher {
                 all_left.extend(left);
             }
         }
-        self.settle_images().await;
         (count, all_left)
     }
 

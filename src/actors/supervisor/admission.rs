@@ -8,7 +8,7 @@ use crate::actors::journal_charges::{ROOM_TO_BEGIN_BYTES, seed_bytes};
 use crate::config::{self, MIN_MEMORY_BYTES, show_size};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{Checkpointing, NewSession};
-use crate::protocol::ids::{JobId, SessionName};
+use crate::protocol::ids::{JobId, SessionId, SessionName};
 use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -16,6 +16,7 @@ use crate::protocol::quota::Kind;
 use crate::protocol::values;
 use crate::protocol::{environment, labels, mounts};
 use crate::quota::Permit;
+use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::{SandboxRequest, WantedImage};
 
 /// A session is refused if the user has more than this many times the quota on the disk, removed sessions
@@ -31,12 +32,15 @@ pub(super) struct Admitted {
     /// The resources of the first sandbox, reserved before the session is made.
     pub(super) first: Permit,
     pub(super) seed: Charge,
+    /// Keeps the image from being removed before the session has it.
+    pub(super) image: Option<ImageUse>,
 }
 
 impl SupervisorState {
     /// Checks everything before anything is created.
     pub(super) fn admit(
         &self,
+        id: SessionId,
         owner: Principal,
         request: &NewSession,
         job: Option<JobId>,
@@ -57,7 +61,10 @@ impl SupervisorState {
                 )));
         }
         let sandbox = &settings.sandbox;
-        let (wanted, idle) = self.completed(owner, request, job);
+        let built = &self.args.launcher.built_images;
+        let (wanted_image, image) =
+            built.wanted_by(owner, id, &name, request.image.as_deref(), &sandbox.images);
+        let (wanted, idle) = self.completed(wanted_image, request, job);
         let (least, most) = (MIN_MEMORY_BYTES, sandbox.max_memory_bytes);
         within("memory", wanted.memory_bytes, least, most, show_size)?;
         cpus_within(wanted.cpus, sandbox.max_cpus)?;
@@ -85,22 +92,20 @@ impl SupervisorState {
             None => ledger.take(owner, name.as_str(), wanted.amounts(&settings.sandbox))?,
         };
         let seed = ledger.memory(owner).try_charge(MemoryPurpose::Seeds, seed_bytes(&request.seed))?;
-        Ok(Admitted { name, wanted, idle, permit, first, seed })
+        Ok(Admitted { name, wanted, idle, permit, first, seed, image })
     }
 
     /// What the request leaves open, from the settings.
     pub(super) fn completed(
         &self,
-        owner: Principal,
+        image: WantedImage,
         request: &NewSession,
         job: Option<JobId>,
     ) -> (SandboxRequest, Duration) {
-        let launcher = &self.args.launcher;
-        let settings = &launcher.settings;
+        let settings = &self.args.launcher.settings;
         let idle = request
             .idle_s
             .map_or(settings.sessions.idle, |seconds| Duration::from_secs(seconds.min(MAX_IDLE.as_secs())));
-        let image = launcher.built_images.wanted(owner, request.image.as_deref(), &settings.sandbox.images);
         (SandboxRequest { image, ..sandbox_request(&settings.sandbox, request, job.is_some()) }, idle)
     }
 }

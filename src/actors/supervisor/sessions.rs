@@ -22,6 +22,7 @@ use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Permit;
+use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::SandboxRequest;
 use crate::sandbox::volumes::VolumeUse;
 use crate::security_controls;
@@ -37,6 +38,7 @@ struct Begin {
     seed: Charge,
     nested: bool,
     volumes: VolumeUse,
+    image: Option<ImageUse>,
 }
 
 impl SupervisorState {
@@ -45,8 +47,8 @@ impl SupervisorState {
     pub(super) fn create(&mut self, myself: &SupervisorRef, creation: Creation) {
         let Creation { id, owner, request, nested, job, memory, reply_to } = creation;
         let (job, sandbox_permit) = job.map_or((None, None), |job| (Some(job.id), job.sandbox_permit));
-        let admitted = self.admit(owner, &request, job, sandbox_permit);
-        let Admitted { name, wanted, idle, permit, first, seed } = match admitted {
+        let admitted = self.admit(id, owner, &request, job, sandbox_permit);
+        let Admitted { name, wanted, idle, permit, first, seed, image } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 if problem.code == Code::QuotaExceeded && job.is_none() && self.may_wait(owner) {
@@ -79,7 +81,7 @@ impl SupervisorState {
             request,
             (wanted, idle),
             permit,
-            Some(Begin { reply_to, first, seed, nested, volumes }),
+            Some(Begin { reply_to, first, seed, nested, volumes, image }),
         );
     }
 
@@ -120,7 +122,10 @@ impl SupervisorState {
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
             // The session keeps what was allowed when it was made, even if the limits have changed since.
-            let completed = self.completed(record.owner, &request, record.job);
+            let launcher = &self.args.launcher;
+            let (name, allowed) = (request.image.as_deref(), &launcher.settings.sandbox.images);
+            let image = launcher.built_images.wanted(record.owner, name, allowed);
+            let completed = self.completed(image, &request, record.job);
             let permit = self.args.ledger.keep(
                 record.owner,
                 record.name.as_str(),
@@ -143,17 +148,18 @@ impl SupervisorState {
     ) {
         let (id, owner, name, job) = (record.id, record.owner, record.name, record.job);
         let is_new = begin.is_some();
-        let (created, first, begun_seed, nested, volumes) =
-            if let Some(Begin { reply_to, first, seed, nested, volumes }) = begin {
-                (Some(reply_to), Some(first), Some(seed), nested, Some(volumes))
+        let (created, first, begun_seed, nested, volumes, image) =
+            if let Some(Begin { reply_to, first, seed, nested, volumes, image }) = begin {
+                (Some(reply_to), Some(first), Some(seed), nested, Some(volumes), image)
             } else {
                 // Its sandbox may run, so it is paid for before others can take its room.
                 let permit = self.sandbox_permit(id, owner, &name, &wanted);
                 let names = names_of_volumes(&request);
                 let volumes = self.args.launcher.volumes.use_again(owner, id, &name, names);
-                (None, permit, None, false, Some(volumes))
+                let images = &self.args.launcher.built_images;
+                let image = images.use_again(owner, id, &name, request.image.as_deref());
+                (None, permit, None, false, Some(volumes), image)
             };
-        let image = self.args.launcher.built_images.use_by(id, &name, request.image.as_deref());
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(owner);

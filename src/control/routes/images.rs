@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path};
@@ -19,7 +20,7 @@ use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, ImageList, PullImage};
 use crate::protocol::image::BuildImage;
 use crate::protocol::problem::Problem;
-use crate::sandbox::image_build::ImageRecipe;
+use crate::sandbox::image_build::{BuildCaller, ImageRecipe};
 use crate::security_controls;
 
 /// Progress lines that wait for the client; a slow client misses some.
@@ -46,9 +47,10 @@ pub async fn pull(
     if app.launcher.paths.system() && security_controls::holds("pulls_are_for_administrators") {
         caller.require_admin(&app.settings.admin.group, "get images for all users")?;
     }
-    let pull = |steps: Steps| async move {
+    let pull = |steps: Steps, stop: CancellationToken| async move {
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
-        app.launcher.docker.pull(&body.reference, progress).await?;
+        let pull = app.launcher.docker.pull(&body.reference, progress);
+        stop.run_until_cancelled(pull).await.transpose()?;
         Ok(json!({ "done": true }))
     };
     Ok(told(pull))
@@ -65,9 +67,11 @@ pub async fn build(
         caller.require_admin(&app.settings.admin.group, "build images in the machine's engine")?;
     }
     let recipe = ImageRecipe::of(body, &app.settings.sandbox.images, &app.settings.packages.names)?;
-    let build = |steps: Steps| async move {
+    let build = |steps: Steps, stop: CancellationToken| async move {
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
-        let built = app.launcher.build_image(caller.principal, recipe, &app.ledger, &progress).await?;
+        let (owner, ledger) = (caller.principal, &app.ledger);
+        let caller = BuildCaller { owner, ledger, progress: &progress, stop: &stop };
+        let built = app.launcher.build_image(caller, recipe).await?;
         Ok(json!({ "done": true, "image": built }))
     };
     Ok(told(build))
@@ -84,18 +88,23 @@ pub async fn remove(
 
 type Steps = mpsc::Sender<Value>;
 
-/// Begins work that tells its steps, and answers with them and its outcome, a line for each.
-fn told<Work>(work: impl FnOnce(Steps) -> Work) -> Response
+/// Begins work that tells its steps, and answers with them and its outcome, a line for each. The work is stopped when the
+/// client leaves, because no other request could end it, and goes on until it has given back what it holds.
+fn told<Work>(work: impl FnOnce(Steps, CancellationToken) -> Work) -> Response
 where
     Work: Future<Output = Result<Value, Problem>> + Send + 'static,
 {
     let (sender, receiver) = mpsc::channel::<Value>(PROGRESS_LINES);
-    let work = work(sender.clone());
+    let stop = CancellationToken::new();
+    let work = work(sender.clone(), stop.clone());
     tokio::spawn(async move {
+        let mut work = std::pin::pin!(work);
         let outcome = tokio::select! {
-            outcome = work => outcome,
-            // The client is gone, so the work is cancelled: no other request could end it.
-            () = sender.closed() => return,
+            outcome = &mut work => outcome,
+            () = sender.closed() => {
+                stop.cancel();
+                work.await
+            }
         };
         let last = outcome.unwrap_or_else(|problem| json!({ "problem": problem }));
         let _ = sender.send(last).await;

@@ -9,6 +9,7 @@ use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxSpec};
+use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{guest, remove_tree};
 use crate::security_controls;
 
@@ -60,6 +61,16 @@ impl Launcher {
         }
         self.kernels.lock().insert(spec.image.id.clone(), target.clone());
         Ok(target)
+    }
+
+    /// Removes the kernel of an image that is gone, so that no sandbox has it.
+    pub(in crate::sandbox) async fn remove_kernel(&self, image_id: &str) -> Result<(), Problem> {
+        let _alone = self.compiling.lock().await;
+        self.kernels.lock().remove(image_id);
+        let tree = self.paths.kernel_dir().join(kernel_files::folder_name(image_id));
+        let failed = |error: std::io::Error| storage_problem(&self.paths.kernel_dir(), &error);
+        let daemon = self.service.principal();
+        folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&tree)).await?.map_err(failed)
     }
 
     /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a folder of

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-use super::cache::{UserCache, entries};
+use super::cache::UserCache;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::sandbox::launch::Launcher;
@@ -85,7 +85,10 @@ fn add_tree<W: Write>(
     is_top: bool,
 ) -> std::io::Result<()> {
     add_folder(archive, target)?;
-    let mut paths: Vec<_> = entries(source).collect();
+    // A folder that cannot be listed would be left out of an image that is taken for whole.
+    let unlisted = |error| std::io::Error::other(format!("`{}` cannot be listed: {error}", source.display()));
+    let entries = std::fs::read_dir(source).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut paths: Vec<_> = entries.map_err(unlisted)?.iter().map(std::fs::DirEntry::path).collect();
     paths.sort();
     for path in paths {
         let Some(name) = path.file_name() else { continue };
@@ -143,6 +146,14 @@ fn header(mode: u32, bytes: u64) -> tar::Header {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let site = home.path().join("site");
+        let refused = write(&site, "/usr/lib/python3/site", std::io::sink()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("`{}` cannot be listed", site.display())), "{refused}");
+    }
 
     #[test]
     fn files_are_roots_and_nothing_is_run_at_the_start_of_python() {

@@ -52,5 +52,6 @@ pub mod rich;
 pub mod smoke;
 pub mod stops;
 mod tools;
+mod unfinished_images;
 pub mod users;
 pub mod volumes;

@@ -3,7 +3,7 @@
 //!
 //! A test of containers that is `pub` runs here too, which a test of the layers holds. What does not apply, and why:
 //! - `every_field_is_what_the_engine_and_the_kernel_say`, `a_container_that_is_taken_away`,
-//!   `what_belongs_to_no_session`, `engine`, `pull`, `own_images`: they ask an engine, or make containers of their own. What
+//!   `what_belongs_to_no_session`, `engine`, `pull`, `own_images`, `unfinished_images`: they ask an engine, or make containers of their own. What
 //!   they are about has tests of its own here: `escape` (the receipt), `life`, `roots`
 //! - `a_daemon_of_a_user`, `a_command_starts_a_daemon`: about Docker's group and its images; every test of
 //!   `ordinary_user` is the one, `demo` the other

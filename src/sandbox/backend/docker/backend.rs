@@ -15,6 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
+use crate::sandbox::built_images::BuiltImages;
 use crate::sandbox::etc;
 use crate::sandbox::images::WantedImage;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
@@ -26,15 +27,21 @@ pub struct Docker {
     /// The id of the daemon's home.
     pub(super) instance: String,
     sandboxes_dir: PathBuf,
+    built_images: BuiltImages,
     /// How the engine maps the user ids of guests; asked once.
     mapping: tokio::sync::OnceCell<UserMapping>,
 }
 
 impl Docker {
     #[must_use]
-    pub fn new(settings: Arc<Settings>, instance: String, sandboxes_dir: PathBuf) -> Self {
-        let mapping = tokio::sync::OnceCell::new();
-        Self { engine: Arc::new(Engine::new()), settings, instance, sandboxes_dir, mapping }
+    pub fn new(
+        settings: Arc<Settings>,
+        instance: String,
+        sandboxes_dir: PathBuf,
+        built_images: BuiltImages,
+    ) -> Self {
+        let (engine, mapping) = (Arc::new(Engine::new()), tokio::sync::OnceCell::new());
+        Self { engine, settings, instance, sandboxes_dir, built_images, mapping }
     }
 
     /// The engine's version, if it answers.
@@ -62,7 +69,10 @@ impl Docker {
         let requested = match image {
             WantedImage::Any => settings.image.as_deref(),
             WantedImage::Named(name) => Some(name.as_str()),
-            WantedImage::Built(image) => return images::built(&self.engine, image).await,
+            WantedImage::Built(image) => {
+                let is_ours = |id: &str| self.built_images.is_ours(&image.reference, id);
+                return images::built(&self.engine, image, is_ours).await;
+            }
         };
         images::resolve(&self.engine, requested, &settings.images, pull, progress).await
     }

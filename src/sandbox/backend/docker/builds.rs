@@ -1,6 +1,6 @@
 //! Images that users build: made from files or from a Dockerfile, named, and removed.
 
-use bollard::models::{ContainerConfig, ContainerCreateBody, HostConfig};
+use bollard::models::{ContainerConfig, ContainerCreateBody, HostConfig, ImageSummary};
 use bollard::query_parameters::{
     BuildImageOptions, CommitContainerOptions, ListImagesOptions, RemoveImageOptions, TagImageOptions,
     UploadToContainerOptions,
@@ -22,9 +22,11 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
+use crate::sandbox::images::Reference;
 
-/// The label of an image, with the id of its build.
+/// The labels of an image, with the id of its build, and of the home of the daemon that built it.
 const LABEL_BUILD: &str = "belljar.build";
+const LABEL_BUILDER: &str = "belljar.builder";
 /// The longest time to put files into a container, and to make an image of it.
 const FILES: Duration = Duration::from_secs(15 * 60);
 /// The longest time of a Dockerfile's build, and between two signs of its progress.
@@ -35,7 +37,7 @@ const DOCKERFILE: &str = "Dockerfile";
 /// The outcome of a removal.
 pub enum Removal {
     Gone,
-    /// A container uses the image.
+    /// A container uses the image, or somebody else gave it a name.
     InUse,
 }
 
@@ -83,7 +85,7 @@ impl Docker {
                 CommitContainerOptions { container: Some(name.clone()), ..CommitContainerOptions::default() };
             let commit = docker.commit_container(
                 options,
-                ContainerConfig { labels: Some(labels(build)), ..ContainerConfig::default() },
+                ContainerConfig { labels: Some(labels(&self.instance, build)), ..ContainerConfig::default() },
             );
             Ok(within("make an image", FILES, commit).await?.id)
         };
@@ -118,7 +120,7 @@ impl Docker {
     ) -> Result<(), EngineError> {
         let options = BuildImageOptions {
             dockerfile: DOCKERFILE.into(),
-            labels: Some(labels(build)),
+            labels: Some(labels(&self.instance, build)),
             rm: true,
             forcerm: true,
             ..BuildImageOptions::default()
@@ -152,9 +154,22 @@ impl Docker {
             .map_err(|error| failed(&error))
     }
 
+    /// Removes the image of a build, and the name that it had. One that is in use stays, and so does one that somebody
+    /// gave another name: it is not the daemon's alone any more.
+    pub async fn remove_build(&self, image: &str, name: &str) -> Result<Removal, Problem> {
+        let names = images::names(&self.engine, image).await.map_err(|error| error.problem())?;
+        let Some(names) = names else { return Ok(Removal::Gone) };
+        let is_own = |found: &&String| Reference::parse(found) == Reference::parse(name);
+        let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(is_own);
+        for own in own {
+            self.remove_image(own, true).await?;
+        }
+        if others.is_empty() { self.remove_image(image, false).await } else { Ok(Removal::InUse) }
+    }
+
     /// Removes an image by its id, or a name; one that has another name or is in use stays. With `force` a name is
     /// removed even if containers run of its image.
-    pub async fn remove_image(&self, image: &str, force: bool) -> Result<Removal, Problem> {
+    async fn remove_image(&self, image: &str, force: bool) -> Result<Removal, Problem> {
         let options = RemoveImageOptions { force, ..RemoveImageOptions::default() };
         let docker = self.engine.docker().await.map_err(|error| error.problem())?;
         match within("remove an image", FILES, docker.remove_image(image, Some(options), None)).await {
@@ -165,22 +180,47 @@ impl Docker {
     }
 
     /// Removes what the engine has of a build that was not finished.
-    pub async fn remove_unfinished(&self, build: &SandboxId) -> Result<Removal, Problem> {
+    pub async fn remove_unfinished(&self, build: &SandboxId, name: &str) -> Result<Removal, Problem> {
         self.engine.remove(&build_container(build)).await.map_err(|error| error.problem())?;
         for id in self.images_of_build(build).await.map_err(|error| error.problem())? {
-            if matches!(self.remove_image(&id, false).await?, Removal::InUse) {
+            if matches!(self.remove_build(&id, name).await?, Removal::InUse) {
                 return Ok(Removal::InUse);
             }
         }
         Ok(Removal::Gone)
     }
 
+    /// Removes images of builds that are not known any more: the engine may finish one after its build was given up.
+    /// Those that have a name are left, because the images that somebody makes of a built one inherit its labels.
+    pub async fn remove_unknown(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Problem> {
+        let nameless = ("dangling", "true".to_owned());
+        let found = self.labelled(LABEL_BUILDER, &self.instance, Some(nameless)).await;
+        for image in found.map_err(|error| error.problem())? {
+            if image.labels.get(LABEL_BUILD).is_some_and(|build| !is_known(build)) {
+                tracing::info!(image = image.id, "an image is removed whose build was given up");
+                self.remove_image(&image.id, false).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn images_of_build(&self, build: &SandboxId) -> Result<Vec<String>, EngineError> {
-        let filters = HashMap::from([("label".to_owned(), vec![format!("{LABEL_BUILD}={build}")])]);
+        let found = self.labelled(LABEL_BUILD, &build.0, None).await?;
+        Ok(found.into_iter().map(|image| image.id).collect())
+    }
+
+    async fn labelled(
+        &self,
+        label: &str,
+        value: &str,
+        more: Option<(&str, String)>,
+    ) -> Result<Vec<ImageSummary>, EngineError> {
+        let label = ("label", format!("{label}={value}"));
+        let filters = [Some(label), more].into_iter().flatten();
+        let filters = filters.map(|(name, value)| (name.to_owned(), vec![value])).collect();
         let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
         let docker = self.engine.docker().await?;
-        let found = within("list images", ENGINE_CALL, docker.list_images(Some(options))).await?;
-        Ok(found.into_iter().map(|image| image.id).collect())
+        within("list images", ENGINE_CALL, docker.list_images(Some(options))).await
     }
 }
 
@@ -201,8 +241,9 @@ fn never_started(instance: &str, build: &SandboxId, base: &ImageFact) -> Contain
 
 /// The labels of an image. An image inherits those of its container, and containers those of their image: with these, the
 /// reaper does not take a container that another program makes of the image for one of its own.
-fn labels(build: &SandboxId) -> HashMap<String, String> {
-    let labels = [(LABEL_BUILD, build.0.as_str()), (LABEL_INSTANCE, ""), (LABEL_SANDBOX, "")];
+fn labels(instance: &str, build: &SandboxId) -> HashMap<String, String> {
+    let (builder, build) = ((LABEL_BUILDER, instance), (LABEL_BUILD, build.0.as_str()));
+    let labels = [builder, build, (LABEL_INSTANCE, ""), (LABEL_SANDBOX, "")];
     labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 

@@ -1,6 +1,6 @@
 //! Images of the engine: finds the image of a session, and pulls one that is missing.
 
-use bollard::models::CreateImageInfo;
+use bollard::models::{CreateImageInfo, ImageInspect};
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
 use std::time::Duration;
@@ -57,14 +57,20 @@ fn may_be_pulled(reference: &str) -> bool {
     !security_controls::holds("own_images_are_not_pulled") || !Reference::parse(reference).is_belljars()
 }
 
-/// The image that a user built, if its name still stands for it. Whoever may use the engine can change that.
-pub async fn built(engine: &Engine, image: &ImageFact) -> Result<ImageFact, Problem> {
+/// The image that a user built, if its name still stands for it. Whoever may use the engine can change that; a later build
+/// of the same name (`is_ours`) does so, too, and then the image is the one that was asked for before.
+pub async fn built(
+    engine: &Engine,
+    image: &ImageFact,
+    is_ours: impl Fn(&str) -> bool,
+) -> Result<ImageFact, Problem> {
     let name = &image.reference;
     let found = find(engine, name).await.map_err(|error| error.problem())?;
     match found {
         Some(found) if found.id == image.id || !security_controls::holds("built_images_are_pinned") => {
             Ok(found)
         }
+        Some(found) if is_ours(&found.id) => again(engine, image).await,
         Some(_) => Err(Problem::new(
             Code::ImageForbidden,
             format!("the engine has another image under the name `{name}` than the one that was built here"),
@@ -112,12 +118,20 @@ pub(super) async fn inspect(
     engine: &Engine,
     reference: &str,
 ) -> Result<Option<(String, Option<u64>)>, EngineError> {
+    let Some(image) = look_at(engine, reference).await? else { return Ok(None) };
+    let bytes = image.size.and_then(|size| u64::try_from(size).ok());
+    Ok(image.id.map(|id| (id, bytes)))
+}
+
+/// The names of an image; `None` if it is not there.
+pub(super) async fn names(engine: &Engine, id: &str) -> Result<Option<Vec<String>>, EngineError> {
+    Ok(look_at(engine, id).await?.map(|image| image.repo_tags.unwrap_or_default()))
+}
+
+async fn look_at(engine: &Engine, reference: &str) -> Result<Option<ImageInspect>, EngineError> {
     let docker = engine.docker().await?;
     match within("inspect an image", ENGINE_CALL, docker.inspect_image(reference)).await {
-        Ok(image) => {
-            let bytes = image.size.and_then(|size| u64::try_from(size).ok());
-            Ok(image.id.map(|id| (id, bytes)))
-        }
+        Ok(image) => Ok(Some(image)),
         Err(EngineError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
     }
