@@ -156,7 +156,8 @@ both! {
     volumes: volumes_and_mounts_are_made_and_shown_by_commands;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
-        without_a_terminal_lines_are_read_all_the_same;
+        without_a_terminal_lines_are_read_all_the_same,
+        a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline;
     restart: a_running_cell_goes_on, a_copy_that_runs_after_a_reset_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
         a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,

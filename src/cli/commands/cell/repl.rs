@@ -23,6 +23,7 @@ use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::run::ThrowAway;
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::act::show_undone;
 use crate::cli::commands::session::inspect::show_variables;
@@ -186,7 +187,7 @@ impl ReplDialog {
 
     async fn cell(&mut self, context: &mut Context, code: String) -> Result<Option<u8>, Failure> {
         let cell = RunCell { code, timeout_s: self.timeout_s, mode: Mode::Main };
-        match stream(context, &self.client, &self.session, &cell, &mut self.stops).await? {
+        match stream(context, &self.client, &self.session, (&cell, MoreTime::REPL), &mut self.stops).await? {
             End::Left(exit::TERMINATED) => Ok(Some(exit::TERMINATED)),
             End::Left(_) => {
                 let name = &self.session;

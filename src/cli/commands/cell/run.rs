@@ -11,6 +11,7 @@ use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::install::begin_with;
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::session::new::made_of;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -48,7 +49,7 @@ impl Run {
         let keeps_files = self.sandbox.workspace.is_some();
         let session = ThrowAway::make(context, &client, self.sandbox).await?;
         let end = match prepare(&client, &session.name, circumstances).await {
-            Ok(()) => stream(context, &client, &session.name, &cell, &mut stops).await,
+            Ok(()) => stream(context, &client, &session.name, (&cell, MoreTime::RUN), &mut stops).await,
             Err(failure) => Err(failure),
         };
         let not_removed = session.remove(&client).await;
