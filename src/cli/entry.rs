@@ -11,7 +11,7 @@ use super::commands::cell::{once, repl, run};
 use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
-use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
+use super::commands::machine::{completion, daemon, doctor, image, inspect as machine, manual};
 use super::commands::session::{
     act, cp, inspect, install, logs, ls, new, receipt, replay, top, volume, wait,
 };
@@ -103,9 +103,11 @@ commands! {
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Config(machine::Config),
-    Completions(shell::Completions),
+    Completions(completion::Completions),
     #[command(hide = true)]
-    Man(shell::Man),
+    CompleteNames(completion::CompleteNames),
+    #[command(hide = true)]
+    Man(manual::Man),
     Version(machine::Version),
 }
 
@@ -117,10 +119,12 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
         return Start::Done(ExitCode::from(outcome.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
     }
     let json = asks_for_json(&args);
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
         Err(error) => {
-            if error.use_stderr() && json {
+            if let Some(failure) = run::script_argument(&args, &error) {
+                Screen::new(Color::Auto).failure(&failure, json);
+            } else if error.use_stderr() && json {
                 Screen::new(Color::Never).failure(&Failure::from(&error), true);
             } else {
                 // A closed stdout or stderr has no reader who would miss the message.

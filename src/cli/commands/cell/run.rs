@@ -1,9 +1,11 @@
 //! `belljar run`: run a script in a session of its own that is removed afterwards.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
 use crate::cli::args::{SandboxArgs, read_text, seconds};
@@ -37,6 +39,21 @@ pub(in crate::cli) struct Run {
     /// Arguments for the script.
     #[arg(value_name = "ARGS")]
     args: Vec<String>,
+}
+
+/// What to say of a flag that `run` and `job run` do not have and that follows a script: it is most likely the script's.
+pub(in crate::cli) fn script_argument(words: &[OsString], error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let at = words.iter().position(|word| word == flag)?;
+    let (ours, its) = (words.get(..at)?.join(" "), words.get(at..)?.join(" "));
+    let mut named = ours.split(' ').filter(|word| !word.starts_with('-')).skip_while(|word| *word == "job");
+    let has_script = named.next() == Some("run") && named.next().is_some();
+    (error.kind() == ErrorKind::UnknownArgument && has_script).then(|| {
+        Failure::usage(format!(
+            "`{flag}` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: `belljar {ours} -- {its}`"
+        ))
+    })
 }
 
 impl Run {
@@ -172,3 +189,21 @@ mod tests {
         assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
     }
 }
+    use super::*;
+    #[test]
+    fn a_flag_that_is_the_scripts_is_said_to_be() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            script_argument(&words, &Cli::try_parse_from(&words).unwrap_err()).map(|failure| failure.message)
+        };
+        assert_eq!(
+            said("belljar run s.py a --c -d").unwrap(),
+            "`--c` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: \
+             `belljar run s.py a -- --c -d`"
+        );
+        assert!(said("belljar job run s.py --c").unwrap().ends_with("`belljar job run s.py -- --c`"));
+        for other in ["belljar run --c s.py", "belljar ps --c", "belljar run", "belljar new run --c"] {
+            assert_eq!(said(other), None, "{other}");
+        }
+    }
+
