@@ -185,7 +185,8 @@ both! {
     replays: nothing_else_changes_variables_while_a_replay_goes_on, a_replay_goes_on_when_its_client_leaves,
         a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then,
         a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
-        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;
+        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted,
+        numbers_of_cells_and_addresses_are_no_difference;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
     guards: a_variable_that_cannot_be_shown_costs_only_itself,
