@@ -81,6 +81,7 @@ impl App {
             .route("/v1/sessions/{session}/events", get(events::stream))
             .route("/v1/sessions/{session}/hold", get(events::hold))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
+            .route("/v1/sessions/{session}/linger", post(sessions::linger))
             .route("/v1/sessions/{session}/receipt", get(sessions::receipt))
             .route("/v1/sessions/{session}/files", get(files::get).put(files::put))
             .route("/v1/sessions/{session}/files/", get(files::get).put(files::put))

@@ -22,7 +22,11 @@ impl SessionActorState {
                 (Phase::Ready { .. }, Some(_)) => SessionState::Busy,
                 (Phase::Ready { .. }, None) => SessionState::Idle,
             },
-            backend: self.receipt.as_ref().map_or(self.args.backend, |receipt| receipt.backend),
+            backend: match (&self.receipt, &self.workspace) {
+                (Some(receipt), _) => receipt.backend,
+                (None, Some(workspace)) => workspace.choice.backend,
+                (None, None) => self.args.backend,
+            },
             image: self.receipt.as_ref().map(|receipt| receipt.image.clone()),
             python: self.receipt.as_ref().map(|receipt| receipt.python.clone()),
             isolation: self.receipt.as_deref().map(isolation_line),

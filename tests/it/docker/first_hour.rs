@@ -3,8 +3,10 @@
 use serde_json::Value;
 use std::process::Command;
 
+use super::asking::{conversation, runs, says, scripted, write_script};
+use super::helpers::text;
 use super::jobs::scripts;
-use crate::support::{Daemon, binary, engine};
+use crate::support::{Daemon, Journal, binary, engine, eventually};
 
 #[test]
 fn names_of_sessions_and_jobs_complete_in_the_shell() {
@@ -94,4 +96,89 @@ fn mistakes_are_told_in_one_line() {
         "error: `--c` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: \
          `belljar run script.py a -- --c`\n"
     );
+}
+
+const ASK: [&str; 3] = ["ask", "--image", "belljar/base"];
+
+fn ask(daemon: &Daemon, more: &[&str]) -> crate::support::Ran {
+    daemon.cli(ASK.iter().chain(more)).ok()
+}
+
+#[test]
+fn an_ask_that_only_talks_costs_no_sandbox() {
+    let outer = "print(ask('inner'))";
+    let script = [
+        conversation("talk", &[says("Hello.")]),
+        conversation("work", &[runs("print(6 * 7)"), says("42")]),
+        conversation("outer", &[runs(outer), says("done")]),
+        conversation("inner", &[says("inside")]),
+    ];
+    let Some(daemon) = scripted("", &script.concat()) else { return };
+    let started = || Journal::of(&daemon).count("sandbox_starting");
+    let before = started();
+    assert_eq!(ask(&daemon, &["talk"]).stdout, "Hello.\n");
+    assert_eq!(started(), before, "a sandbox was started for words");
+    assert_eq!(ask(&daemon, &["work"]).stdout, "42\n");
+    assert_eq!(started(), before + 1);
+    // So it is with asks within asks.
+    let ran = ask(&daemon, &["outer"]);
+    assert!(ran.stderr.contains("inside"), "{ran:?}");
+    assert_eq!(started(), before + 2);
+    // A session that waits for its first cell is there in the next daemon, and has no place in the quotas of sandboxes.
+    let made =
+        daemon.http("POST", "/v1/sessions", br#"{"name": "later", "image": "belljar/base", "lazy": true}"#);
+    assert_eq!(text(&made.expect_status(201), "state"), "asleep");
+    let mut daemon = daemon;
+    daemon.kill();
+    daemon.restart();
+    let ran = daemon.run("later", "6 * 7");
+    assert_eq!(text(&ran, "/result/repr"), "42");
+    let wrong = daemon.cli(["ask", "--image", "belljar/nope", "talk"]);
+    assert!(wrong.code != Some(0) && wrong.stderr.contains("belljar/nope"), "{wrong:?}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn what_an_ask_without_a_session_made_is_handed_over() {
+    let write = "import pathlib; pathlib.Path('sums').mkdir(); pathlib.Path('sums/a.txt').write_text('42')";
+    let script = [
+        conversation("make", &[runs(write), says("made")]),
+        conversation("look", &[runs("1"), says("looked")]),
+    ];
+    let Some(mut daemon) = scripted("[sessions]\nidle = \"8s\"\n", &script.concat()) else { return };
+    daemon.set_environment(&[("BELLJAR_PERIODS", "unheld:1")]);
+    daemon.kill();
+    daemon.restart();
+    write_script(&daemon, &script.concat());
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let out = out.to_str().expect("UTF-8");
+    let sessions = || Journal::of(&daemon).living_sessions().len();
+    let before = sessions();
+    // Into a folder.
+    let ran = ask(&daemon, &["--out", out, "make"]);
+    assert_eq!(ran.stdout, "made\n");
+    assert!(ran.stderr.contains(&format!("files: {out}\n")), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(format!("{out}/sums/a.txt")).expect("a file"), "42");
+    assert_eq!(sessions(), before);
+    // Nothing was made, so nothing stays.
+    ask(&daemon, &["look"]);
+    assert_eq!(sessions(), before);
+    // In the session, which says where, survives a daemon, and goes when nobody wants it.
+    let ran = ask(&daemon, &["make"]);
+    assert!(ran.stderr.contains("file: /workspace/sums/a.txt (new, 2 B)"), "{ran:?}");
+    let said = ran.stderr.split_once("its files stay in the session `").expect("it says where").1;
+    let name = said.split_once('`').expect("a name").0.to_owned();
+    assert!(said.contains("was not used for 8s"), "{said}");
+    daemon.kill();
+    daemon.restart();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    daemon.cli(["cp", &format!("{name}:/workspace/sums/a.txt"), "-"]).ok();
+    eventually("the session goes", || {
+        let gone = daemon.http("GET", &format!("/v1/sessions/{name}"), b"").status == 404;
+        gone.then_some(())
+    });
+    let wrong = daemon.cli(["ask", "-s", "s", "--out", out, "make"]).exits(64);
+    assert!(wrong.stderr.contains("belljar cp s: DIR"), "{wrong:?}");
+    daemon.assert_sound();
 }

@@ -22,7 +22,7 @@ use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::commands::cell::run::ThrowAway;
+use crate::cli::commands::cell::run::{FirstSandbox, ThrowAway};
 use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::act::show_undone;
@@ -61,7 +61,7 @@ impl Repl {
         let client = context.client();
         let named = self.session.named()?;
         let (passing, session) = if named.is_none() && !self.keep {
-            let (passing, view) = ThrowAway::hold(&client, self.sandbox).await?;
+            let (passing, view) = ThrowAway::hold(&client, self.sandbox, FirstSandbox::AtOnce).await?;
             (Some(passing), view)
         } else {
             (None, self.open(&client, named.as_ref()).await?)

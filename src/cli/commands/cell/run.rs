@@ -11,9 +11,9 @@ use serde_json::json;
 use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::install::begin_with;
-use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::session::new::made_of;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -64,7 +64,7 @@ impl Run {
         // From here on no signal may end this process before the session is removed again.
         let mut stops = Stops::new()?;
         let keeps_files = self.sandbox.workspace.is_some();
-        let session = ThrowAway::make(context, &client, self.sandbox).await?;
+        let session = ThrowAway::make(context, &client, self.sandbox, FirstSandbox::AtOnce).await?;
         let end = match prepare(&client, &session.name, circumstances).await {
             Ok(()) => stream(context, &client, &session.name, (&cell, MoreTime::RUN), &mut stops).await,
             Err(failure) => Err(failure),
@@ -128,6 +128,13 @@ fn name_file(result: &mut ExecutionResult, file: &str) {
     }
 }
 
+/// When a session gets its first sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum FirstSandbox {
+    AtOnce,
+    WhenNeeded,
+}
+
 /// A session that is removed when this process ends, no matter how it ends.
 pub(in crate::cli) struct ThrowAway {
     pub name: SessionKey,
@@ -136,8 +143,13 @@ pub(in crate::cli) struct ThrowAway {
 }
 
 impl ThrowAway {
-    pub async fn make(context: &mut Context, client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
-        let (made, view) = Self::hold(client, sandbox).await?;
+    pub async fn make(
+        context: &mut Context,
+        client: &Client,
+        sandbox: SandboxArgs,
+        first: FirstSandbox,
+    ) -> Result<Self, Failure> {
+        let (made, view) = Self::hold(client, sandbox, first).await?;
         // Weaker isolation than usual is never used silently.
         if view.backend != Backend::Docker && !context.json {
             context.screen.note(&made_of(&view))?;
@@ -146,9 +158,14 @@ impl ThrowAway {
     }
 
     /// Makes a session that the daemon removes when this process ends, however that happens.
-    pub async fn hold(client: &Client, sandbox: SandboxArgs) -> Result<(Self, SessionView), Failure> {
+    pub async fn hold(
+        client: &Client,
+        sandbox: SandboxArgs,
+        first: FirstSandbox,
+    ) -> Result<(Self, SessionView), Failure> {
         let with = sandbox.with.clone();
-        let new = NewSession { ephemeral: true, ..sandbox.session()? };
+        let lazy = first == FirstSandbox::WhenNeeded;
+        let new = NewSession { ephemeral: true, lazy, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
             Ok(hold_stream) => {
@@ -163,6 +180,11 @@ impl ThrowAway {
         }
     }
 
+    /// Lets the session stay for its idle time when this process ends.
+    pub async fn leave(&self, client: &Client) -> Result<(), Failure> {
+        client.post_empty(&format!("/v1/sessions/{}/linger", self.name)).await.map(drop)
+    }
+
     /// Removes the session. Returns a warning if that failed.
     pub async fn remove(self, client: &Client) -> Option<String> {
         let failure = client.delete(&format!("/v1/sessions/{}?wait=true", self.name)).await.err()?;
@@ -172,24 +194,10 @@ impl ThrowAway {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::cli::entry::{Cli, Command};
     use clap::Parser as _;
 
-    #[test]
-    fn a_script_has_the_arguments_that_are_not_ours() {
-        let circumstances = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
-            Command::Run(run) => (run.timeout, run.circumstances()),
-            _ => unreachable!(),
-        };
-        let given = ["belljar", "run", "a/b.py", "é\"\n", "--timeout", "2s", "--", "--timeout", "-"];
-        let expected = r#"__import__('sys').argv = ["a/b.py","é\"\n","--timeout","-"]"#;
-        let file = "\n__file__ = \"/workspace/b.py\"";
-        assert_eq!(circumstances(&given), (Some(2.0), format!("{expected}{file}")));
-        let stdin = circumstances(&["belljar", "run", "-"]);
-        assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
-    }
-}
-    use super::*;
     #[test]
     fn a_flag_that_is_the_scripts_is_said_to_be() {
         let said = |line: &str| {
@@ -207,3 +215,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_script_has_the_arguments_that_are_not_ours() {
+        let circumstances = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
+            Command::Run(run) => (run.timeout, run.circumstances()),
+            _ => unreachable!(),
+        };
+        let given = ["belljar", "run", "a/b.py", "é\"\n", "--timeout", "2s", "--", "--timeout", "-"];
+        let expected = r#"__import__('sys').argv = ["a/b.py","é\"\n","--timeout","-"]"#;
+        let file = "\n__file__ = \"/workspace/b.py\"";
+        assert_eq!(circumstances(&given), (Some(2.0), format!("{expected}{file}")));
+        let stdin = circumstances(&["belljar", "run", "-"]);
+        assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
+    }
+}
