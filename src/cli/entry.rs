@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use super::client::machine_daemon;
 use super::commands::ask::{approve, inspect as conversation, submit};
 use super::commands::cell::{once, repl, run};
 use super::commands::command;
@@ -142,7 +143,8 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let json = cli.json;
     let code = match prepare(&cli) {
         Ok((runtime, paths, config)) => {
-            let mut context = Context::new(screen, json, paths, config);
+            let (paths, closed) = runtime.block_on(machine_daemon::choose(paths));
+            let mut context = Context::new(screen, json, paths, config, closed);
             let outcome = runtime.block_on(cli.command.run(&mut context));
             screen = context.screen;
             // A thread may still wait for stdin; it must not delay the exit.

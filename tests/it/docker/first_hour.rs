@@ -1,12 +1,14 @@
 //! What somebody meets in the first hour with the command line. It is the command line's alone, whatever holds the sandbox.
 
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 use super::asking::{conversation, runs, says, scripted, write_script};
 use super::helpers::text;
 use super::jobs::scripts;
-use crate::support::{Daemon, Journal, binary, engine, eventually};
+use super::many_users::{ALICE, USERS};
+use crate::support::{Daemon, Journal, User, binary, engine, eventually};
 
 #[test]
 fn names_of_sessions_and_jobs_complete_in_the_shell() {
@@ -181,4 +183,53 @@ fn what_an_ask_without_a_session_made_is_handed_over() {
     let wrong = daemon.cli(["ask", "-s", "s", "--out", out, "make"]).exits(64);
     assert!(wrong.stderr.contains("belljar cp s: DIR"), "{wrong:?}");
     daemon.assert_sound();
+}
+
+/// Runs a command as a user who sees the daemon where that of the machine is, and whose environment names none.
+fn on_the_machine(daemon: &Daemon, user: User, home: &Path, line: &str) -> String {
+    let script = "mount -t tmpfs none /run && mkdir /run/belljar && mount --bind \"$SERVED\" /run/belljar && \
+                  exec setpriv --reuid=$USER_ID --regid=$USER_ID $GROUPS_WORD sh -c \"$LINE\"";
+    let groups = user.group.map_or_else(|| "--clear-groups".to_owned(), |group| format!("--groups={group}"));
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", home)
+        .env("SERVED", daemon.home())
+        .env("USER_ID", user.uid.to_string())
+        .env("GROUPS_WORD", groups)
+        .env("LINE", line.replace("belljar", &binary().display().to_string()))
+        .output()
+        .expect("unshare");
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_daemon_of_the_machine_is_found_by_whoever_may_use_it() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::for_all(USERS.0, "");
+    let home = tempfile::tempdir_in("/tmp").expect("a folder");
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    chown(home.path(), Some(ALICE.uid), Some(ALICE.uid)).expect("chown");
+    let said =
+        on_the_machine(&daemon, ALICE, home.path(), "belljar new mine --image belljar/base; belljar doctor");
+    assert!(said.contains("mine\n") && !said.contains("started"), "{said}");
+    // What the daemon can do needs no rights of its users.
+    assert!(!said.contains("usermod") && !said.contains("chmod g-rwx"), "{said}");
+    assert!(said.contains("which the daemon uses"), "{said}");
+    assert!(daemon.cli(["ps", "--all"]).ok().stdout.contains("mine"));
+    assert!(!home.path().join(".local").exists(), "a home of another daemon was made");
+    // Who may not is served by a daemon of its own, which says so, and is told what would help.
+    let outside = User { group: None, ..ALICE };
+    let said =
+        on_the_machine(&daemon, outside, home.path(), "belljar ps; belljar doctor; belljar daemon stop");
+    let expected = format!(
+        "for members of the group `{}`: sudo usermod -aG {} $USER, then log in again\n",
+        USERS.0, USERS.0
+    );
+    assert!(said.contains("started a daemon of your own (pid ") && said.contains(&expected), "{said}");
+    assert!(!said.contains("usermod -aG docker") && said.contains("the daemon has stopped"), "{said}");
 }
