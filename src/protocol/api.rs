@@ -182,7 +182,11 @@ pub struct QuotaView {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionLimits {
+    /// The memory of the session's own processes.
     pub memory_bytes: u64,
+    /// The reserve for checkpoints beside it; together they are the limit of the sandbox.
+    #[serde(default)]
+    pub checkpoint_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
     pub idle_s: u64,

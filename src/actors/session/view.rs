@@ -80,6 +80,8 @@ impl SessionArgs {
     fn limits(&self) -> SessionLimits {
         SessionLimits {
             memory_bytes: self.wanted.memory_bytes,
+            checkpoint_bytes: self.wanted.memory_in_all(&self.launcher.settings.sandbox)
+                - self.wanted.memory_bytes,
             cpus: self.wanted.cpus,
             pids: self.wanted.pids,
             idle_s: self.idle.as_secs(),

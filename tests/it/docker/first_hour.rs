@@ -233,3 +233,29 @@ fn the_daemon_of_the_machine_is_found_by_whoever_may_use_it() {
     assert!(said.contains("started a daemon of your own (pid ") && said.contains(&expected), "{said}");
     assert!(!said.contains("usermod -aG docker") && said.contains("the daemon has stopped"), "{said}");
 }
+
+#[test]
+fn the_memory_of_a_session_is_one_number_and_the_reserve_is_named() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[sandbox]\ncheckpoint_budget = \"256MiB\"\n");
+    daemon.cli(["new", "lab", "--image", "belljar/base", "--memory", "512MiB"]).ok();
+    let line = |arguments: &[&str], beginning: &str| {
+        let said = daemon.cli(arguments).ok().stdout;
+        let found = said.lines().find(|line| line.trim_start().starts_with(beginning)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("no {beginning} in {said}"))
+    };
+    for command in ["show", "receipt"] {
+        assert!(
+            line(&[command, "lab"], "memory").ends_with("512 MiB, and 256 MiB for checkpoints"),
+            "{command}"
+        );
+    }
+    assert!(line(&["top", "--once"], "lab").contains("512 MiB + 256 MiB"));
+    assert!(line(&["quota"], "memory with checkpoints").contains("lab 768 MiB"));
+    daemon
+        .cli(["new", "plain", "--image", "belljar/base", "--memory", "512MiB", "--checkpointing", "off"])
+        .ok();
+    assert!(line(&["receipt", "plain"], "memory").ends_with(" 512 MiB"));
+}
