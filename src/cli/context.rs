@@ -44,7 +44,7 @@ impl Context {
             announce: self.screen.is_watched(),
             closed: self.closed.clone(),
         });
-        Client::new(self.paths.socket().to_owned(), starter)
+        Client::new(self.paths.socket().to_owned(), starter).with_config(self.config.clone())
     }
 
     /// The configuration file, if the caller named one.

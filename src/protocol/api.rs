@@ -466,6 +466,9 @@ pub struct Version {
     pub engine: Option<String>,
 }
 
+/// A header of every answer: the configuration file that the daemon read when it started.
+pub const CONFIG_HEADER: &str = "belljar-config";
+
 /// `POST /v1/shutdown`: only for the daemon's own user and root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

@@ -259,3 +259,18 @@ fn the_memory_of_a_session_is_one_number_and_the_reserve_is_named() {
         .ok();
     assert!(line(&["receipt", "plain"], "memory").ends_with(" 512 MiB"));
 }
+
+#[test]
+fn a_configuration_that_the_daemon_did_not_read_is_told() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let other = daemon.home().join("other.toml");
+    std::fs::write(&other, "").expect("written");
+    let other = other.to_str().expect("UTF-8");
+    let ran = daemon.cli(["--config", other, "ps"]).ok();
+    let expected = format!("`{}`, and `{other}` is not read", daemon.home().join("config.toml").display());
+    assert_eq!(ran.stderr.matches(&expected).count(), 1, "{ran:?}");
+    assert!(!daemon.cli(["ps"]).ok().stderr.contains("warning"));
+}
