@@ -23,18 +23,18 @@ fn names_of_sessions_and_jobs_complete_in_the_shell() {
     let completed = |words: &str, last: usize| {
         let binary = binary().display();
         let shell = format!(
-            "source <({binary} completions bash); COMP_WORDS=({words}); COMP_CWORD={last}; _belljar {binary}; \
-             echo \"${{COMPREPLY[@]}}\""
+            "source <({binary} completions bash); COMP_WORDS=({binary} {words}); COMP_CWORD={last}; \
+             _belljar {binary} \"${{COMP_WORDS[{last}]}}\"; echo \"${{COMPREPLY[@]}}\""
         );
         let asked = daemon.command([""; 0]);
         let mut bash = Command::new("bash");
         bash.args(["-c", &shell]).envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
         String::from_utf8_lossy(&bash.output().expect("bash").stdout).trim().to_owned()
     };
-    assert_eq!(completed("belljar show la", 2), "laboratory");
-    assert_eq!(completed("belljar exec -s ''", 3), "laboratory");
-    assert_eq!(completed("belljar job show ch", 3), "check.py");
-    assert!(completed("belljar sh", 1).contains("show"));
+    assert_eq!(completed("show la", 2), "laboratory");
+    assert_eq!(completed("exec -s ''", 3), "laboratory");
+    assert_eq!(completed("job show ch", 3), "check.py");
+    assert!(completed("sh", 1).contains("show"));
     // Without a daemon there are no names, and none is started for them.
     drop(daemon);
 }
@@ -198,7 +198,8 @@ fn on_the_machine(daemon: &Daemon, user: User, home: &Path, line: &str) -> Strin
         .env("SERVED", daemon.home())
         .env("USER_ID", user.uid.to_string())
         .env("GROUPS_WORD", groups)
-        .env("LINE", line.replace("belljar", &binary().display().to_string()))
+        .env("BELLJAR", binary())
+        .env("LINE", line)
         .output()
         .expect("unshare");
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
@@ -214,8 +215,8 @@ fn the_daemon_of_the_machine_is_found_by_whoever_may_use_it() {
     let home = tempfile::tempdir_in("/tmp").expect("a folder");
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     chown(home.path(), Some(ALICE.uid), Some(ALICE.uid)).expect("chown");
-    let said =
-        on_the_machine(&daemon, ALICE, home.path(), "belljar new mine --image belljar/base; belljar doctor");
+    let line = "$BELLJAR new mine --image belljar/base; $BELLJAR doctor";
+    let said = on_the_machine(&daemon, ALICE, home.path(), line);
     assert!(said.contains("mine\n") && !said.contains("started"), "{said}");
     // What the daemon can do needs no rights of its users.
     assert!(!said.contains("usermod") && !said.contains("chmod g-rwx"), "{said}");
@@ -225,7 +226,7 @@ fn the_daemon_of_the_machine_is_found_by_whoever_may_use_it() {
     // Who may not is served by a daemon of its own, which says so, and is told what would help.
     let outside = User { group: None, ..ALICE };
     let said =
-        on_the_machine(&daemon, outside, home.path(), "belljar ps; belljar doctor; belljar daemon stop");
+        on_the_machine(&daemon, outside, home.path(), "$BELLJAR ps; $BELLJAR doctor; $BELLJAR daemon stop");
     let expected = format!(
         "for members of the group `{}`: sudo usermod -aG {} $USER, then log in again\n",
         USERS.0, USERS.0

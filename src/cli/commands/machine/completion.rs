@@ -149,9 +149,10 @@ fn named(root: &Command, words: &[String]) -> Option<Named> {
     let (last, before) = words.split_last()?;
     let mut command = root;
     let mut option = None;
-    let mut places = 0;
+    let (mut places, mut has_session) = (0, false);
     for word in before {
-        if option.take().is_some() {
+        if let Some(option) = option.take() {
+            has_session |= kind(option) == Some(Named::Session);
             continue;
         }
         if word == "--" {
@@ -176,7 +177,9 @@ fn named(root: &Command, words: &[String]) -> Option<Named> {
         command.get_positionals().nth(places).or_else(|| command.get_positionals().last().filter(takes_all));
     positional.and_then(|arg| match arg.get_value_names() {
         // A session may stand before a piece of code or a number, unless a flag names it.
-        Some([name, ..]) if name.starts_with("[SESSION]") => (places == 0).then_some(Named::Session),
+        Some([name, ..]) if name.starts_with("[SESSION]") => {
+            (places == 0 && !has_session).then_some(Named::Session)
+        }
         _ => kind(arg),
     })
 }
@@ -208,7 +211,7 @@ mod tests {
     #[test]
     fn every_shell_has_completions_with_the_commands_and_asks_for_names() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let text = Completions { shell }.text();
+            let text = format!("\n{}", Completions { shell }.text());
             assert!(text.contains("doctor") && text.contains("receipt"), "{shell:?}");
             assert_eq!(text.matches("complete-names -- ").count(), 1, "{shell:?}");
             let functions = usize::from(!matches!(shell, Shell::Fish));
