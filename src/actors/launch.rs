@@ -12,7 +12,7 @@ use crate::protocol::limits::{
     TOOL_CALLS_IN_FLIGHT, TRACEBACK_CHARS, UNACKNOWLEDGED_BYTES, VARIABLES,
 };
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::Receipt;
+use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::launch::{ConnectError, Launcher, Sandbox, SandboxRequest, UserSlot};
 use crate::sandbox::workspace::Workspace;
 
@@ -37,6 +37,8 @@ pub struct SandboxPlace {
     pub slot: Option<UserSlot>,
     /// A sandbox of the pool that has the workspace mounted.
     pub ready: Option<Box<ReadySandbox>>,
+    /// The image of a session that begins without a sandbox.
+    pub later: Option<ImageFact>,
 }
 
 /// Starts a sandbox. If a step fails, all earlier ones are undone.

@@ -134,7 +134,7 @@ fn artifacts(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     }
     draft.line(words.artifacts());
     let lines = result.artifacts.iter().map(|artifact| {
-        let path = visible_line(&artifact.path);
+        let path = visible_line(&artifact.full_path());
         match artifact.change {
             Change::New => format!("{path} ({}, {})", words.new_file(), words.bytes(artifact.bytes)),
             Change::Modified => format!("{path} ({}, {})", words.modified(), words.bytes(artifact.bytes)),

@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::client::autostart::Starter;
 use super::client::http::{Client, JsonResponse};
+use super::client::machine_daemon::ClosedDaemon;
 use super::failure::Failure;
 use super::render::screen::Screen;
 use crate::config::Paths;
@@ -18,11 +19,19 @@ pub(in crate::cli) struct Context {
     pub json: bool,
     pub paths: Paths,
     config: Option<PathBuf>,
+    /// The daemon of the whole machine, if this user may not use it.
+    pub closed: Option<ClosedDaemon>,
 }
 
 impl Context {
-    pub fn new(screen: Screen, json: bool, paths: Paths, config: Option<PathBuf>) -> Self {
-        Self { screen, json, paths, config }
+    pub fn new(
+        screen: Screen,
+        json: bool,
+        paths: Paths,
+        config: Option<PathBuf>,
+        closed: Option<ClosedDaemon>,
+    ) -> Self {
+        Self { screen, json, paths, config, closed }
     }
 
     /// For commands that need a daemon: the client starts one if there is none.
@@ -33,8 +42,11 @@ impl Context {
             logs_dir: self.paths.logs_dir(),
             config: self.config.clone(),
             announce: self.screen.is_watched(),
+            closed: self.closed.clone(),
         });
-        Client::new(self.paths.socket().to_owned(), starter).tell_steps(!self.json)
+        // A program that reads JSON is told nothing else.
+        let config = self.config.clone().filter(|_| !self.json);
+        Client::new(self.paths.socket().to_owned(), starter).with_config(config).tell_steps(!self.json)
     }
 
     /// The configuration file, if the caller named one.

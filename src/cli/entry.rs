@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use super::client::machine_daemon;
 use super::commands::ask::{approve, inspect as conversation, submit};
 use super::commands::cell::{once, repl, run};
 use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
-use super::commands::machine::{daemon, doctor, image, inspect as machine, shell};
+use super::commands::machine::{completion, daemon, doctor, image, inspect as machine, manual};
 use super::commands::session::{
     act, cp, inspect, install, logs, ls, new, receipt, replay, top, volume, wait,
 };
@@ -103,9 +104,11 @@ commands! {
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Config(machine::Config),
-    Completions(shell::Completions),
+    Completions(completion::Completions),
     #[command(hide = true)]
-    Man(shell::Man),
+    CompleteNames(completion::CompleteNames),
+    #[command(hide = true)]
+    Man(manual::Man),
     Version(machine::Version),
 }
 
@@ -117,10 +120,12 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
         return Start::Done(ExitCode::from(outcome.map_or_else(|failure| failure.exit, |()| exit::SUCCESS)));
     }
     let json = asks_for_json(&args);
-    let cli = match Cli::try_parse_from(args) {
+    let cli = match Cli::try_parse_from(args.clone()) {
         Ok(cli) => cli,
         Err(error) => {
-            if error.use_stderr() && json {
+            if let Some(failure) = run::script_argument(&args, &error) {
+                Screen::new(Color::Auto).failure(&failure, json);
+            } else if error.use_stderr() && json {
                 Screen::new(Color::Never).failure(&Failure::from(&error), true);
             } else {
                 // A closed stdout or stderr has no reader who would miss the message.
@@ -138,7 +143,8 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let json = cli.json;
     let code = match prepare(&cli) {
         Ok((runtime, paths, config)) => {
-            let mut context = Context::new(screen, json, paths, config);
+            let (paths, closed) = runtime.block_on(machine_daemon::choose(paths));
+            let mut context = Context::new(screen, json, paths, config, closed);
             let outcome = runtime.block_on(cli.command.run(&mut context));
             screen = context.screen;
             // A thread may still wait for stdin; it must not delay the exit.

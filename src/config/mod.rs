@@ -24,7 +24,7 @@ mod units;
 
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template, TemplateParameter};
 pub use load::{ConfigError, Loaded, SourcedValue, load, load_text};
-pub use paths::{Paths, Serving, has_user_manager, is_system};
+pub use paths::{Paths, SYSTEM_SOCKET, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};
 pub use settings::{InstallPolicy, MIN_MEMORY_BYTES, Packages, Pull, Sandbox, Settings};
 pub use units::{parse_duration, parse_size, show_size};

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// Where the daemon of the whole machine listens.
+pub const SYSTEM_SOCKET: &str = "/run/belljar/belljar.sock";
 /// The longest path of a unix socket that Linux accepts.
 const SOCKET_PATH_BYTES: usize = 107;
 
@@ -53,6 +55,7 @@ pub struct Paths {
     socket: PathBuf,
     config: PathBuf,
     config_is_named: bool,
+    socket_is_named: bool,
     system: bool,
 }
 
@@ -81,10 +84,12 @@ impl Paths {
             None if system => PathBuf::from("/var/lib/belljar"),
             None => xdg("XDG_STATE_HOME", ".local/state").ok_or(PathsError::NoHome)?,
         };
-        let socket = match named("BELLJAR_SOCKET")? {
+        let named_socket = named("BELLJAR_SOCKET")?;
+        let socket_is_named = named_socket.is_some() || moved.is_some();
+        let socket = match named_socket {
             Some(socket) => socket,
             None if moved.is_some() => home.join("belljar.sock"),
-            None if system => PathBuf::from("/run/belljar/belljar.sock"),
+            None if system => PathBuf::from(SYSTEM_SOCKET),
             None => match set("XDG_RUNTIME_DIR").filter(|path| path.is_absolute()) {
                 Some(runtime) => runtime.join("belljar/belljar.sock"),
                 None => home.join("run/belljar.sock"),
@@ -100,7 +105,24 @@ impl Paths {
             None if system => PathBuf::from("/etc/belljar/config.toml"),
             None => xdg("XDG_CONFIG_HOME", ".config").unwrap_or_else(|| home.clone()).join("config.toml"),
         };
-        Ok(Self { home, socket, config, config_is_named, system })
+        Ok(Self { home, socket, config, config_is_named, socket_is_named, system })
+    }
+
+    /// Replaces the socket, for a command that talks to another daemon than its user's own.
+    #[must_use]
+    pub fn with_socket(self, socket: PathBuf) -> Self {
+        Self { socket, ..self }
+    }
+
+    /// Whether the environment says where the daemon listens, by `BELLJAR_SOCKET` or `BELLJAR_HOME`.
+    pub fn socket_is_named(&self) -> bool {
+        self.socket_is_named
+    }
+
+    /// Replaces the configuration file, by the one that a daemon was told to read.
+    #[must_use]
+    pub fn with_config(self, config: PathBuf) -> Self {
+        Self { config, ..self }
     }
 
     /// Replaces the home; the socket stays where clients look for it.

@@ -286,6 +286,8 @@ fn session_routes(document: &mut Document) {
     document.act::<ReplayReport>("/v1/sessions/{session}/replay", summary);
     document.act::<Done>("/v1/sessions/{session}/freeze", "Stop all processes of the sandbox");
     document.act::<Done>("/v1/sessions/{session}/thaw", "Let them go on");
+    let summary = "Let an ephemeral session stay for its idle time when no client holds it any more";
+    document.act::<Done>("/v1/sessions/{session}/linger", summary);
     let summary = "Raise KeyboardInterrupt in the running cell";
     document.act::<Interrupted>("/v1/sessions/{session}/interrupt", summary);
     document

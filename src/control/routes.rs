@@ -16,12 +16,15 @@ pub mod sessions;
 mod volumes;
 
 use axum::Router;
-use axum::http::Method;
+use axum::extract::State;
+use axum::http::{HeaderValue, Method};
+use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 
 use super::app::App;
 use super::problems::RefusedRequest;
 use super::{body, idempotency, unread_bodies};
+use crate::protocol::api::CONFIG_HEADER;
 use crate::protocol::problem::{Code, Problem};
 
 impl App {
@@ -78,6 +81,7 @@ impl App {
             .route("/v1/sessions/{session}/replay", post(sessions::replay))
             .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
             .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
+            .route("/v1/sessions/{session}/linger", post(sessions::linger))
             .route("/v1/sessions/{session}/events", get(events::stream))
             .route("/v1/sessions/{session}/hold", get(events::hold))
             .route("/v1/sessions/{session}/variables", get(sessions::variables))
@@ -93,8 +97,22 @@ impl App {
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .layer(axum::middleware::from_fn_with_state(self.clone(), body::charge_answer))
             .layer(axum::middleware::from_fn(unread_bodies::read_the_rest))
+            .layer(axum::middleware::map_response_with_state(self.clone(), name_config))
             .with_state(self)
     }
+}
+
+/// Tells in a header which configuration file this daemon has read, so that a command that names another one can say so.
+async fn name_config(State(app): State<App>, mut response: Response) -> Response {
+    let file = std::path::absolute(app.launcher.paths.config_file());
+    // A path that no header can hold is not told.
+    if let Ok(name) = file
+        .map_err(drop)
+        .and_then(|file| HeaderValue::from_bytes(file.as_os_str().as_encoded_bytes()).map_err(drop))
+    {
+        response.headers_mut().insert(CONFIG_HEADER, name);
+    }
+    response
 }
 
 async fn no_such_route(method: Method, uri: axum::http::Uri) -> RefusedRequest {

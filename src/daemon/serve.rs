@@ -108,6 +108,10 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
             guests.uid_first, guests.uid_count
         )));
     }
+    let paths = match config {
+        Some(config) => paths.with_config(config),
+        None => paths,
+    };
     let paths = boot::make_home(paths)?;
     let lock = Lock::take(&paths)?;
     let _log = boot::start_log(&paths, &loaded.settings);

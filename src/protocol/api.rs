@@ -20,6 +20,7 @@ use super::words::words;
 /// `POST /v1/sessions`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct NewSession {
     /// If absent, the daemon makes up a name.
     pub name: Option<SessionName>,
@@ -52,6 +53,11 @@ pub struct NewSession {
     pub labels: Labels,
     /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
     pub ephemeral: bool,
+    /// An ephemeral session stays for its idle time without a client that holds it (`POST /v1/sessions/{s}/linger`).
+    pub lingers: bool,
+    /// The sandbox is started by what needs one first, and not with the session. A session whose image was never used on this
+    /// machine has one from the start.
+    pub lazy: bool,
 }
 
 words! {
@@ -176,7 +182,11 @@ pub struct QuotaView {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SessionLimits {
+    /// The memory of the session's own processes.
     pub memory_bytes: u64,
+    /// The reserve for checkpoints beside it; together they are the limit of the sandbox.
+    #[serde(default)]
+    pub checkpoint_bytes: u64,
     pub cpus: f64,
     pub pids: u64,
     pub idle_s: u64,
@@ -455,6 +465,9 @@ pub struct Version {
     /// Version of the container engine, if it answers.
     pub engine: Option<String>,
 }
+
+/// A header of every answer: the configuration file that the daemon read when it started.
+pub const CONFIG_HEADER: &str = "belljar-config";
 
 /// `POST /v1/shutdown`: only for the daemon's own user and root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

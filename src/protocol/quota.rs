@@ -47,7 +47,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Sessions => "sessions",
             Self::Cells => "running cells",
-            Self::Memory => "memory",
+            Self::Memory => "memory with checkpoints",
             Self::Cpus => "CPUs",
             Self::Processes => "processes of sandboxes",
             Self::Workspace => "disk of workspaces",

@@ -132,6 +132,9 @@ pub enum Change {
     Removed,
 }
 
+/// Where code finds the workspace.
+pub const WORKSPACE: &str = "/workspace";
+
 /// A file of the workspace that is new or other than before the cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Artifact {
@@ -139,6 +142,14 @@ pub struct Artifact {
     pub path: String,
     pub bytes: u64,
     pub change: Change,
+}
+
+impl Artifact {
+    /// The path by which code, people and models find the file, whatever their working directory is.
+    #[must_use]
+    pub fn full_path(&self) -> String {
+        format!("{WORKSPACE}/{}", self.path)
+    }
 }
 
 /// What did not fit. All zero when nothing was cut.

@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(problem.code, Code::QuotaExceeded);
         assert_eq!(
             problem.message,
-            "your quota of memory is used up: 7 GiB of 8 GiB are used (by `train` 4 GiB, `data` 3 GiB), \
+            "your quota of memory with checkpoints is used up: 7 GiB of 8 GiB are used (by `train` 4 GiB, `data` 3 GiB), \
              and 2 GiB more would be needed"
         );
         assert_eq!(

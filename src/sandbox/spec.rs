@@ -19,8 +19,9 @@ use crate::sandbox::images::WantedImage;
 use crate::sandbox::kernel::files::{GUARDIAN_FILE, SHIMS_BIN, SHIMS_LIB};
 use crate::security_controls;
 
+pub use crate::protocol::result::WORKSPACE;
+
 /// Paths inside the sandbox.
-pub const WORKSPACE: &str = "/workspace";
 pub const BRIDGE_DIR: &str = "/belljar/bridge";
 pub const KERNEL_DIR: &str = "/belljar/kernel";
 /// The folder in which the kernel's bytecode is made.

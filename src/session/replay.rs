@@ -1,10 +1,13 @@
 //! A replay of earlier cells: which recorded answer a call gets, what differs from the first run, and when the replay
 //! stops. Of output, value, exception and arguments there are only digests.
 
+mod volatile;
+
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use self::volatile::without_volatile;
 use super::digest::{Digest, digest, json_bytes};
 use super::restore::Restored;
 use crate::protocol::api::{ReplayReport, ReplayedCell};
@@ -63,7 +66,7 @@ pub struct RecordedCell {
     pub ask: Option<AskNumber>,
 }
 
-/// The parts of a result that a person would compare.
+/// The parts of a result that a person would compare, without what differs each time the same code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultDigest {
     status: Status,
@@ -78,14 +81,14 @@ impl ResultDigest {
     pub fn of(result: &ExecutionResult) -> Self {
         Self {
             status: result.status,
-            stdout: digest(&result.stdout),
-            stderr: digest(&result.stderr),
-            value: result.result.as_ref().map(|value| digest(&value.repr)),
-            exception: result.exception.as_ref().map(|exception| digest(&exception.repr)),
+            stdout: digest(&without_volatile(&result.stdout)),
+            stderr: digest(&without_volatile(&result.stderr)),
+            value: result.result.as_ref().map(|value| digest(&without_volatile(&value.repr))),
+            exception: result.exception.as_ref().map(|exception| digest(&without_volatile(&exception.repr))),
         }
     }
 
-    /// The differences that a person would see; times and object addresses in the text count too.
+    /// The differences that a person would see; times in the text count too.
     fn differences(&self, after: &Self) -> Vec<String> {
         let checks = [
             ("status", self.status == after.status),

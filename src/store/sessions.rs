@@ -74,6 +74,13 @@ impl Journal {
         self.core.execute(Durability::Full, OnRefusal::Wait, query, values).await.map(drop)
     }
 
+    /// Notes that an ephemeral session stays for its idle time.
+    pub async fn let_linger(&self, id: SessionId) -> Result<(), JournalError> {
+        let query =
+            "UPDATE sessions SET record = json_set(record, '$.request.lingers', json('true')) WHERE id = ?1";
+        self.core.execute(Durability::Full, OnRefusal::Fail, query, [id.0.into_bytes()]).await.map(drop)
+    }
+
     /// The sessions that are not removed, oldest first.
     pub fn sessions(&self) -> Result<Vec<SessionRecord>, JournalError> {
         let query = "SELECT record FROM sessions WHERE removed_at IS NULL ORDER BY id";
@@ -99,10 +106,13 @@ impl Journal {
         Ok(self.core.read(|file, blobs| rows::sandboxes(file, blobs, id))?)
     }
 
-    /// Whether the session's first sandbox was ever ready, that is, whether its creator may have received an answer.
+    /// Whether the session's creator may have received an answer: its first sandbox was ready, or it begins without one.
     pub fn was_ready(&self, id: SessionId) -> Result<bool, JournalError> {
         Ok(self.core.read(|file, _| {
-            let query = "SELECT 1 FROM events WHERE session = ?1 AND name = 'sandbox_ready' LIMIT 1";
+            let query =
+                "SELECT 1 FROM events JOIN sessions ON sessions.id = events.session WHERE session = ?1
+                AND (events.name = 'sandbox_ready' OR (events.name = 'session_created'
+                    AND json_extract(record, '$.request.lazy'))) LIMIT 1";
             file.prepare(query)?.exists([id.0.as_bytes()])
         })?)
     }

@@ -213,7 +213,8 @@ impl SessionPort for Port {
 impl Port {
     /// An inner session is never less isolated than the outer one, and gets no more resources.
     fn inner_session(&self, around: &SessionView) -> NewSession {
-        let usual = NewSession { image: self.image.clone(), ephemeral: true, ..NewSession::default() };
+        let usual =
+            NewSession { image: self.image.clone(), ephemeral: true, lazy: true, ..NewSession::default() };
         if !security_controls::holds("inner_sessions_are_as_isolated") {
             return usual;
         }

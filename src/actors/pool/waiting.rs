@@ -141,7 +141,7 @@ impl WaitingSandbox {
         match folders::run(owner, WorkKind::Look, None, give).await.and_then(|given| given) {
             Ok(mut workspace) => {
                 workspace.choice = choice;
-                Ok(SandboxPlace { workspace, slot: Some(slot), ready: Some(Box::new(ready)) })
+                Ok(SandboxPlace { workspace, slot: Some(slot), ready: Some(Box::new(ready)), later: None })
             }
             Err(problem) => {
                 ready.sandbox.undo().await;

@@ -224,6 +224,7 @@ impl SessionActorState {
             SessionMsg::CellFinished(result, frame_guard) => state.finished(*result, frame_guard),
             SessionMsg::Removed { removers, noted } => state.removed(&removers, noted),
             SessionMsg::Hold { reply_to } => drop(reply_to.send(Ok(state.hold(myself)))),
+            SessionMsg::Linger { reply_to } => state.linger(reply_to),
             SessionMsg::Released => state.holders.release(),
             SessionMsg::Tick => state.tick(myself),
         }

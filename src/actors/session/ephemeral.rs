@@ -1,8 +1,12 @@
 //! Ephemeral sessions: they are removed when no client holds them any more.
 
+use std::time::Instant;
+
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionActorState;
+use crate::actors::calls::Reply;
 use crate::actors::holds::Hold;
+use crate::protocol::problem::Problem;
 
 impl SessionActorState {
     pub(super) fn hold(&mut self, myself: &OwnSession) -> Hold {
@@ -16,6 +20,15 @@ impl SessionActorState {
         if self.args.created.is_some() {
             self.holders.renew();
         }
-        self.args.ephemeral && !self.machine.is_ending() && self.holders.are_gone()
+        let is_kept = || self.args.lingers && self.machine.idle_for(Instant::now()) < self.args.idle;
+        self.args.ephemeral && !self.machine.is_ending() && self.holders.are_gone() && !is_kept()
+    }
+
+    /// Lets an ephemeral session stay for its idle time without a client that holds it, also in the next daemon.
+    pub(super) fn linger(&mut self, reply_to: Reply<()>) {
+        self.args.lingers = true;
+        self.touch();
+        let (journal, id) = (self.args.journal.clone(), self.args.id);
+        tokio::spawn(async move { reply_to.send(journal.let_linger(id).await.map_err(Problem::from)) });
     }
 }

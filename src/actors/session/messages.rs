@@ -322,6 +322,10 @@ pub enum SessionMsg {
     Remove {
         remover: Option<Remover>,
     },
+    /// Let an ephemeral session stay for its idle time without a hold.
+    Linger {
+        reply_to: Reply<()>,
+    },
     /// Take a hold on the session. An ephemeral session exists as long as a client has a hold.
     Hold {
         reply_to: Reply<Hold>,
@@ -429,6 +433,7 @@ impl SessionMsg {
             Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Freeze { reply_to }
             | Self::Thaw { reply_to }
+            | Self::Linger { reply_to }
             | Self::PrepareReplay { reply_to }
             | Self::ReplayEnded { reply_to, .. }
             | Self::Reset { reply_to, .. }

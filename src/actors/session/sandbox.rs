@@ -21,7 +21,7 @@ use crate::protocol::frames::{LiveResources, StateAfter};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::receipt::Receipt;
+use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::quota::Permit;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
@@ -62,6 +62,8 @@ impl SessionArgs {
             volumes: self.volumes.clone(),
             mounts: self.mounts.clone(),
             ephemeral: self.ephemeral,
+            lingers: self.lingers,
+            lazy: self.lazy,
             restore_turn: self.restore_turn.clone(),
             lend_turn: self.lend_turn.clone(),
             restored: self.restored.clone(),
@@ -157,7 +159,7 @@ impl SessionActorState {
 
     pub(super) fn placed(&mut self, outcome: Result<SandboxPlace, Problem>) {
         match outcome {
-            Ok(SandboxPlace { workspace, slot, ready }) => {
+            Ok(SandboxPlace { workspace, slot, ready, later }) => {
                 self.workspace = Some(Arc::new(workspace));
                 (self.slot, self.ready_ahead) = (slot, ready);
                 if self.args.before.is_some() {
@@ -167,7 +169,13 @@ impl SessionActorState {
                 self.measure_workspace();
                 self.give_handles();
                 if !self.machine.is_ending() {
-                    self.log.append(EventBody::SessionCreated { name: self.args.name.to_string() });
+                    let made = EventBody::SessionCreated { name: self.args.name.to_string() };
+                    let created = if later.is_some() { self.args.created.take() } else { None };
+                    if let Some((image, created)) = later.zip(created) {
+                        self.begin_without_sandbox(&image, made, created);
+                    } else {
+                        self.log.append(made);
+                    }
                 }
                 self.apply(Input::Placed);
             }
@@ -185,6 +193,19 @@ impl SessionActorState {
                 }
             }
         }
+    }
+
+    /// Answers the request that created a session whose sandbox is started by what needs one first.
+    fn begin_without_sandbox(&mut self, image: &ImageFact, made: EventBody, created: Reply<SessionView>) {
+        self.common.image_is(&image.id);
+        self.args.wanted.first_image = Some(image.clone());
+        // The room of a sandbox is taken when there is one.
+        self.args.permit = None;
+        if self.deferred.is_empty() {
+            self.machine.begin_without_sandbox();
+        }
+        let myself = self.myself.clone();
+        self.is_made(&myself, made, SessionState::Asleep, created);
     }
 
     /// The workspace of a restored session is ready, so the session can continue.
@@ -238,7 +259,7 @@ impl SessionActorState {
         self.receipt = Some(Arc::new(receipt));
         self.keep_image();
         match self.args.created.take() {
-            Some(created) => self.is_made(myself, ready, created),
+            Some(created) => self.is_made(myself, ready, SessionState::Idle, created),
             None => {
                 self.log.append(ready);
             }
@@ -246,14 +267,20 @@ impl SessionActorState {
         self.apply(Input::SandboxReady);
     }
 
-    /// Answers the request that created the session, because its sandbox is ready.
-    fn is_made(&self, myself: &OwnSession, ready: EventBody, created: Reply<SessionView>) {
-        let view = SessionView { state: SessionState::Idle, ..self.view() };
+    /// Answers the request that created the session, once the event that says so is written.
+    fn is_made(
+        &self,
+        myself: &OwnSession,
+        made: EventBody,
+        state: SessionState,
+        created: Reply<SessionView>,
+    ) {
+        let view = SessionView { state, ..self.view() };
         let session = myself.any_generation().clone();
         let late = self.log.unwritten("the session was not made");
         let (journal, id) = (self.args.journal.clone(), self.args.id);
         // Without this event the next daemon considers the session as never made, and removes it.
-        self.append_and(ready, move |is_written| {
+        self.append_and(made, move |is_written| {
             if is_written {
                 let _ = created.send(Ok(view));
                 return;

@@ -10,7 +10,8 @@ use crate::actors::pool::{Pool, WaitingSandbox};
 use crate::panics::spawn_reporting;
 use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::{Backend, Receipt};
+use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
 use crate::sandbox::spec::Choice;
 use crate::sandbox::workspace::own_user::MountedFolder;
@@ -22,6 +23,8 @@ use crate::store::{Journal, SessionRecord};
 struct PlaceRequest {
     record: SessionRecord,
     is_new: bool,
+    /// The session begins without a sandbox, if it can.
+    lazy: bool,
     /// The user id of a session that was there before.
     previous_slot: Option<UserSlot>,
     /// The backend in which the session began.
@@ -44,6 +47,7 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
     let request = PlaceRequest {
         record: args.record(),
         is_new: args.before.is_none(),
+        lazy: args.lazy,
         // Reserved at once, so that no other session gets it meanwhile.
         previous_slot: args.before.and_then(|before| before.slot).map(|uid| args.launcher.slots.keep(uid)),
         began: began.map(|receipt| Choice { backend: receipt.backend, why: receipt.chosen.clone() }),
@@ -68,6 +72,7 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
     let PlaceRequest {
         mut record,
         is_new,
+        lazy,
         previous_slot,
         began,
         backend,
@@ -89,10 +94,11 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         return Err(Problem::new(Code::BadRequest, "a plain process has no volumes and mounts")
             .hint("choose another `--backend`, or leave `--volume` and `--mount` out"));
     }
+    let later = if is_new && lazy { known_image(&launcher, &choice, &wanted).await? } else { None };
     let runs_as_owner = folder.is_some() || has_mounts;
     // A later sandbox of a session is always started anew: the workspace has its user id and its files. So is one with
     // an environment of its own, which the first process of a sandbox begins with.
-    let waiting = if is_new && !runs_as_owner && wanted.env.is_empty() {
+    let waiting = if is_new && later.is_none() && !runs_as_owner && wanted.env.is_empty() {
         pool.claim(&launcher, &choice, &wanted, record.job.is_none()).await
     } else {
         None
@@ -123,7 +129,7 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         let uid = slot.uid;
         let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
         let workspace = folders::run(owner, WorkKind::Look, None, make).await??.paid_by(owner);
-        return Ok(SandboxPlace { workspace, slot: Some(slot), ready: None });
+        return Ok(SandboxPlace { workspace, slot: Some(slot), ready: None, later });
     }
     let open = move || {
         let (private, accounts) = (private_folders(&launcher), &launcher.accounts);
@@ -148,7 +154,18 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         workspace.beside(folders)
     };
     let workspace = folders::run(owner, WorkKind::Look, None, open).await??;
-    Ok(SandboxPlace { workspace, slot: None, ready: None })
+    Ok(SandboxPlace { workspace, slot: None, ready: None, later })
+}
+
+/// The image of a session that begins without a sandbox; none if no sandbox of it was made here yet, since then nobody knows
+/// what is in it, which a model is told at once.
+async fn known_image(
+    launcher: &Launcher,
+    choice: &Choice,
+    wanted: &SandboxRequest,
+) -> Result<Option<ImageFact>, Problem> {
+    let image = launcher.backend(choice.backend).resolve_image(wanted, &|_| {}).await?;
+    Ok(kernel_files::packages(&launcher.paths.kernel_dir(), &image.id).map(|_| image))
 }
 
 /// Writes the new session down. First in the journal: nothing may exist that the next daemon would not find.

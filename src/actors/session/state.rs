@@ -43,6 +43,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct SessionArgs {
     pub id: SessionId,
     pub name: SessionName,
@@ -79,6 +80,10 @@ pub struct SessionArgs {
     pub mounts: Vec<FolderMount>,
     /// The session is removed as soon as no client holds it.
     pub ephemeral: bool,
+    /// An ephemeral session is removed only when it was not used for its idle time either.
+    pub lingers: bool,
+    /// A new session begins without a sandbox, if it can.
+    pub lazy: bool,
     /// Held while the session reads its journal.
     pub restore_turn: UserTurn,
     /// Held while the schemas of lent tools are compiled.

@@ -22,7 +22,11 @@ impl SessionActorState {
                 (Phase::Ready { .. }, Some(_)) => SessionState::Busy,
                 (Phase::Ready { .. }, None) => SessionState::Idle,
             },
-            backend: self.receipt.as_ref().map_or(self.args.backend, |receipt| receipt.backend),
+            backend: match (&self.receipt, &self.workspace) {
+                (Some(receipt), _) => receipt.backend,
+                (None, Some(workspace)) => workspace.choice.backend,
+                (None, None) => self.args.backend,
+            },
             image: self.receipt.as_ref().map(|receipt| receipt.image.clone()),
             python: self.receipt.as_ref().map(|receipt| receipt.python.clone()),
             isolation: self.receipt.as_deref().map(isolation_line),
@@ -76,6 +80,8 @@ impl SessionArgs {
     fn limits(&self) -> SessionLimits {
         SessionLimits {
             memory_bytes: self.wanted.memory_bytes,
+            checkpoint_bytes: self.wanted.memory_in_all(&self.launcher.settings.sandbox)
+                - self.wanted.memory_bytes,
             cpus: self.wanted.cpus,
             pids: self.wanted.pids,
             idle_s: self.idle.as_secs(),

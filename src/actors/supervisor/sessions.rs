@@ -196,6 +196,8 @@ impl SupervisorState {
             volumes: request.volumes,
             mounts: request.mounts,
             ephemeral: request.ephemeral,
+            lingers: request.lingers,
+            lazy: request.lazy,
             restore_turn: self.restore_turns.of(owner),
             lend_turn: self.lend_turns.of(owner),
             restored: CancellationToken::new(),

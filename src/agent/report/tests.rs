@@ -99,8 +99,8 @@ fn success_in_english() {
         ```
         ### Files changed in the workspace:
         ```
-        plot.png (new, 2048 bytes)
-        old\u{a}## heading (removed)
+        /workspace/plot.png (new, 2048 bytes)
+        /workspace/old\u{a}## heading (removed)
         ```
         ### Not shown:
         120 bytes from the middle of the output. Print less, or write to a file.
@@ -132,8 +132,8 @@ fn success_in_chinese() {
         ```
         ### 工作区中变化的文件：
         ```
-        plot.png (新建, 2048 字节)
-        old\u{a}## heading (已删除)
+        /workspace/plot.png (新建, 2048 字节)
+        /workspace/old\u{a}## heading (已删除)
         ```
         ### 未显示的内容：
         输出中间的 120 字节。请减少输出，或写入文件。
@@ -310,7 +310,7 @@ fn long_output_is_cut_in_the_middle_and_nothing_else_is() {
     let text = report(&long, Language::English, 1_200);
     assert!(text.chars().count() <= 1_200);
     assert!(text.contains("characters left out …]"), "{text}");
-    for part in [ENGLISH_STATE, "### Not shown:", "plot.png (new, 2048 bytes)", "[1, 2]"] {
+    for part in [ENGLISH_STATE, "### Not shown:", "/workspace/plot.png (new, 2048 bytes)", "[1, 2]"] {
         assert!(text.contains(part), "{part} is missing in {text}");
     }
 }

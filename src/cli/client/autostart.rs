@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::cli::client::http::Client;
+use crate::cli::client::machine_daemon::ClosedDaemon;
 use crate::cli::failure::Failure;
 use crate::protocol::exit_codes as exit;
 
@@ -37,6 +38,8 @@ pub(in crate::cli) struct Starter {
     pub config: Option<PathBuf>,
     /// Say that a daemon was started.
     pub announce: bool,
+    /// The daemon of the whole machine, if it is there and this user may not use it; then the start is always said.
+    pub closed: Option<ClosedDaemon>,
 }
 
 impl Starter {
@@ -55,9 +58,8 @@ impl Starter {
         let client = Client::new(socket.to_owned(), None);
         while Instant::now() < deadline {
             if let Ok(Ok(_)) = timeout(READY, client.get("/v1/health")).await {
-                if self.announce && other_since.is_none() {
-                    // Not `eprintln`, which panics if stderr is closed.
-                    let _ = writeln!(io::stderr(), "started the daemon (pid {})", child.id());
+                if other_since.is_none() {
+                    self.say_started(child.id());
                 }
                 return Ok(());
             }
@@ -97,6 +99,20 @@ impl Starter {
         }
         Err(Failure::new(format!("the daemon did not answer within {} seconds", READY.as_secs()))
             .hint(format!("its log is `{}`", log.display())))
+    }
+
+    fn say_started(&self, pid: u32) {
+        // Not `eprintln`, which panics if stderr is closed.
+        let _ = match &self.closed {
+            Some(closed) => writeln!(
+                io::stderr(),
+                "started a daemon of your own (pid {pid}), since that of this machine is for members of the group `{}`: {}",
+                closed.group,
+                closed.remedy()
+            ),
+            None if self.announce => writeln!(io::stderr(), "started the daemon (pid {pid})"),
+            None => Ok(()),
+        };
     }
 
     /// Starts the daemon in a process group of its own, so that a Ctrl-C meant for this command does not

@@ -1,6 +1,10 @@
 //! The HTTP client: one connection per request, over the daemon's unix socket.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,6 +25,7 @@ use tokio::time::timeout;
 use crate::cli::client::autostart::Starter;
 use crate::cli::client::follow::{PAUSE, TRIES};
 use crate::cli::failure::Failure;
+use crate::protocol::api::CONFIG_HEADER;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -42,6 +47,8 @@ pub(in crate::cli) struct Client {
     starter: Option<Starter>,
     was_connected: AtomicBool,
     tells_steps: bool,
+    /// The configuration that the caller names; a daemon that runs with another one is told of, once.
+    config: Mutex<Option<PathBuf>>,
 }
 
 /// The unparsed bytes of a JSON answer.
@@ -65,7 +72,7 @@ impl JsonResponse {
 
 impl Client {
     pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
-        Self { socket, starter, was_connected: AtomicBool::new(false), tells_steps: false }
+        Self { socket, starter, was_connected: AtomicBool::new(false), config: Mutex::new(None), tells_steps: false }
     }
 
     /// Whether the steps of slow requests are shown to a person.
@@ -75,6 +82,30 @@ impl Client {
 
     pub fn tells_steps(&self) -> bool {
         self.tells_steps
+    }
+
+    /// Warns if the daemon runs with another configuration than this.
+    pub fn with_config(self, config: Option<PathBuf>) -> Self {
+        Self { config: Mutex::new(config), ..self }
+    }
+
+    /// Says that the daemon has not read the configuration that the caller names.
+    fn compare_config(&self, response: &Response<Incoming>) {
+        let wanted = self.config.lock().ok().and_then(|mut config| config.take());
+        let read = response.headers().get(CONFIG_HEADER);
+        let (Some(wanted), Some(read)) = (wanted, read) else { return };
+        let read = Path::new(OsStr::from_bytes(read.as_bytes()));
+        let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if whole(&wanted) != whole(read) {
+            // Not `eprintln`, which panics if stderr is closed.
+            let _ = writeln!(
+                std::io::stderr(),
+                "warning: the daemon runs with `{}`, and `{}` is not read; `belljar daemon stop` lets the next command \
+                 start one with it",
+                read.display(),
+                wanted.display()
+            );
+        }
     }
 
     pub async fn get(&self, path: &str) -> Result<JsonResponse, Failure> {
@@ -205,6 +236,7 @@ impl Client {
         // Errors of the connection appear where the answer is read.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(broken)?;
+        self.compare_config(&response);
         if response.status().is_success() {
             return Ok(response);
         }

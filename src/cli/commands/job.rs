@@ -5,6 +5,7 @@ mod batch;
 mod github;
 mod inspect;
 mod junit;
+pub(in crate::cli) mod key;
 mod output_files;
 mod plan;
 mod progress;
@@ -16,6 +17,7 @@ mod watch;
 
 use clap::{Args, Subcommand};
 
+use self::key::JobKey;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 
@@ -39,29 +41,37 @@ enum Action {
     },
     /// Show one job, with its verdict and its receipt.
     Show {
-        id: String,
+        /// Its id, or its name: then the newest of that name.
+        #[arg(value_parser = JobKey::parse)]
+        job: JobKey,
     },
     /// Show what a job printed.
     Logs {
-        id: String,
+        /// Its id, or its name: then the newest of that name.
+        #[arg(value_parser = JobKey::parse)]
+        job: JobKey,
         /// Go on until it has ended.
         #[arg(short, long)]
         follow: bool,
     },
     /// End jobs that wait or run.
     Cancel {
-        #[arg(required = true)]
-        ids: Vec<String>,
+        /// Their ids or names.
+        #[arg(required = true, value_parser = JobKey::parse)]
+        jobs: Vec<JobKey>,
     },
     /// Copy the files that were kept of a job into a folder.
     Artifacts {
-        id: String,
+        /// Its id, or its name: then the newest of that name.
+        #[arg(value_parser = JobKey::parse)]
+        job: JobKey,
         folder: std::path::PathBuf,
     },
     /// Forget jobs that have ended, with their output and artifacts.
     Rm {
-        #[arg(required = true)]
-        ids: Vec<String>,
+        /// Their ids or names.
+        #[arg(required = true, value_parser = JobKey::parse)]
+        jobs: Vec<JobKey>,
     },
 }
 
@@ -70,11 +80,11 @@ impl Job {
         match self.action {
             Action::Run(run) => run.run(context).await,
             Action::Ls { all } => inspect::list(context, all).await,
-            Action::Show { id } => inspect::show(context, &id).await,
-            Action::Logs { id, follow } => inspect::logs(context, &id, follow).await,
-            Action::Cancel { ids } => inspect::cancel(context, &ids).await,
-            Action::Artifacts { id, folder } => inspect::artifacts(context, &id, &folder).await,
-            Action::Rm { ids } => inspect::forget(context, &ids).await,
+            Action::Show { job } => inspect::show(context, &job).await,
+            Action::Logs { job, follow } => inspect::logs(context, &job, follow).await,
+            Action::Cancel { jobs } => inspect::cancel(context, &jobs).await,
+            Action::Artifacts { job, folder } => inspect::artifacts(context, &job, &folder).await,
+            Action::Rm { jobs } => inspect::forget(context, &jobs).await,
         }
     }
 }

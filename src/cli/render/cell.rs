@@ -95,7 +95,7 @@ pub(in crate::cli) fn show_end(
 
 pub(in crate::cli) fn artifact_line(artifact: &Artifact) -> String {
     // A file name may contain line breaks, and text after one would look like a message of Belljar.
-    let path = one_line(&artifact.path);
+    let path = one_line(&artifact.full_path());
     let change = match artifact.change {
         Change::New => "new",
         Change::Modified => "modified",

@@ -2,12 +2,16 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
+use rustix::termios::tcgetwinsize;
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::cli::render::human::Table;
 use crate::protocol::result::Stream;
-use crate::protocol::text::{Sanitizer, one_line, sanitized};
+use crate::protocol::text::{Sanitizer, clipped, one_line, sanitized};
+
+/// Width of a terminal that does not tell it.
+const COLUMNS: usize = 80;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(in crate::cli) enum Color {
@@ -249,7 +253,7 @@ impl Screen {
     }
 
     /// Shows a line that is erased before anything else is shown, also before the next progress; empty text erases it.
-    /// Only on a terminal. The text has to be short, since only one line of the terminal is erased.
+    /// Only on a terminal. The text is cut where the line ends, since only one line of the terminal is erased.
     pub fn progress(&mut self, text: &str) -> Result<(), Failure> {
         if text.is_empty() {
             return self.erase_progress();
@@ -258,7 +262,10 @@ impl Screen {
             return Ok(());
         }
         self.in_progress = true;
-        let line = format!("\r\x1b[2K{}", self.err.tinted(Tint::Dim, &one_line(text)));
+        let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+        // The last column stays free, because some terminals begin a new line behind it.
+        let text = clipped(&one_line(text), if columns == 0 { COLUMNS } else { columns }.saturating_sub(1));
+        let line = format!("\r\x1b[2K{}", self.err.tinted(Tint::Dim, &text));
         write(Stream::Stderr, line.as_bytes())
     }
 

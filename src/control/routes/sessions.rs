@@ -139,6 +139,11 @@ pub async fn freeze(request: SessionRequest) -> ApiResult<Json<Done>> {
     request.act(|reply_to| SessionMsg::Freeze { reply_to }).await
 }
 
+/// Lets an ephemeral session stay for its idle time when its last client leaves.
+pub async fn linger(request: SessionRequest) -> ApiResult<Json<Done>> {
+    request.act(|reply_to| SessionMsg::Linger { reply_to }).await
+}
+
 pub async fn thaw(request: SessionRequest) -> ApiResult<Json<Done>> {
     request.act(|reply_to| SessionMsg::Thaw { reply_to }).await
 }

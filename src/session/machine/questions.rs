@@ -10,6 +10,11 @@ use crate::protocol::result::Mode;
 use crate::session::queue::{Queue, QueueItem};
 
 impl<W> SessionMachine<W> {
+    /// Lets a new session have no sandbox before something needs one.
+    pub fn begin_without_sandbox(&mut self) {
+        self.wants_sandbox = false;
+    }
+
     pub fn phase(&self) -> Phase {
         self.phase
     }

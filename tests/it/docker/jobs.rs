@@ -212,7 +212,7 @@ pub fn a_script_begins_with_a_clean_slate_and_alone() {
     let shadow = "import os\nopen('imported', 'a').write('x')\nMINE = 1\n";
     let folder =
         scripts(&[("clean.py", CLEAN), ("json.py", shadow), ("email.py", shadow), ("csv.py", shadow)]);
-    let spec = "scripts = [\"clean.py\"]\nargs = [\"a b\", \"--x={y}\"]\npass_env = [\"PASSED\"]\nrequire = [\"pip-x\"]\n\
+    let spec = "scripts = [\"clean.py\"]\nargs = [\"a b\", \"--x={{y}}\"]\npass_env = [\"PASSED\"]\nrequire = [\"pip-x\"]\n\
                 artifacts = [\"imported\"]\n[env]\nGIVEN = \"1\"\n[matrix]\nk = [\"v\"]\n";
     let file = folder.path().join("job.toml");
     std::fs::write(&file, spec).expect("written");

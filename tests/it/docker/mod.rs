@@ -21,6 +21,7 @@ pub mod ephemeral;
 pub mod escape;
 mod examples;
 pub mod files;
+mod first_hour;
 pub mod gone;
 pub mod guards;
 pub mod helpers;

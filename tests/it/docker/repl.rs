@@ -221,3 +221,28 @@ pub fn without_a_terminal_lines_are_read_all_the_same() {
     assert!(ran.stderr.contains("belljar repl -s q"), "{ran:?}");
     daemon.cli(["repl", "--json"]).exits(64);
 }
+
+#[test]
+pub fn a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.cli(["new", "quiet"]).ok();
+    let code = "import time; time.sleep(4.9); 6 * 7";
+    let shown = play(
+        &daemon,
+        &["exec", "-s", "quiet", "--timeout", "6s", code],
+        &[],
+        &[
+            Shows("2 s"),
+            Shows("4 s; ends at 6 s: `--timeout 5min` allows more, `--detach` does not wait"),
+            Shows("42"),
+        ],
+    );
+    assert!(!shown.contains("1 s"), "{shown}");
+    // Where nobody looks, there is nothing to see.
+    let run = daemon.cli(["exec", "-s", "quiet", "import time; time.sleep(3)"]).ok();
+    assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("", ""));
+    daemon.assert_sound();
+}

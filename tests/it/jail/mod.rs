@@ -159,7 +159,8 @@ both! {
     volumes: volumes_and_mounts_are_made_and_shown_by_commands;
     repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
         pictures_are_saved_and_shown_where_the_terminal_can,
-        without_a_terminal_lines_are_read_all_the_same;
+        without_a_terminal_lines_are_read_all_the_same,
+        a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline;
     restart: a_running_cell_goes_on, a_copy_that_runs_after_a_reset_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
         a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,
@@ -187,7 +188,8 @@ both! {
     replays: nothing_else_changes_variables_while_a_replay_goes_on, a_replay_goes_on_when_its_client_leaves,
         a_replay_that_was_interrupted_is_told_and_forgets_nothing_that_is_undone_then,
         a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
-        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted;
+        a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted,
+        numbers_of_cells_and_addresses_are_no_difference;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
     guards: a_variable_that_cannot_be_shown_costs_only_itself,

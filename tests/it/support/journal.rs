@@ -42,6 +42,12 @@ impl Journal {
         }
     }
 
+    /// How many events of this kind there are, of all sessions.
+    pub fn count(&self, kind: &str) -> i64 {
+        let query = "SELECT count(*) FROM events WHERE name = ?1";
+        self.0.query_row(query, [kind], |row| row.get(0)).expect("a count")
+    }
+
     pub fn living_sessions(&self) -> Vec<String> {
         self.rows("SELECT id FROM sessions WHERE removed_at IS NULL", |row| Ok(uuid(row.get(0)?)))
     }

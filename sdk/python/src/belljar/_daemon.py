@@ -14,6 +14,8 @@ from typing import Mapping
 
 from .errors import DaemonError
 
+#: Where the daemon of the whole machine listens.
+_SYSTEM_SOCKET = "/run/belljar/belljar.sock"
 #: The longest path of a unix socket that Linux accepts.
 _SOCKET_PATH_BYTES = 107
 #: Time to connect; a daemon whose queue of connections is full would hold up the caller for ever.
@@ -33,7 +35,8 @@ if hasattr(os, "register_at_fork"):  # pragma: no branch
 
 
 def socket_path(environment: Mapping[str, str] | None = None) -> str:
-    """The path of the socket, from the environment alone."""
+    """The path of the socket. Where the environment of this process names none, the daemon of the machine is used unless the
+    user's own runs."""
     env = os.environ if environment is None else environment
 
     def named(name: str) -> str | None:
@@ -68,10 +71,23 @@ def socket_path(environment: Mapping[str, str] | None = None) -> str:
         if moved is not None:
             path = f"{home}/belljar.sock"
         elif is_system:
-            path = "/run/belljar/belljar.sock"
+            path = _SYSTEM_SOCKET
         else:
             path = f"{runtime}/belljar/belljar.sock" if runtime is not None else f"{home}/run/belljar.sock"
+            if environment is None and not _listens(path) and _listens(_SYSTEM_SOCKET):
+                path = _SYSTEM_SOCKET
     return checked_path(path)
+
+
+def _listens(path: str) -> bool:
+    """Whether a daemon can be reached there by this user."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+        tried.settimeout(CONNECT_SECONDS)
+        try:
+            tried.connect(path)
+        except OSError:
+            return False
+        return True
 
 
 def checked_path(path: str) -> str:

@@ -10,12 +10,15 @@ use crate::cli::args::{SandboxArgs, SessionFlag, read_text, seconds, word};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::ask::inspect::played;
-use crate::cli::commands::cell::run::ThrowAway;
+use crate::cli::commands::cell::run::{FirstSandbox, ThrowAway};
 use crate::cli::commands::cell::stream::Stops;
+use crate::cli::commands::session::cp::copy_workspace;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::block::{Block, Section};
+use crate::cli::render::human::age;
 use crate::cli::render::screen::Screen;
+use crate::protocol::api::{FolderView, SessionView};
 use crate::protocol::ask::{
     ApprovalPolicy, AskEnd, AskLimitsWanted, AskView, Dialect, Language, ModelList, ModelView, NewAsk,
 };
@@ -71,6 +74,10 @@ pub(in crate::cli) struct Ask {
     /// Forget the conversation so far.
     #[arg(long)]
     fresh: bool,
+    /// Where to put the files that it made, for an ask without a session. Without this, a session with files stays for its
+    /// idle time.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Do not wait: print the number of the ask, for `belljar wait --ask`.
     #[arg(long)]
     detach: bool,
@@ -93,22 +100,38 @@ impl Ask {
                 Failure::usage("`--detach` needs a session that stays").hint("name one with `-s NAME`")
             );
         }
+        if let (Some(session), Some(_)) = (&named, &self.out) {
+            return Err(Failure::usage("`--out` is for an ask without a session")
+                .hint(format!("files of `{session}` stay in it: `belljar cp {session}: DIR` copies them")));
+        }
+        if self.sandbox.workspace.is_some() && self.out.is_some() {
+            return Err(Failure::usage("with `--workspace` the files are in that folder already")
+                .hint("leave `--out` out"));
+        }
         let ask = self.request()?;
         let client = context.client();
         let models: ModelList = client.get("/v1/models").await?.parse()?;
         // From here on no signal may end this process before its throw-away session is removed again.
         let mut stops = Stops::new()?;
         let Some(session) = named else {
-            let session = ThrowAway::make(context, &client, self.sandbox).await?;
-            let code = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
+            // The caller's own folder keeps the files by itself.
+            let keeps_files = self.sandbox.workspace.is_none();
+            let session = ThrowAway::make(context, &client, self.sandbox, FirstSandbox::WhenNeeded).await?;
+            let asked = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
+            // An ask that was left ends with its session.
+            let has_ended = asked.as_ref().is_ok_and(|asked| asked.has_ended);
+            if keeps_files && has_ended && hand_over(context, &client, &session, self.out.as_deref()).await? {
+                return asked.map(|asked| asked.code);
+            }
             session.remove(&client).await.iter().try_for_each(|warning| context.screen.warn(warning))?;
-            return code;
+            return asked.map(|asked| asked.code);
         };
         if self.detach {
             let answer = client.post(&format!("/v1/sessions/{session}/asks"), &ask).await?;
             return context.show(&answer, |screen, view: AskView| screen.line(&view.ask.to_string()));
         }
-        ask_in(context, &client, &session, &ask, &models, &mut stops).await
+        let asked = ask_in(context, &client, &session, &ask, &models, &mut stops).await?;
+        Ok(asked.code)
     }
 
     fn request(&self) -> Result<NewAsk, Failure> {
@@ -150,6 +173,46 @@ impl Ask {
     }
 }
 
+/// The exit code of an ask, and whether it has ended or was only left.
+struct Asked {
+    code: u8,
+    has_ended: bool,
+}
+
+/// Hands the files over that an ask without a session has made: into a folder, or by leaving the session as it is. Gives
+/// whether the session stays.
+async fn hand_over(
+    context: &mut Context,
+    client: &Client,
+    session: &ThrowAway,
+    out: Option<&Path>,
+) -> Result<bool, Failure> {
+    let name = &session.name;
+    let folder: FolderView = client.get(&format!("/v1/sessions/{name}/files")).await?.parse()?;
+    if folder.entries.is_empty() {
+        return Ok(false);
+    }
+    if let Some(out) = out {
+        let copied = copy_workspace(context, name, out).await;
+        if let Err(failure) = copied {
+            session.leave(client).await?;
+            return Err(
+                failure.hint(format!("the files are still there: `belljar cp {name}: DIR` copies them"))
+            );
+        }
+        let out = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+        return context.screen.note(&format!("files: {}", out.display())).map(|()| false);
+    }
+    let view: SessionView = client.get(&format!("/v1/sessions/{name}")).await?.parse()?;
+    session.leave(client).await?;
+    context.screen.note(&format!(
+        "its files stay in the session `{name}` until that was not used for {}: `belljar cp {name}: DIR` copies them, \
+         `belljar ask -s {name}` goes on",
+        age(view.limits.idle_s)
+    ))?;
+    Ok(true)
+}
+
 async fn ask_in(
     context: &mut Context,
     client: &Client,
@@ -157,19 +220,19 @@ async fn ask_in(
     ask: &NewAsk,
     models: &ModelList,
     stops: &mut Stops,
-) -> Result<u8, Failure> {
+) -> Result<Asked, Failure> {
     // Not as a stream, so that the ask's number is known, and the ask can be cancelled, before its first event.
     let view: AskView = client.post(&format!("/v1/sessions/{session}/asks"), ask).await?.parse()?;
     if let Some(model) = models.models.iter().find(|model| model.name == view.model) {
         context.screen.note(&model_line(model))?;
     }
     match watch(context, client, session, &view, stops).await? {
-        WatchEnd::Left(code) => Ok(code),
+        WatchEnd::Left(code) => Ok(Asked { code, has_ended: false }),
         WatchEnd::Ended { end, is_shown } => {
             if !context.json {
                 show_end(&mut context.screen, &end, is_shown)?;
             }
-            Ok(ask_exit_code(end.outcome))
+            Ok(Asked { code: ask_exit_code(end.outcome), has_ended: true })
         }
     }
 }

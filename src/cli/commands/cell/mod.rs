@@ -3,4 +3,5 @@
 pub(in crate::cli) mod once;
 pub(in crate::cli) mod repl;
 pub(in crate::cli) mod run;
+pub(in crate::cli) mod silence;
 pub(in crate::cli) mod stream;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -119,7 +120,7 @@ impl Exec {
             return context.show(&answer, |screen, view: CellView| screen.line(&view.cell.to_string()));
         }
         let mut stops = Stops::new()?;
-        match stream(context, &client, &session, &cell, &mut stops).await? {
+        match stream(context, &client, &session, (&cell, MoreTime::EXEC), &mut stops).await? {
             End::Left(code) => {
                 context
                     .screen

@@ -22,7 +22,8 @@ use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::Client;
 use crate::cli::client::session_key::SessionKey;
-use crate::cli::commands::cell::run::ThrowAway;
+use crate::cli::commands::cell::run::{FirstSandbox, ThrowAway};
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::act::show_undone;
 use crate::cli::commands::session::inspect::show_variables;
@@ -60,7 +61,7 @@ impl Repl {
         let client = context.client();
         let named = self.session.named()?;
         let (passing, session) = if named.is_none() && !self.keep {
-            let (passing, view) = ThrowAway::hold(&client, self.sandbox).await?;
+            let (passing, view) = ThrowAway::hold(&client, self.sandbox, FirstSandbox::AtOnce).await?;
             (Some(passing), view)
         } else {
             (None, self.open(&client, named.as_ref()).await?)
@@ -186,7 +187,7 @@ impl ReplDialog {
 
     async fn cell(&mut self, context: &mut Context, code: String) -> Result<Option<u8>, Failure> {
         let cell = RunCell { code, timeout_s: self.timeout_s, mode: Mode::Main };
-        match stream(context, &self.client, &self.session, &cell, &mut self.stops).await? {
+        match stream(context, &self.client, &self.session, (&cell, MoreTime::REPL), &mut self.stops).await? {
             End::Left(exit::TERMINATED) => Ok(Some(exit::TERMINATED)),
             End::Left(_) => {
                 let name = &self.session;

@@ -1,14 +1,17 @@
 //! `belljar run`: run a script in a session of its own that is removed afterwards.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
 use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::install::begin_with;
 use crate::cli::commands::session::new::made_of;
@@ -38,6 +41,21 @@ pub(in crate::cli) struct Run {
     args: Vec<String>,
 }
 
+/// What to say of a flag that `run` and `job run` do not have and that follows a script: it is most likely the script's.
+pub(in crate::cli) fn script_argument(words: &[OsString], error: &clap::Error) -> Option<Failure> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let words: Vec<_> = words.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    let at = words.iter().position(|word| word == flag)?;
+    let (ours, its) = (words.get(..at)?.join(" "), words.get(at..)?.join(" "));
+    let mut named = ours.split(' ').filter(|word| !word.starts_with('-')).skip_while(|word| *word == "job");
+    let has_script = named.next() == Some("run") && named.next().is_some();
+    (error.kind() == ErrorKind::UnknownArgument && has_script).then(|| {
+        Failure::usage(format!(
+            "`{flag}` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: `belljar {ours} -- {its}`"
+        ))
+    })
+}
+
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
@@ -46,9 +64,9 @@ impl Run {
         // From here on no signal may end this process before the session is removed again.
         let mut stops = Stops::new()?;
         let keeps_files = self.sandbox.workspace.is_some();
-        let session = ThrowAway::make(context, &client, self.sandbox).await?;
+        let session = ThrowAway::make(context, &client, self.sandbox, FirstSandbox::AtOnce).await?;
         let end = match prepare(&client, &session.name, circumstances).await {
-            Ok(()) => stream(context, &client, &session.name, &cell, &mut stops).await,
+            Ok(()) => stream(context, &client, &session.name, (&cell, MoreTime::RUN), &mut stops).await,
             Err(failure) => Err(failure),
         };
         let not_removed = session.remove(&client).await;
@@ -110,6 +128,13 @@ fn name_file(result: &mut ExecutionResult, file: &str) {
     }
 }
 
+/// When a session gets its first sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum FirstSandbox {
+    AtOnce,
+    WhenNeeded,
+}
+
 /// A session that is removed when this process ends, no matter how it ends.
 pub(in crate::cli) struct ThrowAway {
     pub name: SessionKey,
@@ -118,8 +143,13 @@ pub(in crate::cli) struct ThrowAway {
 }
 
 impl ThrowAway {
-    pub async fn make(context: &mut Context, client: &Client, sandbox: SandboxArgs) -> Result<Self, Failure> {
-        let (made, view) = Self::hold(client, sandbox).await?;
+    pub async fn make(
+        context: &mut Context,
+        client: &Client,
+        sandbox: SandboxArgs,
+        first: FirstSandbox,
+    ) -> Result<Self, Failure> {
+        let (made, view) = Self::hold(client, sandbox, first).await?;
         // Weaker isolation than usual is never used silently.
         if view.backend != Backend::Docker && !context.json {
             context.screen.note(&made_of(&view))?;
@@ -128,9 +158,14 @@ impl ThrowAway {
     }
 
     /// Makes a session that the daemon removes when this process ends, however that happens.
-    pub async fn hold(client: &Client, sandbox: SandboxArgs) -> Result<(Self, SessionView), Failure> {
+    pub async fn hold(
+        client: &Client,
+        sandbox: SandboxArgs,
+        first: FirstSandbox,
+    ) -> Result<(Self, SessionView), Failure> {
         let with = sandbox.with.clone();
-        let new = NewSession { ephemeral: true, ..sandbox.session()? };
+        let lazy = first == FirstSandbox::WhenNeeded;
+        let new = NewSession { ephemeral: true, lazy, ..sandbox.session()? };
         let session: SessionView = client.post("/v1/sessions", &new).await?.parse()?;
         match client.events::<()>(&format!("/v1/sessions/{}/hold", session.id), None).await {
             Ok(hold_stream) => {
@@ -145,6 +180,11 @@ impl ThrowAway {
         }
     }
 
+    /// Lets the session stay for its idle time when this process ends.
+    pub async fn leave(&self, client: &Client) -> Result<(), Failure> {
+        client.post_empty(&format!("/v1/sessions/{}/linger", self.name)).await.map(drop)
+    }
+
     /// Removes the session. Returns a warning if that failed.
     pub async fn remove(self, client: &Client) -> Option<String> {
         let failure = client.delete(&format!("/v1/sessions/{}?wait=true", self.name)).await.err()?;
@@ -154,8 +194,26 @@ impl ThrowAway {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::cli::entry::{Cli, Command};
     use clap::Parser as _;
+
+    #[test]
+    fn a_flag_that_is_the_scripts_is_said_to_be() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            script_argument(&words, &Cli::try_parse_from(&words).unwrap_err()).map(|failure| failure.message)
+        };
+        assert_eq!(
+            said("belljar run s.py a --c -d").unwrap(),
+            "`--c` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: \
+             `belljar run s.py a -- --c -d`"
+        );
+        assert!(said("belljar job run s.py --c").unwrap().ends_with("`belljar job run s.py -- --c`"));
+        for other in ["belljar run --c s.py", "belljar ps --c", "belljar run", "belljar new run --c"] {
+            assert_eq!(said(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_script_has_the_arguments_that_are_not_ours() {

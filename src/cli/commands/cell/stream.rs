@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::silence::{MoreTime, Silence};
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_event;
@@ -50,10 +51,12 @@ pub(in crate::cli) async fn stream(
     context: &mut Context,
     client: &Client,
     session: &SessionKey,
-    cell: &RunCell,
+    (cell, more_time): (&RunCell, MoreTime),
     stops: &mut Stops,
 ) -> Result<End, Failure> {
-    watch(context, client, session, ("cells", cell), stops).await
+    let end = watch(context, client, session, ("cells", cell, more_time), stops).await;
+    context.screen.progress("")?;
+    end
 }
 
 /// The same for a command.
@@ -64,14 +67,16 @@ pub(in crate::cli) async fn stream_command(
     command: &NewCommand,
     stops: &mut Stops,
 ) -> Result<End, Failure> {
-    watch(context, client, session, ("commands", command), stops).await
+    let end = watch(context, client, session, ("commands", command, MoreTime::COMMAND), stops).await;
+    context.screen.progress("")?;
+    end
 }
 
 async fn watch<T: Serialize>(
     context: &mut Context,
     client: &Client,
     session: &SessionKey,
-    (kind, body): (&str, &T),
+    (kind, body, more_time): (&str, &T, MoreTime),
     stops: &mut Stops,
 ) -> Result<End, Failure> {
     let path = format!("/v1/sessions/{session}/{kind}?stream=true");
@@ -82,6 +87,8 @@ async fn watch<T: Serialize>(
     };
     let mut interrupted = false;
     let mut seen: Option<CellProgress> = None;
+    let mut silence = Silence::new(more_time);
+    let is_watched = context.screen.is_watched() && !context.json;
     loop {
         let event = tokio::select! {
             code = stops.next() => {
@@ -95,6 +102,10 @@ async fn watch<T: Serialize>(
                     _ => "/interrupt".to_owned(),
                 };
                 client.post_empty(&format!("/v1/sessions/{session}{path}")).await?;
+                continue;
+            }
+            line = silence.line(), if is_watched => {
+                context.screen.progress(&line)?;
                 continue;
             }
             event = events.next() => event,
@@ -124,6 +135,7 @@ async fn watch<T: Serialize>(
         if event.body.cell() != Some(seen.cell) && !event.body.befalls_session() {
             continue;
         }
+        silence.heard(&event.body);
         match event.body {
             EventBody::CellFinished { result } => return Ok(End::Finished(result)),
             body if !context.json => show_event(&mut context.screen, &body)?,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use super::admission::Admission;
-use super::plan::{Plan, PlannedJob};
+use super::plan::{Plan, PlannedJob, unmatched};
 use super::progress::ProgressView;
 use super::report::{JobConclusion, Outcome};
 use super::watch::{self, JobProgress};
@@ -86,6 +86,7 @@ impl<'a> Batch<'a> {
                 match self.begin(index).await {
                     Ok(id) => {
                         self.admission.granted();
+                        self.show.begun(self.context, id)?;
                         self.running.insert(index, id);
                         let (client, live) = (Arc::clone(&self.client), self.show.is_live(self.context));
                         tokio::spawn(watch::follow(client, id, index, live, sender.clone()));
@@ -224,6 +225,7 @@ impl<'a> Batch<'a> {
                 let conclusion = JobConclusion::Ended(Box::new(seen.view));
                 let outcome =
                     Outcome { stdout: seen.stdout, stderr: seen.stderr, ..ended(planned, conclusion) };
+                self.warn_of_patterns(index, &outcome)?;
                 self.fetch(&outcome).await?;
                 self.conclude(index, outcome)
             }
@@ -244,6 +246,23 @@ impl<'a> Batch<'a> {
         }
         if failed && self.fail_fast {
             self.cancel();
+        }
+        Ok(())
+    }
+
+    /// Says which patterns of artifacts matched nothing that a job left.
+    fn warn_of_patterns(&mut self, index: usize, outcome: &Outcome) -> Result<(), Failure> {
+        let JobConclusion::Ended(view) = &outcome.conclusion else { return Ok(()) };
+        let (Some(planned), Some(end)) = (self.plan.jobs.get(index), &view.end) else { return Ok(()) };
+        // A job that did not begin has left nothing, and of one that left too much nobody knows.
+        if view.started_at.is_none() || end.artifacts_cut {
+            return Ok(());
+        }
+        let paths: Vec<_> = end.artifacts.iter().map(|artifact| artifact.path.as_str()).collect();
+        for pattern in unmatched(&planned.job.artifacts, &paths) {
+            self.context
+                .screen
+                .warn(&format!("{}: no file matches `{pattern}` of `--artifacts`", outcome.name))?;
         }
         Ok(())
     }

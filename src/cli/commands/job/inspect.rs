@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::key::{JobKey, Wanted};
 use super::watch::fetch;
-use crate::cli::client::http::escaped_path;
+use crate::cli::client::http::Client;
 use crate::cli::commands::session::inspect::owner;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -47,8 +48,10 @@ fn state(job: &JobView) -> String {
     }
 }
 
-pub(in crate::cli) async fn show(context: &mut Context, id: &str) -> Result<u8, Failure> {
-    let answer = context.client().get(&path(id, "")).await?;
+pub(in crate::cli) async fn show(context: &mut Context, job: &JobKey) -> Result<u8, Failure> {
+    let client = context.client();
+    let id = job.resolve(context, &client, Wanted::Newest).await?;
+    let answer = client.get(&path(&id, "")).await?;
     context.show(&answer, |screen, job| screen.facts(&facts(&job)))
 }
 
@@ -94,9 +97,10 @@ fn facts(job: &JobView) -> Vec<(&'static str, String)> {
     facts
 }
 
-pub(in crate::cli) async fn logs(context: &mut Context, id: &str, follow: bool) -> Result<u8, Failure> {
+pub(in crate::cli) async fn logs(context: &mut Context, job: &JobKey, follow: bool) -> Result<u8, Failure> {
     let client = context.client();
-    let mut events = client.events::<()>(&path(id, &format!("/events?follow={follow}")), None).await?;
+    let id = job.resolve(context, &client, Wanted::Newest).await?;
+    let mut events = client.events::<()>(&path(&id, &format!("/events?follow={follow}")), None).await?;
     let mut any = false;
     while let Some(event) = events.next().await? {
         any = true;
@@ -106,20 +110,21 @@ pub(in crate::cli) async fn logs(context: &mut Context, id: &str, follow: bool) 
             show_event(&mut context.screen, &event.body)?;
         }
     }
-    if !any && client.get(&path(id, "")).await?.parse::<JobView>()?.started_at.is_some() {
+    if !any && client.get(&path(&id, "")).await?.parse::<JobView>()?.started_at.is_some() {
         context.screen.warn("what it wrote is no longer kept: it is old, or `quota.journal` was used up")?;
     }
     Ok(exit::SUCCESS)
 }
 
-pub(in crate::cli) async fn cancel(context: &mut Context, ids: &[String]) -> Result<u8, Failure> {
+pub(in crate::cli) async fn cancel(context: &mut Context, jobs: &[JobKey]) -> Result<u8, Failure> {
     let client = context.client();
+    let ids = resolve_all(context, &client, jobs, Wanted::Unended).await?;
     // The daemon answers when a job has ended, so all are asked to end before the first answer.
     let cancelled = ids.iter().map(async |id| client.post_empty(&path(id, "/cancel")).await);
     for cancelled in futures_util::future::join_all(cancelled).await {
         cancelled?;
     }
-    for id in ids {
+    for id in &ids {
         // The daemon answers when the job has ended and nothing of it is left.
         let answer = client.get(&path(id, "?wait=true")).await?;
         context.show(&answer, |_, _: JobView| Ok(()))?;
@@ -127,18 +132,38 @@ pub(in crate::cli) async fn cancel(context: &mut Context, ids: &[String]) -> Res
     Ok(exit::SUCCESS)
 }
 
-pub(in crate::cli) async fn artifacts(context: &mut Context, id: &str, folder: &Path) -> Result<u8, Failure> {
-    fetch(&context.client(), &escaped_path(id), folder).await.map(|()| exit::SUCCESS)
+pub(in crate::cli) async fn artifacts(
+    context: &mut Context,
+    job: &JobKey,
+    folder: &Path,
+) -> Result<u8, Failure> {
+    let client = context.client();
+    let id = job.resolve(context, &client, Wanted::Newest).await?;
+    fetch(&client, &id, folder).await.map(|()| exit::SUCCESS)
 }
 
-pub(in crate::cli) async fn forget(context: &mut Context, ids: &[String]) -> Result<u8, Failure> {
+pub(in crate::cli) async fn forget(context: &mut Context, jobs: &[JobKey]) -> Result<u8, Failure> {
     let client = context.client();
-    for id in ids {
-        client.delete(&path(id, "")).await?;
+    for id in resolve_all(context, &client, jobs, Wanted::Ended).await? {
+        client.delete(&path(&id, "")).await?;
     }
     Ok(exit::SUCCESS)
 }
 
+/// The ids of all jobs, before anything is done to one of them.
+async fn resolve_all(
+    context: &mut Context,
+    client: &Client,
+    jobs: &[JobKey],
+    wanted: Wanted,
+) -> Result<Vec<String>, Failure> {
+    let mut ids = Vec::new();
+    for job in jobs {
+        ids.push(job.resolve(context, client, wanted).await?);
+    }
+    Ok(ids)
+}
+
 fn path(id: &str, rest: &str) -> String {
-    format!("/v1/jobs/{}{rest}", escaped_path(id))
+    format!("/v1/jobs/{id}{rest}")
 }

@@ -25,6 +25,8 @@ pub(in crate::cli) struct Plan {
     /// What is sent: folders with their content, and single files.
     pub sources: Vec<PathBuf>,
     pub jobs: Vec<PlannedJob>,
+    /// Patterns of scripts that no file matches, while others have matches.
+    pub unmatched: Vec<String>,
 }
 
 /// Names and values of the matrix, in the order in which they were given.
@@ -69,6 +71,7 @@ impl Plan {
         matrix: &Matrix,
     ) -> Result<(), Failure> {
         let found = files_in(folder)?;
+        self.unmatched.extend(unmatched(scripts, &found));
         let scripts: Vec<_> =
             found.iter().filter(|path| scripts.iter().any(|pattern| glob::matches(pattern, path))).collect();
         if scripts.is_empty() {
@@ -93,7 +96,7 @@ impl Plan {
                 }
             };
             let mut job = NewJob { script: script.to_owned(), name: Some(name.clone()), ..common.clone() };
-            job.args = common.args.iter().map(|arg| filled(arg, &values)).collect();
+            job.args = common.args.iter().map(|arg| filled(arg, &values)).collect::<Result<_, _>>()?;
             job.env.extend(values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
             let source = self.sources.len().saturating_sub(1);
             self.jobs.push(PlannedJob { name, path: path.clone(), source, job });
@@ -114,19 +117,56 @@ fn combinations(matrix: &Matrix) -> Vec<Vec<(&str, &str)>> {
     all
 }
 
-/// Replaces `{key}` by its value; everything else stays unchanged.
-fn filled(arg: &str, values: &[(&str, &str)]) -> String {
+/// The patterns that none of the paths matches.
+pub(in crate::cli) fn unmatched(patterns: &[String], paths: &[impl AsRef<str>]) -> Vec<String> {
+    let matches_none = |pattern: &&String| !paths.iter().any(|path| glob::matches(pattern, path.as_ref()));
+    patterns.iter().filter(matches_none).cloned().collect()
+}
+
+/// Replaces `{key}` by its value, and `{{word}}` by `{word}`; a `{word}` that is no key is a mistake. Everything else stays
+/// unchanged, also other braces, and all of it where there is no matrix.
+fn filled(arg: &str, values: &[(&str, &str)]) -> Result<String, Failure> {
+    if values.is_empty() {
+        return Ok(arg.to_owned());
+    }
     let mut out = String::new();
     let mut rest = arg;
     while let Some((before, after)) = rest.split_once('{') {
         out.push_str(before);
-        let found =
-            values.iter().find_map(|(key, value)| Some((value, after.strip_prefix(key)?.strip_prefix('}')?)));
-        let (text, after) = found.map_or(("{", after), |(value, after)| (*value, after));
+        if let Some((word, after)) = after.strip_prefix('{').and_then(placeholder)
+            && let Some(after) = after.strip_prefix('}')
+        {
+            out.extend(["{", word, "}"]);
+            rest = after;
+            continue;
+        }
+        let known = values.iter().find_map(|(key, value)| {
+            let after = after.strip_prefix(key)?.strip_prefix('}')?;
+            Some((*value, after))
+        });
+        let (text, after) = match (known, placeholder(after)) {
+            (Some(known), _) => known,
+            (None, Some((word, _))) => {
+                let names: Vec<_> = values.iter().map(|(key, _)| format!("`{{{key}}}`")).collect();
+                return Err(Failure::usage(format!("`{{{word}}}` in an argument is no name of the matrix"))
+                    .hint(format!(
+                        "it has {}; the word itself is written `{{{{{word}}}}}`",
+                        names.join(", ")
+                    )));
+            }
+            (None, None) => ("{", after),
+        };
         out.push_str(text);
         rest = after;
     }
-    out + rest
+    Ok(out + rest)
+}
+
+/// The word before the next closing brace, if there is nothing else, and what follows the brace.
+fn placeholder(text: &str) -> Option<(&str, &str)> {
+    let (word, after) = text.split_once('}')?;
+    let is_word = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+    is_word.then_some((word, after))
 }
 
 /// Relative paths of all regular files below a folder; links are not followed.
@@ -204,7 +244,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         std::fs::write(dir.path().join("sub/c.py"), "").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link.py")).unwrap();
-        let common = NewJob { args: vec!["--n={n}".into(), "{x} {m} {".into()], ..NewJob::default() };
+        let common = NewJob { args: vec!["--n={n}".into(), "{{x}} {m} {".into()], ..NewJob::default() };
         let matrix = vec![
             ("n".to_owned(), vec!["1".to_owned(), "2".to_owned()]),
             ("m".to_owned(), vec!["{n}".to_owned()]),
@@ -221,7 +261,31 @@ mod tests {
         assert_eq!(plan.sources.len(), 1);
         let deep = Plan::of_folder(dir.path(), &["**/*.py".into()], &common, &Vec::new()).unwrap();
         assert_eq!(deep.jobs.len(), 3);
+        // Without a matrix there is nothing to fill in.
+        assert_eq!(deep.jobs[0].job.args, ["--n={n}", "{{x}} {m} {"]);
         assert!(Plan::of_folder(dir.path(), &["*.sh".into()], &common, &Vec::new()).is_err());
+        let partly = ["a*.py".to_owned(), "nope*.py".to_owned()];
+        let partly = Plan::of_folder(dir.path(), &partly, &common, &Vec::new()).unwrap();
+        assert_eq!((partly.jobs.len(), partly.unmatched), (1, vec!["nope*.py".to_owned()]));
+    }
+
+    #[test]
+    fn a_placeholder_that_nothing_stands_for_is_a_mistake() {
+        let values = [("size", "10"), ("n", "1")];
+        for (arg, expected) in [
+            ("{size}-{n}", "10-1"),
+            ("{\"a\": {size}}", "{\"a\": 10}"),
+            ("{{size}}", "{size}"),
+            ("{} {a b} } {", "{} {a b} } {"),
+        ] {
+            assert_eq!(filled(arg, &values).unwrap(), expected, "{arg}");
+        }
+        let failure = filled("--n={sise}", &values).unwrap_err();
+        assert_eq!(
+            (failure.exit, failure.message.as_str()),
+            (64, "`{sise}` in an argument is no name of the matrix")
+        );
+        assert_eq!(failure.hint.unwrap(), "it has `{size}`, `{n}`; the word itself is written `{{sise}}`");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::github::{self, harmless};
 use super::report::Outcome;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::protocol::ids::JobId;
 use crate::protocol::result::Stream;
 use crate::protocol::text::one_line;
 
@@ -31,6 +32,11 @@ impl ProgressView {
     /// Guest text is shown as it comes, except for GitHub, where it is shown at the end and cannot act as a command.
     pub fn is_live(&self, context: &Context) -> bool {
         !self.quiet && !self.github && !context.json
+    }
+
+    /// Says which id a job has; that of one of several is in the line of its end.
+    pub fn begun(&self, context: &mut Context, id: JobId) -> Result<(), Failure> {
+        if self.prefix || context.json { Ok(()) } else { context.screen.note(&format!("job {id}")) }
     }
 
     pub fn output(
@@ -82,8 +88,9 @@ impl ProgressView {
         if alone && outcome.passed() {
             return Ok(());
         }
+        let id = outcome.id().filter(|_| !alone).map(|id| format!(", job {id}")).unwrap_or_default();
         let line = format!(
-            "{:<13} {} ({:.2} s){}",
+            "{:<13} {} ({:.2} s{id}){}",
             outcome.word().replace('_', " "),
             one_line(&outcome.name),
             outcome.seconds(),

@@ -6,6 +6,7 @@ use super::traceback::{RaisedException, raised_exception};
 use crate::cli::failure::Failure;
 use crate::cli::render::screen::Tint;
 use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::JobId;
 use crate::protocol::job::{JobView, Verdict};
 
 /// How one job of a run ended.
@@ -35,6 +36,12 @@ impl Outcome {
             JobConclusion::Refused(_) => Some(Verdict::Error),
             JobConclusion::Skipped => None,
         }
+    }
+
+    /// The id that the daemon gave the job, if it took it.
+    pub fn id(&self) -> Option<JobId> {
+        let JobConclusion::Ended(view) = &self.conclusion else { return None };
+        Some(view.id)
     }
 
     pub fn word(&self) -> &'static str {
@@ -138,7 +145,6 @@ fn counts(outcomes: &[Outcome]) -> Vec<(&'static str, usize)> {
 #[cfg(test)]
 pub(in crate::cli) mod tests {
     use super::*;
-    use crate::protocol::ids::JobId;
     use crate::protocol::job::{JobEnd, JobState};
     use crate::protocol::principal::Principal;
 

@@ -58,7 +58,8 @@ pub(in crate::cli) struct Run {
     /// An argument for the scripts; so is all that follows `--`.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     arg: Vec<String>,
-    /// A job for each value: the script has it as a variable NAME, and arguments as `{NAME}`.
+    /// A job for each value: the script has it as a variable NAME, and arguments as `{NAME}`. `{{NAME}}` in an argument is
+    /// the word itself.
     #[arg(long, value_name = "NAME=A,B", value_parser = matrix)]
     matrix: Vec<(String, Vec<String>)>,
     /// Files to keep when a script has ended, whether it passed or not: `*`, `?` and `**` as in a
@@ -106,6 +107,9 @@ impl Run {
         let report = self.junit.as_deref().map(Report::prepare).transpose()?;
         if let Some(folder) = &self.artifacts_to {
             output_files::check_folder(folder)?;
+        }
+        for pattern in &plan.unmatched {
+            context.screen.warn(&format!("no file matches `{pattern}` of `scripts`"))?;
         }
         let show = ProgressView::new(self.quiet, self.github, plan.jobs.len() > 1);
         let batch = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());

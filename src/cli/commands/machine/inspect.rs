@@ -189,10 +189,10 @@ mod quota_tests {
             usage(Kind::Memory, 3 << 30, None, &[]),
         ]);
         insta::assert_snapshot!(table.lines().join("\n"), @r"
-        QUOTA     USED   OF  BY
-        sessions  2      32  a 1, b 1
-        CPUs      1.5    64  a 1.5
-        memory    3 GiB  -
+        QUOTA                    USED   OF  BY
+        sessions                 2      32  a 1, b 1
+        CPUs                     1.5    64  a 1.5
+        memory with checkpoints  3 GiB  -
         ");
     }
 }

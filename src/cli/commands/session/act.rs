@@ -12,6 +12,7 @@ use crate::protocol::api::{Interrupted, SessionList, Undo as Request, Undone};
 use crate::protocol::ask::{AskNumber, AskOutcome, AskView};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Code;
 
 /// Stop all processes of a session's sandbox; `thaw`, or the next work in it, lets them go on.
 #[derive(Debug, Args)]
@@ -154,8 +155,10 @@ impl Rm {
                 Ok(_) if context.json => removed.push(name),
                 Ok(_) => context.screen.line(name.as_str())?,
                 Err(mut failure) => {
-                    // The client's own hint would be to create the session, which is no help here.
-                    failure.hint = failure.problem.as_ref().and_then(|problem| problem.hint.clone());
+                    // The hint would be to make the session, which is no help here.
+                    if failure.has_code(Code::NoSuchSession) {
+                        failure.hint = None;
+                    }
                     if let Some(earlier) = first_failure.replace(failure) {
                         context.screen.failure(&earlier, context.json);
                     }

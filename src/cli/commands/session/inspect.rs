@@ -8,7 +8,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, age, or_dash, size, word};
 use crate::cli::render::screen::Screen;
-use crate::protocol::api::{SessionList, SessionView, VariableList};
+use crate::protocol::api::{SessionLimits, SessionList, SessionView, VariableList};
 use crate::protocol::event::phrases::as_before;
 use crate::protocol::frames::Variable;
 use crate::protocol::labels;
@@ -104,7 +104,7 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
         ),
         ("python", session.python.clone().unwrap_or_else(none)),
         ("isolation", session.isolation.clone().unwrap_or_else(none)),
-        ("memory", size(limits.memory_bytes)),
+        ("memory", memory(limits)),
         ("cpus", limits.cpus.to_string()),
         ("processes", limits.pids.to_string()),
         ("workspace", session.workspace.clone()),
@@ -127,6 +127,14 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
         facts.push(("environment", session.env.join(", ")));
     }
     facts
+}
+
+/// `1 GiB, and 512 MiB for checkpoints`
+pub(in crate::cli) fn memory(limits: &SessionLimits) -> String {
+    match limits.checkpoint_bytes {
+        0 => size(limits.memory_bytes),
+        reserve => format!("{}, and {} for checkpoints", size(limits.memory_bytes), size(reserve)),
+    }
 }
 
 /// Characters of a value's preview that are shown, so that it fits in a row.
@@ -178,7 +186,7 @@ fn variable_table(list: &VariableList) -> Table {
 #[cfg(test)]
 mod ps_tests {
     use super::*;
-    use crate::protocol::api::{SessionLimits, SessionState};
+    use crate::protocol::api::SessionState;
     use crate::protocol::ids::{SessionId, SessionName};
     use crate::protocol::labels::Labels;
     use crate::protocol::receipt::{Backend, ImageFact};
@@ -194,7 +202,13 @@ mod ps_tests {
             image: image.map(|reference| ImageFact { reference: reference.into(), id: "sha256:0".into() }),
             python: image.map(|_| "3.12.4".into()),
             isolation: None,
-            limits: SessionLimits { memory_bytes: 1 << 30, cpus: 1.0, pids: 256, idle_s: 3600 },
+            limits: SessionLimits {
+                memory_bytes: 1 << 30,
+                checkpoint_bytes: 512 << 20,
+                cpus: 1.0,
+                pids: 256,
+                idle_s: 3600,
+            },
             preloaded: None,
             labels: Labels::new(),
             env: Vec::new(),

@@ -3,10 +3,12 @@
 use clap::Args;
 
 use crate::cli::args::SessionArg;
+use crate::cli::commands::session::inspect::memory;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{size, word};
 use crate::cli::render::screen::{Screen, Tint};
+use crate::protocol::api::{SessionLimits, SessionView};
 use crate::protocol::frames::Probe;
 use crate::protocol::receipt::{self, Holder};
 use crate::protocol::text::one_line;
@@ -20,13 +22,15 @@ pub(in crate::cli) struct Receipt {
 
 impl Receipt {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let answer = context.client().get(&self.session.path("/receipt")?).await?;
-        context.show(&answer, |screen, receipt| show(screen, &receipt))
+        let client = context.client();
+        let answer = client.get(&self.session.path("/receipt")?).await?;
+        let session: SessionView = client.get(&self.session.path("")?).await?.parse()?;
+        context.show(&answer, |screen, receipt| show(screen, &receipt, &session.limits))
     }
 }
 
-fn show(screen: &mut Screen, receipt: &receipt::Receipt) -> Result<(), Failure> {
-    for (group, facts) in facts(receipt) {
+fn show(screen: &mut Screen, receipt: &receipt::Receipt, session: &SessionLimits) -> Result<(), Failure> {
+    for (group, facts) in facts(receipt, session) {
         screen.line(&screen.tinted(Tint::Bold, group))?;
         for (key, value) in facts {
             let key = screen.tinted(Tint::Dim, &format!("{key:<14}"));
@@ -40,8 +44,11 @@ fn show(screen: &mut Screen, receipt: &receipt::Receipt) -> Result<(), Failure> 
     })
 }
 
-/// What was read back, in groups.
-fn facts(receipt: &receipt::Receipt) -> [(&'static str, Vec<(&'static str, String)>); 4] {
+/// What was read back, in groups. The limit of memory is split as everywhere, if it is what the session has in all.
+fn facts(
+    receipt: &receipt::Receipt,
+    session: &SessionLimits,
+) -> [(&'static str, Vec<(&'static str, String)>); 4] {
     let process = &receipt.process;
     let limits = &receipt.limits;
     let sandbox = vec![
@@ -64,8 +71,10 @@ fn facts(receipt: &receipt::Receipt) -> [(&'static str, Vec<(&'static str, Strin
         0 => "none of its own".to_owned(),
         version => format!("version {version}"),
     };
+    let is_whole = session.memory_bytes.saturating_add(session.checkpoint_bytes) == limits.memory_bytes;
+    let memory = if is_whole { memory(session) } else { size(limits.memory_bytes) };
     let limits = vec![
-        ("memory", with_holder(size(limits.memory_bytes), limits.held_by.memory)),
+        ("memory", with_holder(memory, limits.held_by.memory)),
         ("cpus", with_holder(limits.cpus.to_string(), limits.held_by.cpus)),
         ("processes", with_holder(limits.pids.to_string(), limits.held_by.pids)),
         ("open files", limits.open_files.to_string()),

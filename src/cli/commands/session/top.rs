@@ -15,7 +15,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::keyboard::{KeyboardMode, keys};
 use crate::cli::render::human::{Table, age, or_dash, size};
-use crate::protocol::api::{SessionList, SessionView};
+use crate::protocol::api::{SessionLimits, SessionList, SessionView};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionId;
 use crate::protocol::problem::Code;
@@ -30,6 +30,8 @@ const CTRL_C: u8 = 3;
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Watch sessions: owner, state, CPU, memory and last activity; `q` ends it. Administrators see all of them.
+///
+/// `OF` is the memory of a session and, behind the plus, the reserve for its checkpoints; what is used has both.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Top {
     /// Show it once and end.
@@ -121,7 +123,7 @@ fn show(context: &mut Context, before: &Sample, now: &Sample, live: bool) -> Res
             state(session),
             or_dash(percent(before, now, session).map(|percent| format!("{percent:.0}%"))),
             or_dash(session.load.map(|load| size(load.memory_bytes))),
-            size(session.limits.memory_bytes),
+            of(&session.limits),
             age(session.idle_for_s),
         ]
     };
@@ -130,6 +132,14 @@ fn show(context: &mut Context, before: &Sample, now: &Sample, live: bool) -> Res
     }
     let heads = ["NAME", "OWNER", "STATE", "CPU", "MEMORY", "OF", "IDLE"];
     context.screen.table(&Table::new(heads, now.sessions.iter().map(cells)))
+}
+
+/// `1 GiB + 512 MiB`: the session's own memory, and the reserve for its checkpoints, which are in what is used.
+fn of(limits: &SessionLimits) -> String {
+    match limits.checkpoint_bytes {
+        0 => size(limits.memory_bytes),
+        reserve => format!("{} + {}", size(limits.memory_bytes), size(reserve)),
+    }
 }
 
 /// The share of one CPU that a session used since the previous sample.

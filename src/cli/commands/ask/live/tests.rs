@@ -180,7 +180,7 @@ fn an_ask_is_told_in_sections() {
     more
     ── result
     21386.41
-    file: plot.png (new, 2 KiB)
+    file: /workspace/plot.png (new, 2 KiB)
     ── code · cell 2
     y
     ── exception

@@ -60,6 +60,7 @@ pub async fn facts(context: &Context) -> Facts {
         home: home(context.paths.home()),
         socket: socket_file(context.paths.socket()),
         daemon: timeout(DAEMON, daemon(context)).await.ok().flatten(),
+        closed: context.closed.clone(),
     }
 }
 

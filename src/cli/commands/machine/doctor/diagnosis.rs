@@ -23,9 +23,11 @@ pub fn diagnosis(facts: &Facts) -> Vec<Finding> {
         machine::config(&facts.config).of("config"),
         machine::home(&facts.home).of("home"),
         machine::disk(&facts.home).of("disk"),
-        machine::socket(&facts.socket, facts.root).of("socket"),
+        machine::socket(&facts.socket).of("socket"),
         machine::daemon(facts.daemon.as_ref()).of("daemon"),
     ]);
+    findings
+        .extend(facts.closed.as_ref().map(|closed| machine::closed_daemon(closed).of("machine's daemon")));
     findings
 }
 

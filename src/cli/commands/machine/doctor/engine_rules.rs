@@ -3,6 +3,7 @@
 use super::facts::{Engine, EngineTrouble, Facts, OTHERS_WRITE};
 use super::finding::Finding;
 use super::runc::Version;
+use crate::cli::client::machine_daemon::ClosedDaemon;
 use crate::cli::render::human::size;
 use crate::config::{Pull, Sandbox};
 
@@ -13,7 +14,11 @@ pub fn engine(facts: &Facts) -> Finding {
     let found = match &facts.engine {
         Ok(found) => found,
         Err(trouble) => {
-            let (message, fix) = unusable(trouble);
+            // What the daemon in use can do counts, and not what this user can.
+            if let Some(version) = facts.engine_of_daemon() {
+                return Finding::ok(format!("{version}, which the daemon uses"));
+            }
+            let (message, fix) = unusable(trouble, facts.closed.as_ref());
             return if jails_serve(facts) {
                 Finding::warning(format!("{message}; sessions run in jails of bubblewrap"), fix)
             } else {
@@ -37,8 +42,8 @@ pub fn engine(facts: &Facts) -> Finding {
     Finding::ok(format!("{} (API {})", found.version, found.api))
 }
 
-fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
-    match trouble {
+fn unusable(trouble: &EngineTrouble, closed: Option<&ClosedDaemon>) -> (String, String) {
+    let (message, fix) = match trouble {
         EngineTrouble::Elsewhere(host) => (
             format!("`DOCKER_HOST` is `{host}`, and Belljar needs an engine of this machine"),
             "unset DOCKER_HOST, or set it to `unix:///var/run/docker.sock`",
@@ -52,7 +57,13 @@ fn unusable(trouble: &EngineTrouble) -> (String, &'static str) {
             "sudo usermod -aG docker $USER, then log in again",
         ),
         EngineTrouble::Silent(why) => (format!("it does not answer: {why}"), "systemctl restart docker"),
-    }
+    };
+    // The daemon of the machine needs no rights of its users on the engine, with which they could become root.
+    let fix = match (trouble, closed) {
+        (EngineTrouble::Denied(_), Some(closed)) => closed.remedy(),
+        _ => fix.to_owned(),
+    };
+    (message, fix)
 }
 
 /// Whether sessions get jails if there is no engine, because the configuration requires no more.

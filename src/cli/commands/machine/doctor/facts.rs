@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::cli::client::machine_daemon::ClosedDaemon;
 use crate::config::{ConfigError, Settings};
 use crate::protocol::api::{Health, Version};
 
@@ -33,6 +34,15 @@ pub struct Facts {
     pub socket: SocketFile,
     /// None if no daemon answers.
     pub daemon: Option<Daemon>,
+    /// The daemon of the whole machine, if this user may not use it.
+    pub closed: Option<ClosedDaemon>,
+}
+
+impl Facts {
+    /// The engine that the daemon in use has.
+    pub fn engine_of_daemon(&self) -> Option<&str> {
+        self.daemon.as_ref()?.version.engine.as_deref()
+    }
 }
 
 pub struct Cgroups {

@@ -3,6 +3,7 @@
 use super::facts::{Config, Daemon, Facts, Home, OTHERS_WRITE, SocketFile};
 use super::finding::Finding;
 use super::runc::Version;
+use crate::cli::client::machine_daemon::ClosedDaemon;
 use crate::cli::render::human::size;
 use crate::protocol::api::HealthStatus;
 
@@ -243,7 +244,17 @@ pub fn home(home: &Home) -> Finding {
     }
 }
 
-pub fn socket(socket: &SocketFile, system: bool) -> Finding {
+pub fn closed_daemon(closed: &ClosedDaemon) -> Finding {
+    Finding::warning(
+        format!(
+            "a daemon serves this machine, but only members of the group `{}`, so commands start one of your own",
+            closed.group
+        ),
+        closed.remedy(),
+    )
+}
+
+pub fn socket(socket: &SocketFile) -> Finding {
     let path = socket.path.display();
     if socket.open_folder {
         let folder = socket.path.parent().unwrap_or(&socket.path).display();
@@ -265,7 +276,8 @@ pub fn socket(socket: &SocketFile, system: bool) -> Finding {
             format!("everybody may use `{path}` (mode {:o})", found.mode),
             format!("chmod o-rwx {path}"),
         ),
-        Some(found) if found.mode & GROUP_WRITES != 0 && !system => Finding::warning(
+        // The group of root's socket is meant to use it.
+        Some(found) if found.mode & GROUP_WRITES != 0 && found.owner != 0 => Finding::warning(
             format!("your group may use `{path}` (mode {:o})", found.mode),
             format!("chmod g-rwx {path}"),
         ),

@@ -6,6 +6,7 @@ use super::super::facts::{
 use super::super::finding::Severity;
 use super::super::machine::SWITCHES;
 use super::*;
+use crate::cli::client::machine_daemon::ClosedDaemon;
 use crate::cli::render::human::word;
 use crate::config::load_text;
 use crate::protocol::api::{Health, HealthStatus, Version};
@@ -62,6 +63,7 @@ fn healthy() -> Facts {
             open_folder: false,
         },
         daemon: None,
+        closed: None,
     }
 }
 
@@ -345,5 +347,36 @@ fn a_daemon_of_another_version_or_without_an_engine_is_told() {
     complains(
         |facts| facts.daemon = daemon(own, HealthStatus::Degraded, &["no engine"]),
         "warning daemon: runs, but cannot make new sandboxes: no engine",
+    );
+}
+
+#[test]
+fn a_member_of_the_group_of_the_machines_daemon_is_told_nothing_else() {
+    let mut facts = healthy();
+    facts.engine = Err(EngineTrouble::Denied("/d".into()));
+    facts.socket.found = Some(SocketFacts { is_socket: true, mode: 0o660, owner: 0, ours: true });
+    facts.daemon = Some(Daemon {
+        version: Version {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: 5,
+            bridge: 1,
+            home: "/h".into(),
+            engine: Some("29.4.3".into()),
+        },
+        health: Health { status: HealthStatus::Ok, problems: Vec::new(), sessions: 0, pool: None },
+    });
+    assert_eq!(complaints(&facts), Vec::<String>::new());
+}
+
+#[test]
+fn who_is_not_in_the_group_of_the_machines_daemon_is_told_which_to_join() {
+    let mut facts = healthy();
+    facts.engine = Err(EngineTrouble::Denied("/d".into()));
+    facts.closed = Some(ClosedDaemon { group: "glass".into() });
+    let found = complaints(&facts);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    assert!(
+        found.iter().all(|said| said.ends_with("| sudo usermod -aG glass $USER, then log in again")),
+        "{found:#?}"
     );
 }

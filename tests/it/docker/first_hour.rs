@@ -1,0 +1,277 @@
+//! What somebody meets in the first hour with the command line. It is the command line's alone, whatever holds the sandbox.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+use super::asking::{conversation, runs, says, scripted, write_script};
+use super::helpers::text;
+use super::jobs::scripts;
+use super::many_users::{ALICE, USERS};
+use crate::support::{Daemon, Journal, User, binary, engine, eventually};
+
+#[test]
+fn names_of_sessions_and_jobs_complete_in_the_shell() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.cli(["new", "laboratory"]).ok();
+    let folder = scripts(&[("check.py", "print(1)")]);
+    let script = folder.path().join("check.py");
+    daemon.cli(["job", "run", script.to_str().expect("UTF-8")]).ok();
+    let completed = |words: &str, last: usize| {
+        let binary = binary().display();
+        let shell = format!(
+            "source <({binary} completions bash); COMP_WORDS=({binary} {words}); COMP_CWORD={last}; \
+             _belljar {binary} \"${{COMP_WORDS[{last}]}}\"; echo \"${{COMPREPLY[@]}}\""
+        );
+        let asked = daemon.command([""; 0]);
+        let mut bash = Command::new("bash");
+        bash.args(["-c", &shell]).envs(asked.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        String::from_utf8_lossy(&bash.output().expect("bash").stdout).trim().to_owned()
+    };
+    assert_eq!(completed("show la", 2), "laboratory");
+    assert_eq!(completed("exec -s ''", 3), "laboratory");
+    assert_eq!(completed("job show ch", 3), "check.py");
+    assert!(completed("sh", 1).contains("show"));
+    // Without a daemon there are no names, and none is started for them.
+    drop(daemon);
+}
+
+#[test]
+fn a_job_is_found_by_its_name_and_says_its_id() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let folder = scripts(&[("check.py", "import sys; open('made.txt', 'w').write(sys.argv[1])")]);
+    let script = folder.path().join("check.py");
+    let script = script.to_str().expect("UTF-8");
+    let run = |more: &[&str]| daemon.cli(["job", "run", script].iter().chain(more));
+    let first = run(&["--artifacts", "*.txt", "--artifacts", "nope/*", "--", "{word}"]).ok();
+    assert!(
+        first.stderr.contains("warning: check.py: no file matches `nope/*` of `--artifacts`"),
+        "{first:?}"
+    );
+    assert!(!first.stderr.contains("`*.txt`"), "{first:?}");
+    let id_of = |stderr: &str| {
+        let line = stderr.lines().find_map(|line| line.strip_prefix("job ")).expect("an id");
+        line.to_owned()
+    };
+    let id = id_of(&first.stderr);
+    let show = |key: &str| -> Value {
+        serde_json::from_str(&daemon.cli(["job", "show", key, "--json"]).ok().stdout).expect("JSON")
+    };
+    assert_eq!(
+        (&show(&id)["name"], show("check.py")["id"].as_str()),
+        (&"check.py".into(), Some(id.as_str()))
+    );
+    assert_eq!(show("check.py")["args"][0], "{word}");
+    // The newest is meant, and where that could be a mistake, the id has to be given.
+    let second = id_of(&run(&["--", "2"]).ok().stderr);
+    assert_eq!(show("check.py")["id"], second.as_str());
+    let several = daemon.cli(["job", "rm", "check.py"]).exits(64);
+    assert!(several.stderr.contains(&id) && several.stderr.contains(&second), "{several:?}");
+    daemon.cli(["job", "rm", &id]).ok();
+    daemon.cli(["job", "rm", "check.py"]).ok();
+    let gone = daemon.cli(["job", "show", "check.py"]).exits(125);
+    assert!(gone.stderr.contains("there is no job `check.py`"), "{gone:?}");
+    // Several jobs are told with their ids, and a placeholder that nothing stands for is a mistake.
+    let both = run(&["--matrix", "n=1,2", "--", "{n}"]).ok();
+    assert_eq!(both.stderr.matches(" s, job ").count(), 2, "{both:?}");
+    let wrong = run(&["--matrix", "n=1,2", "--", "{m}"]).exits(64);
+    assert!(wrong.stderr.contains("`{m}` in an argument is no name of the matrix"), "{wrong:?}");
+}
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let gone = daemon.cli(["rm", "nope"]).exits(125);
+    assert_eq!(gone.stderr, "error: there is no session `nope`\n");
+    let wrong = daemon.cli(["run", "script.py", "a", "--c"]).exits(64);
+    assert_eq!(
+        wrong.stderr,
+        "error: `--c` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: \
+         `belljar run script.py a -- --c`\n"
+    );
+}
+
+const ASK: [&str; 3] = ["ask", "--image", "belljar/base"];
+
+fn ask(daemon: &Daemon, more: &[&str]) -> crate::support::Ran {
+    daemon.cli(ASK.iter().chain(more)).ok()
+}
+
+#[test]
+fn an_ask_that_only_talks_costs_no_sandbox() {
+    let outer = "print(ask('inner'))";
+    let script = [
+        conversation("talk", &[says("Hello.")]),
+        conversation("work", &[runs("print(6 * 7)"), says("42")]),
+        conversation("outer", &[runs(outer), says("done")]),
+        conversation("inner", &[says("inside")]),
+    ];
+    let Some(daemon) = scripted("", &script.concat()) else { return };
+    let started = || Journal::of(&daemon).count("sandbox_starting");
+    let before = started();
+    assert_eq!(ask(&daemon, &["talk"]).stdout, "Hello.\n");
+    assert_eq!(started(), before, "a sandbox was started for words");
+    assert_eq!(ask(&daemon, &["work"]).stdout, "42\n");
+    assert_eq!(started(), before + 1);
+    // So it is with asks within asks.
+    let ran = ask(&daemon, &["outer"]);
+    assert!(ran.stderr.contains("inside"), "{ran:?}");
+    assert_eq!(started(), before + 2);
+    // A session that waits for its first cell is there in the next daemon, and has no place in the quotas of sandboxes.
+    let made =
+        daemon.http("POST", "/v1/sessions", br#"{"name": "later", "image": "belljar/base", "lazy": true}"#);
+    assert_eq!(text(&made.expect_status(201), "state"), "asleep");
+    let mut daemon = daemon;
+    daemon.kill();
+    daemon.restart();
+    let ran = daemon.run("later", "6 * 7");
+    assert_eq!(text(&ran, "/result/repr"), "42");
+    let wrong = daemon.cli(["ask", "--image", "belljar/nope", "talk"]);
+    assert!(wrong.code != Some(0) && wrong.stderr.contains("belljar/nope"), "{wrong:?}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn what_an_ask_without_a_session_made_is_handed_over() {
+    let write = "import pathlib; pathlib.Path('sums').mkdir(); pathlib.Path('sums/a.txt').write_text('42')";
+    let script = [
+        conversation("make", &[runs(write), says("made")]),
+        conversation("look", &[runs("1"), says("looked")]),
+    ];
+    let Some(mut daemon) = scripted("[sessions]\nidle = \"8s\"\n", &script.concat()) else { return };
+    daemon.set_environment(&[("BELLJAR_PERIODS", "unheld:1")]);
+    daemon.kill();
+    daemon.restart();
+    write_script(&daemon, &script.concat());
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let out = out.to_str().expect("UTF-8");
+    let sessions = || Journal::of(&daemon).living_sessions().len();
+    let before = sessions();
+    // Into a folder.
+    let ran = ask(&daemon, &["--out", out, "make"]);
+    assert_eq!(ran.stdout, "made\n");
+    assert!(ran.stderr.contains(&format!("files: {out}\n")), "{ran:?}");
+    assert_eq!(std::fs::read_to_string(format!("{out}/sums/a.txt")).expect("a file"), "42");
+    assert_eq!(sessions(), before);
+    // Nothing was made, so nothing stays.
+    ask(&daemon, &["look"]);
+    assert_eq!(sessions(), before);
+    // In the session, which says where, survives a daemon, and goes when nobody wants it.
+    let ran = ask(&daemon, &["make"]);
+    assert!(ran.stderr.contains("file: /workspace/sums/a.txt (new, 2 B)"), "{ran:?}");
+    let said = ran.stderr.split_once("its files stay in the session `").expect("it says where").1;
+    let name = said.split_once('`').expect("a name").0.to_owned();
+    assert!(said.contains("was not used for 8s"), "{said}");
+    daemon.kill();
+    daemon.restart();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    daemon.cli(["cp", &format!("{name}:/workspace/sums/a.txt"), "-"]).ok();
+    eventually("the session goes", || {
+        let gone = daemon.http("GET", &format!("/v1/sessions/{name}"), b"").status == 404;
+        gone.then_some(())
+    });
+    let wrong = daemon.cli(["ask", "-s", "s", "--out", out, "make"]).exits(64);
+    assert!(wrong.stderr.contains("belljar cp s: DIR"), "{wrong:?}");
+    daemon.assert_sound();
+}
+
+/// Runs a command as a user who sees the daemon where that of the machine is, and whose environment names none.
+fn on_the_machine(daemon: &Daemon, user: User, home: &Path, line: &str) -> String {
+    let script = "mount -t tmpfs none /run && mkdir /run/belljar && mount --bind \"$SERVED\" /run/belljar && \
+                  exec setpriv --reuid=$USER_ID --regid=$USER_ID $GROUPS_WORD sh -c \"$LINE\"";
+    let groups = user.group.map_or_else(|| "--clear-groups".to_owned(), |group| format!("--groups={group}"));
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("HOME", home)
+        .env("SERVED", daemon.home())
+        .env("USER_ID", user.uid.to_string())
+        .env("GROUPS_WORD", groups)
+        .env("BELLJAR", binary())
+        .env("LINE", line)
+        .output()
+        .expect("unshare");
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn the_daemon_of_the_machine_is_found_by_whoever_may_use_it() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::for_all(USERS.0, "");
+    let home = tempfile::tempdir_in("/tmp").expect("a folder");
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    chown(home.path(), Some(ALICE.uid), Some(ALICE.uid)).expect("chown");
+    let line = "$BELLJAR new mine --image belljar/base; $BELLJAR doctor";
+    let said = on_the_machine(&daemon, ALICE, home.path(), line);
+    assert!(said.contains("mine\n") && !said.contains("started"), "{said}");
+    // What the daemon can do needs no rights of its users.
+    assert!(!said.contains("usermod") && !said.contains("chmod g-rwx"), "{said}");
+    assert!(said.contains("which the daemon uses"), "{said}");
+    assert!(daemon.cli(["ps", "--all"]).ok().stdout.contains("mine"));
+    assert!(!home.path().join(".local").exists(), "a home of another daemon was made");
+    // Who may not is served by a daemon of its own, which says so, and is told what would help.
+    let outside = User { group: None, ..ALICE };
+    let said =
+        on_the_machine(&daemon, outside, home.path(), "$BELLJAR ps; $BELLJAR doctor; $BELLJAR daemon stop");
+    let expected = format!(
+        "for members of the group `{}`: sudo usermod -aG {} $USER, then log in again\n",
+        USERS.0, USERS.0
+    );
+    assert!(said.contains("started a daemon of your own (pid ") && said.contains(&expected), "{said}");
+    assert!(!said.contains("usermod -aG docker") && said.contains("the daemon has stopped"), "{said}");
+}
+
+#[test]
+fn the_memory_of_a_session_is_one_number_and_the_reserve_is_named() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[sandbox]\ncheckpoint_budget = \"256MiB\"\n");
+    daemon.cli(["new", "lab", "--image", "belljar/base", "--memory", "512MiB"]).ok();
+    let line = |arguments: &[&str], beginning: &str| {
+        let said = daemon.cli(arguments).ok().stdout;
+        let found = said.lines().find(|line| line.trim_start().starts_with(beginning)).map(str::to_owned);
+        found.unwrap_or_else(|| panic!("no {beginning} in {said}"))
+    };
+    for command in ["show", "receipt"] {
+        assert!(
+            line(&[command, "lab"], "memory").ends_with("512 MiB, and 256 MiB for checkpoints"),
+            "{command}"
+        );
+    }
+    assert!(line(&["top", "--once"], "lab").contains("512 MiB + 256 MiB"));
+    assert!(line(&["quota"], "memory with checkpoints").contains("lab 768 MiB"));
+    daemon
+        .cli(["new", "plain", "--image", "belljar/base", "--memory", "512MiB", "--checkpointing", "off"])
+        .ok();
+    assert!(line(&["receipt", "plain"], "memory").ends_with(" 512 MiB"));
+}
+
+#[test]
+fn a_configuration_that_the_daemon_did_not_read_is_told() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let other = daemon.home().join("other.toml");
+    std::fs::write(&other, "").expect("written");
+    let other = other.to_str().expect("UTF-8");
+    let ran = daemon.cli(["--config", other, "ps"]).ok();
+    let expected = format!("`{}`, and `{other}` is not read", daemon.home().join("config.toml").display());
+    assert_eq!(ran.stderr.matches(&expected).count(), 1, "{ran:?}");
+    assert!(!daemon.cli(["ps"]).ok().stderr.contains("warning"));
+}
