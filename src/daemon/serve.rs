@@ -255,6 +255,7 @@ async fn release(
     remove: bool,
     within: Duration,
 ) {
+    launcher.built_images.end();
     let end = |reply_to| SupervisorMsg::Shutdown { remove, within, reply_to };
     // What waits for a session is of no use to the next daemon.
     let drained = tokio::time::timeout(REMOVAL, pool.drain());
@@ -271,6 +272,7 @@ async fn release(
     if remove {
         // This removes sandboxes that an executor could not remove.
         launcher.reap().await;
+        launcher.settle_images().await;
     }
 }
 

@@ -107,8 +107,8 @@ struct Known {
     sessions: BTreeMap<SessionId, SessionImage>,
     /// The builds that are being removed, which no session gets any more.
     leaving: BTreeSet<SandboxId>,
-    /// Whether anything was ever built here.
-    has_list: bool,
+    /// Whether the daemon ends: sessions let go of their images then, but the next daemon has them again.
+    is_ending: bool,
 }
 
 /// The image that a session named, and whose session it is.
@@ -171,8 +171,7 @@ impl BuiltImages {
                 (None, Some(Arc::new(error)))
             }
         };
-        let has_list = list.is_some();
-        let known = Known { builds: list.unwrap_or_default(), has_list, ..Known::default() };
+        let known = Known { builds: list.unwrap_or_default(), ..Known::default() };
         Self {
             file,
             unreadable,
@@ -188,6 +187,11 @@ impl BuiltImages {
         let what = format!("the list of built images `{}` cannot be read: {error}", self.file.display());
         Err(Problem::new(Code::Storage, what)
             .hint("repair it, or move it away to begin without one, and start the daemon again; nothing is built or removed until then"))
+    }
+
+    /// From now on no older image is removed, because which of them sessions need is not known any more.
+    pub fn end(&self) {
+        self.known.lock().is_ending = true;
     }
 
     /// Charges all users for the images that an earlier daemon built for them.
@@ -255,7 +259,7 @@ impl BuiltImages {
         let is_unsettled = |build: &&Build| match build.state {
             BuildState::Begun | BuildState::Made(_) => true,
             BuildState::Named(_) => false,
-            BuildState::Old(_) => !is_used(&build.name),
+            BuildState::Old(_) => !known.is_ending && !is_used(&build.name),
         };
         known.builds.iter().filter(is_unsettled).cloned().collect()
     }
@@ -284,16 +288,6 @@ impl BuiltImages {
         self.change(|builds| builds.push(build))?;
         self.known.lock().permits.insert(id, permit);
         Ok(())
-    }
-
-    /// Whether the engine may have something of a build that is not on the list. Without a list that can be read nobody
-    /// knows.
-    pub fn may_have_unknown(&self) -> bool {
-        self.unreadable.is_none() && self.known.lock().has_list
-    }
-
-    pub fn is_known(&self, build: &str) -> bool {
-        self.known.lock().builds.iter().any(|known| known.id.0 == build)
     }
 
     /// Changes the state of a build, and of the older ones of its name.
@@ -368,8 +362,7 @@ impl BuiltImages {
         let mut builds = self.known.lock().builds.clone();
         change(&mut builds);
         write(&self.file, &builds).map_err(|error| storage_problem(&self.file, &error))?;
-        let mut known = self.known.lock();
-        (known.builds, known.has_list) = (builds, true);
+        self.known.lock().builds = builds;
         Ok(())
     }
 }

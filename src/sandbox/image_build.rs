@@ -30,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 /// The longest wait for the turn to build or remove an image, and the longest time that the reaper takes it.
 const TURN: Duration = Duration::from_secs(5);
 const SETTLING: Duration = Duration::from_secs(120);
+/// The longest time for what one build left, so that others are not kept by it.
+const SETTLING_ONE: Duration = Duration::from_secs(20);
 /// Pieces of a stream of files that wait for the engine.
 const PIECES: usize = 16;
 
@@ -301,25 +303,20 @@ impl Launcher {
     }
 
     async fn settle_all(&self) {
-        let images = &self.built_images;
-        for build in images.unsettled() {
+        for build in self.built_images.unsettled() {
             self.settle_or_leave(&build.id).await;
-        }
-        if images.may_have_unknown()
-            && let Err(problem) = self.docker.remove_unknown(|build| images.is_known(build)).await
-        {
-            tracing::warn!(
-                problem = problem.message,
-                "images of builds that were given up are removed later"
-            );
         }
     }
 
     async fn settle_or_leave(&self, id: &SandboxId) {
         let build = self.built_images.unsettled().into_iter().find(|build| build.id == *id);
         let Some(build) = build else { return };
-        if let Err(problem) = self.settle(build).await {
-            tracing::warn!(problem = problem.message, build = %id, "what a build left is removed later");
+        match tokio::time::timeout(SETTLING_ONE, self.settle(build)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => {
+                tracing::warn!(problem = problem.message, build = %id, "what a build left is removed later");
+            }
+            Err(_) => tracing::warn!(build = %id, "the engine takes long to remove what a build left"),
         }
     }
 

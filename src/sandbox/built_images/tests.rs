@@ -197,6 +197,5 @@ fn a_list_that_cannot_be_read_allows_nothing_and_images_are_bounded() {
     ] {
         assert!(refused.code == Code::Storage && refused.message.contains("images.json"), "{refused:?}");
     }
-    assert!(!images.may_have_unknown(), "nobody knows which builds are known");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "[{");
 }

@@ -125,31 +125,6 @@ fn an_image_that_somebody_else_named_keeps_that_name() {
     eventually("it is gone", || builds(&daemon).is_empty().then_some(()));
 }
 
-#[test]
-fn what_the_engine_makes_of_a_build_that_was_given_up_goes() {
-    if !engine() {
-        return;
-    }
-    let (name, other) = (Name::fresh(), Name::fresh());
-    let daemon = Daemon::with_environment("", &[REAPER]);
-    let image = built(&daemon, &name, "FROM belljar/base\n");
-    // As after a commit that the engine ends later than the daemon its build.
-    let id = uuid::Uuid::new_v4().to_string();
-    let container = docker(["create", &image, "true"]);
-    let label = format!("LABEL belljar.build={id}");
-    for change in ["LABEL test=1", "LABEL test=2"] {
-        docker(["commit", "--change", &label, "--change", change, &container]);
-    }
-    docker(["rm", &container]);
-    let found = images_of(&id);
-    assert_eq!(found.len(), 2);
-    docker(["tag", &found[0], &other.0]);
-    eventually("the one without a name goes", || (images_of(&id) == found[..1]).then_some(()));
-    assert_eq!((name.id(), builds(&daemon).len()), (Some(image), 1));
-    docker(["rmi", &other.0]);
-    daemon.cli(["image", "rm", &name.0]).ok();
-}
-
 /// An engine that removes no image: it forwards everything else to the real one, from a socket in the folder.
 fn engine_that_keeps_images(folder: &std::path::Path) -> String {
     let socket = folder.join("engine");

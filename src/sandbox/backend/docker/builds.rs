@@ -24,9 +24,8 @@ use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
 use crate::sandbox::images::Reference;
 
-/// The labels of an image, with the id of its build, and of the home of the daemon that built it.
+/// The label of an image, with the id of its build.
 const LABEL_BUILD: &str = "belljar.build";
-const LABEL_BUILDER: &str = "belljar.builder";
 /// The longest time to put files into a container, and to make an image of it.
 const FILES: Duration = Duration::from_secs(15 * 60);
 /// The longest time of a Dockerfile's build, and between two signs of its progress.
@@ -85,7 +84,7 @@ impl Docker {
                 CommitContainerOptions { container: Some(name.clone()), ..CommitContainerOptions::default() };
             let commit = docker.commit_container(
                 options,
-                ContainerConfig { labels: Some(labels(&self.instance, build)), ..ContainerConfig::default() },
+                ContainerConfig { labels: Some(labels(build)), ..ContainerConfig::default() },
             );
             Ok(within("make an image", FILES, commit).await?.id)
         };
@@ -120,7 +119,7 @@ impl Docker {
     ) -> Result<(), EngineError> {
         let options = BuildImageOptions {
             dockerfile: DOCKERFILE.into(),
-            labels: Some(labels(&self.instance, build)),
+            labels: Some(labels(build)),
             rm: true,
             forcerm: true,
             ..BuildImageOptions::default()
@@ -168,9 +167,10 @@ impl Docker {
     }
 
     /// Removes an image by its id, or a name; one that has another name or is in use stays. With `force` a name is
-    /// removed even if containers run of its image.
+    /// removed even if containers run of its image. Images that it was made of stay, because sessions may be pinned to
+    /// one of them that has no name any more.
     async fn remove_image(&self, image: &str, force: bool) -> Result<Removal, Problem> {
-        let options = RemoveImageOptions { force, ..RemoveImageOptions::default() };
+        let options = RemoveImageOptions { force, noprune: true, ..RemoveImageOptions::default() };
         let docker = self.engine.docker().await.map_err(|error| error.problem())?;
         match within("remove an image", FILES, docker.remove_image(image, Some(options), None)).await {
             Ok(_) | Err(EngineError::NotFound(_)) => Ok(Removal::Gone),
@@ -190,37 +190,13 @@ impl Docker {
         Ok(Removal::Gone)
     }
 
-    /// Removes images of builds that are not known any more: the engine may finish one after its build was given up.
-    /// Those that have a name are left, because the images that somebody makes of a built one inherit its labels.
-    pub async fn remove_unknown(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Problem> {
-        let nameless = ("dangling", "true".to_owned());
-        let found = self.labelled(LABEL_BUILDER, &self.instance, Some(nameless)).await;
-        for image in found.map_err(|error| error.problem())? {
-            if image.labels.get(LABEL_BUILD).is_some_and(|build| !is_known(build)) {
-                tracing::info!(image = image.id, "an image is removed whose build was given up");
-                self.remove_image(&image.id, false).await?;
-            }
-        }
-        Ok(())
-    }
-
     async fn images_of_build(&self, build: &SandboxId) -> Result<Vec<String>, EngineError> {
-        let found = self.labelled(LABEL_BUILD, &build.0, None).await?;
-        Ok(found.into_iter().map(|image| image.id).collect())
-    }
-
-    async fn labelled(
-        &self,
-        label: &str,
-        value: &str,
-        more: Option<(&str, String)>,
-    ) -> Result<Vec<ImageSummary>, EngineError> {
-        let label = ("label", format!("{label}={value}"));
-        let filters = [Some(label), more].into_iter().flatten();
-        let filters = filters.map(|(name, value)| (name.to_owned(), vec![value])).collect();
-        let options = ListImagesOptions { filters: Some(filters), ..ListImagesOptions::default() };
+        let label = vec![format!("{LABEL_BUILD}={build}")];
+        let filters = Some([("label".to_owned(), label)].into());
+        let options = ListImagesOptions { filters, ..ListImagesOptions::default() };
         let docker = self.engine.docker().await?;
-        within("list images", ENGINE_CALL, docker.list_images(Some(options))).await
+        let found = within("list images", ENGINE_CALL, docker.list_images(Some(options))).await?;
+        Ok(found.into_iter().map(|image| image.id).collect())
     }
 }
 
@@ -241,9 +217,8 @@ fn never_started(instance: &str, build: &SandboxId, base: &ImageFact) -> Contain
 
 /// The labels of an image. An image inherits those of its container, and containers those of their image: with these, the
 /// reaper does not take a container that another program makes of the image for one of its own.
-fn labels(instance: &str, build: &SandboxId) -> HashMap<String, String> {
-    let (builder, build) = ((LABEL_BUILDER, instance), (LABEL_BUILD, build.0.as_str()));
-    let labels = [builder, build, (LABEL_INSTANCE, ""), (LABEL_SANDBOX, "")];
+fn labels(build: &SandboxId) -> HashMap<String, String> {
+    let labels = [(LABEL_BUILD, build.0.as_str()), (LABEL_INSTANCE, ""), (LABEL_SANDBOX, "")];
     labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
 }
 
