@@ -162,10 +162,10 @@ class Daemon:
         return Client(self.socket)
 
 
-def sandbox_processes(client, session):
-    """The processes of a session's sandbox, as the host numbers them."""
-    receipt = client.json("GET", f"/v1/sessions/{session}/receipt")
-    return measure.in_pid_namespace_of(receipt["process"]["pid"])
+def sandbox_processes(client, *sessions):
+    """The processes of the sessions' sandboxes, as the host numbers them."""
+    receipts = [client.json("GET", f"/v1/sessions/{session}/receipt") for session in sessions]
+    return measure.in_pid_namespaces_of(*(receipt["process"]["pid"] for receipt in receipts))
 
 
 def fill_pool(client, size, ask):

@@ -101,8 +101,8 @@ def processes():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def in_pid_namespace_of(pid):
-    """All processes of the sandbox whose first process is `pid`, without those of sandboxes inside of it."""
+def in_pid_namespaces_of(*pids):
+    """All processes of the sandboxes whose first processes are `pids`, without those of sandboxes inside of them."""
 
     def namespace(pid):
         try:
@@ -110,8 +110,8 @@ def in_pid_namespace_of(pid):
         except OSError:
             return None
 
-    wanted = namespace(pid)
-    return [other for other in processes() if wanted and namespace(other) == wanted]
+    wanted = {namespace(pid) for pid in pids} - {None}
+    return [other for other in processes() if namespace(other) in wanted]
 
 
 def descendants(pid):

@@ -64,7 +64,9 @@ def shown(figure, notes, spread=True):
     unit = figure["unit"]
     text = f"{svg.short(figure['p50'])} {unit}"
     if spread and unit == "ms" and figure.get("n", 1) > 2:
-        text += f" ({svg.short(figure['p95'])})"
+        text += f" ({svg.short(figure['p95'])}; {figure['n']})"
+    elif spread and figure.get("n", 1) > 1:
+        text += f" ({figure['n']})"
     if "variables" in figure:
         text += {"kept": "", "lost": ", variables lost", "none": ""}[figure["variables"]]
     if "part" in figure:
@@ -169,7 +171,9 @@ def markdown(report):
         "# Benchmarks", "", machine_line(report["machine"]),
         f"Commit {report['machine']['commit']}; one run of {report['seconds'] / 60:.0f} minutes.", "",
         quietness(report), "",
-        "Figures are medians, with the 95th percentile behind them in brackets where there were enough.", "",
+        "Figures are medians; behind them, in brackets, the 95th percentile where there were enough, and how many there "
+        "were. A loop ends after a number of repetitions or after some seconds, which are the same for all: who is slow "
+        "has done fewer.", "",
         "## The same work", "", *same_work(report), *ratios(report),
         *(f"![{PLOTS[name]}]({name}.svg)" for name in PLOTS if name in report["plots"]), "",
         "## Belljar alone", "",

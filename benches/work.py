@@ -26,41 +26,47 @@ LINE = "a line of output that is about as long as most lines are"
 BLOCKS, BLOCK = 1000, 65_536
 # Parts of the output come first. A contestant that needs longer than this for one of them is measured by that part, as
 # the time of some grows with the square of what was printed.
-STAGES, STAGE_SECONDS = (0.02, 0.1), 3
+STAGES, STAGE_SECONDS = (0.02, 0.1), 2
 ENDLESS = "while True:\n    pass"
 DEADLINE_SECONDS = 0.5
 IDLE_SECONDS = 0.1
 CALLS = 200
-DEATHS = 5
+WARM_UPS, WARM_UP_SECONDS = 20, 0.5
 # Between a removal and the next start.
 REST_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
+    """`count` and `seconds` bound its loop, for all contestants alike: after either nothing begins any more, but one
+    repetition is always made. The seconds are enough for Belljar to reach the count; who takes longer for each has a
+    smaller `n` in the report."""
+
     name: str
     label: str
-    better: str = "less"
+    count: int = 1
+    seconds: float = 0
 
 
 WORKS = [
-    Work("start", "new session to the first result"),
+    Work("start", "new session to the first result", 15, 8),
     Work("start_science", "new session with numpy, pandas and pyplot imported, to the first result"),
     Work("remove", "remove a session"),
-    Work("hot", "cell `1+1`, back to back"),
-    Work("idle", "cell `1+1`, after 100 ms of idling"),
-    Work("assign", "cell `n = 1`, back to back"),
-    Work("change", "cell `items.append(1)`, back to back"),
-    Work("science_hot", "cell `1+1`, back to back, science imported"),
-    Work("science_use", "cell `frame.a.sum()`, back to back, science imported"),
-    Work("call", "call of a host function out of a cell"),
-    Work("bulk", f"output in blocks of 64 KiB, {BLOCKS * BLOCK // 1_000_000} MB", "more"),
-    Work("lines", f"output by {LINES:,} short prints", "more"),
-    Work("deadline", "endless loop: from its deadline to the next result"),
-    Work("death", "cell that ends its own process: to the next result"),
+    Work("hot", "cell `1+1`, back to back", 2000, 2),
+    Work("idle", "cell `1+1`, after 100 ms of idling", 40, 5),
+    Work("assign", "cell `n = 1`, back to back", 1000, 2),
+    Work("change", "cell `items.append(1)`, back to back", 1000, 3),
+    Work("science_hot", "cell `1+1`, back to back, science imported", 1000, 1.5),
+    Work("science_use", "cell `frame.a.sum()`, back to back, science imported", 1000, 1.5),
+    Work("call", "call of a host function out of a cell", 10, 2),
+    Work("bulk", f"output in blocks of 64 KiB, {BLOCKS * BLOCK // 1_000_000} MB", 3, 3),
+    Work("lines", f"output by {LINES:,} short prints", 3, 3),
+    Work("deadline", "endless loop: from its deadline to the next result", 5, 4),
+    Work("death", "cell that ends its own process: to the next result", 5, 3),
     Work("memory", "memory (PSS) of an idle session's own processes"),
 ]
 LABELS = {work.name: work.label for work in WORKS}
+BOUNDS = {work.name: (work.count, work.seconds) for work in WORKS}
 
 
 def bulk_code(blocks):
@@ -101,49 +107,51 @@ class Contest:
             self.emit(name, absent(f"failed: {' '.join(str(problem).split())[:200] or type(problem).__name__}"))
 
     def all(self):
-        self.starts()
-        self.session = self.contestant.open(False)
+        removals = self.starts()
         self.answer("1+1", "2")
         self.attempt("memory", self.memory)
-        self.attempt("hot", lambda: self.cells("1+1", "2", 2000, 3))
-        self.attempt("idle", lambda: self.cells("1+1", "2", 40, 8, before=lambda: time.sleep(IDLE_SECONDS)))
-        self.attempt("assign", lambda: self.cells("n = 1", None, 1000, 2))
+        self.attempt("hot", lambda: self.cells("hot", "1+1", "2"))
+        self.attempt("idle", lambda: self.cells("idle", "1+1", "2", before=lambda: time.sleep(IDLE_SECONDS)))
+        self.attempt("assign", lambda: self.cells("assign", "n = 1", None))
         self.attempt("change", self.change)
         self.attempt("call", self.calls)
-        self.attempt("bulk", lambda: self.output(bulk_code, BLOCKS))
-        self.attempt("lines", lambda: self.output(lines_code, LINES))
+        self.attempt("bulk", lambda: self.output("bulk", bulk_code, BLOCKS))
+        self.attempt("lines", lambda: self.output("lines", lines_code, LINES))
         self.attempt("deadline", self.deadline)
         self.attempt("death", self.death)
-        self.contestant.close(self.session)
+        last = timed(partial(self.contestant.close, self.session))
+        # A session in which nothing else was done says more, where there are such.
+        self.attempt("remove", lambda: milliseconds(removals[1:] or removals or [last]))
         self.science()
 
     def starts(self):
-        """Starts and removals are measured together, as each needs the other."""
-        removals = []
-
-        def measured():
-            times, end = [], time.monotonic() + 8
-            while len(times) < 15 and (not times or time.monotonic() < end):
-                began = time.perf_counter()
-                session = self.contestant.open(False)
-                self.contestant.run(session, "1+1")
-                times.append(time.perf_counter() - began)
-                removals.append(timed(partial(self.contestant.close, session)))
-                # What a removal leaves to be done after its answer is not part of the next start.
-                time.sleep(REST_SECONDS)
-            # The first one finds caches cold that every later one has; it is left out if there are others.
-            return milliseconds(times[1:] or times)
-
-        self.attempt("start", measured)
-        if removals or "remove" in self.contestant.absent:
-            self.attempt("remove", lambda: milliseconds(removals[1:] or removals))
+        """Starts and removals, one by one; gives the seconds of the removals. The last session is the one that all else is
+        done in, so that who takes seconds for either does each once less."""
+        times, removals, (count, seconds) = [], [], BOUNDS["start"]
+        is_measured = "start" not in self.contestant.absent and (not self.only or "start" in self.only)
+        if self.contestant.slow or not is_measured:
+            count = 1
+        end = time.monotonic() + seconds
+        while True:
+            began = time.perf_counter()
+            self.session = self.contestant.open(False)
+            self.contestant.run(self.session, "1+1")
+            times.append(time.perf_counter() - began)
+            if len(times) >= count or time.monotonic() >= end:
+                break
+            removals.append(timed(partial(self.contestant.close, self.session)))
+            # What a removal leaves to be done after its answer is not part of the next start.
+            time.sleep(REST_SECONDS)
+        # The first one finds caches cold that every later one has; it is left out if there are others.
+        self.attempt("start", lambda: milliseconds(times[1:] or times))
+        return removals
 
     def answer(self, code, expected):
         answer = self.contestant.run(self.session, code)
         if expected is not None and answer != expected:
             raise Wrong(f"{code!r} gave {answer!r}")
 
-    def cells(self, code, expected, count, seconds, before=None):
+    def cells(self, name, code, expected, before=None):
         """A result that is lost now and then is counted, and costs the contestant no figure."""
         wrong = []
 
@@ -153,26 +161,26 @@ class Contest:
             except Wrong as problem:
                 wrong.append(problem)
 
-        repeat(cell, 20, 1)
+        repeat(cell, WARM_UPS, WARM_UP_SECONDS)
         wrong.clear()
-        times = repeat(cell, count, seconds, before)
+        times = repeat(cell, *BOUNDS[name], before)
         if len(wrong) == len(times):
             raise wrong[0]
         return {**milliseconds(times), **({"wrong": len(wrong)} if wrong else {})}
 
     def change(self):
         self.answer("items = []", None)
-        return self.cells("items.append(1)", None, 1000, 3)
+        return self.cells("change", "items.append(1)", None)
 
     def calls(self):
         self.contestant.calls(self.session, 1)
-        base = repeat(lambda: self.contestant.calls(self.session, 1), 10, 1)
-        many = repeat(lambda: self.contestant.calls(self.session, CALLS + 1), 10, 4)
+        base = repeat(lambda: self.contestant.calls(self.session, 1), WARM_UPS, WARM_UP_SECONDS)
+        many = repeat(lambda: self.contestant.calls(self.session, CALLS + 1), *BOUNDS["call"])
         return milliseconds([(seconds - min(base)) / CALLS for seconds in many])
 
-    def output(self, code_of, count):
-        def rate(count):
-            code, size = code_of(count)
+    def output(self, name, code_of, amount):
+        def rate(amount):
+            code, size = code_of(amount)
             began = time.perf_counter()
             arrived = self.contestant.output(self.session, code)
             took = time.perf_counter() - began
@@ -182,12 +190,13 @@ class Contest:
 
         for part in STAGES:
             began = time.monotonic()
-            partial_rate = rate(int(count * part))
+            partial_rate = rate(int(amount * part))
             if time.monotonic() - began > STAGE_SECONDS:
                 return {**summary([partial_rate], "MB/s"), "part": part}
-        rates, end = [], time.monotonic() + 8
-        while len(rates) < 3 and (not rates or time.monotonic() < end):
-            rates.append(rate(count))
+        rates, (count, seconds) = [], BOUNDS[name]
+        end = time.monotonic() + seconds
+        while len(rates) < count and (not rates or time.monotonic() < end):
+            rates.append(rate(amount))
         return summary(rates, "MB/s")
 
     def remember(self):
@@ -203,10 +212,11 @@ class Contest:
         except Exception:
             return "lost"
 
-    def after(self, mishap, less):
+    def after(self, name, mishap, less):
         """The seconds of a mishap and of the next cell, beyond `less`, and whether variables are there afterwards."""
-        times, kept, end = [], set(), time.monotonic() + 10
-        while len(times) < DEATHS and (not times or time.monotonic() < end):
+        times, kept, (count, seconds) = [], set(), BOUNDS[name]
+        end = time.monotonic() + seconds
+        while len(times) < count and (not times or time.monotonic() < end):
             self.remember()
             began = time.perf_counter()
             self.session = mishap()
@@ -219,10 +229,10 @@ class Contest:
         def mishap():
             return self.contestant.deadline(self.session, ENDLESS, DEADLINE_SECONDS)
 
-        return self.after(mishap, DEADLINE_SECONDS)
+        return self.after("deadline", mishap, DEADLINE_SECONDS)
 
     def death(self):
-        return self.after(lambda: self.contestant.die(self.session), 0)
+        return self.after("death", lambda: self.contestant.die(self.session), 0)
 
     def memory(self):
         size = measure.pss_bytes(self.contestant.processes(self.session))
@@ -233,8 +243,8 @@ class Contest:
     def science(self):
         self.session = None
         self.attempt("start_science", self.science_start)
-        self.attempt("science_hot", lambda: self.cells("1+1", "2", 1000, 2))
-        self.attempt("science_use", lambda: self.cells('int(frame["a"].sum())', "499500", 1000, 2))
+        self.attempt("science_hot", lambda: self.cells("science_hot", "1+1", "2"))
+        self.attempt("science_use", lambda: self.cells("science_use", 'int(frame["a"].sum())', "499500"))
         if self.session:
             self.contestant.close(self.session)
 

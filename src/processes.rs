@@ -3,6 +3,7 @@
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const GONE_POLL: Duration = Duration::from_millis(5);
 /// The unit in which the kernel reports CPU time to programs, on every supported architecture.
 const TICKS_PER_SECOND: u64 = 100;
+/// Maximum number of tasks of a tree whose activity is told; a sandbox at rest has far fewer.
+const ACTIVITY_TASKS: usize = 64;
 /// Maximum number of rounds in which a tree that keeps forking is stopped.
 const ROUNDS: usize = 50;
 
@@ -152,6 +155,28 @@ impl Identity {
         Duration::from_millis(ticks.saturating_mul(1000) / TICKS_PER_SECOND)
     }
 
+    /// A number that is another one once any process of the tree has run: whatever ran was in the tree before, or was
+    /// started by a process that was, and ran for that. `None` if a process ends meanwhile, if the tree is too large to
+    /// be looked at often, or if the kernel does not say.
+    #[must_use]
+    pub fn activity_of_tree(&self) -> Option<u64> {
+        let (mut all, mut tasks, mut pids) = (DefaultHasher::new(), 0, vec![self.pid]);
+        while let Some(pid) = pids.pop() {
+            for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+                let task = task.ok()?.path();
+                tasks += 1;
+                if tasks > ACTIVITY_TASKS {
+                    return None;
+                }
+                // The time for which the task has run and waited, in nanoseconds, and how often.
+                (&task, read_small(&task.join("schedstat")).ok()?).hash(&mut all);
+                let children = read_small(&task.join("children")).ok()?;
+                pids.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
+            }
+        }
+        Some(all.finish())
+    }
+
     /// The process and its descendants. Zombies are included, because a process whose first thread has ended looks like
     /// one while its other threads run on.
     fn tree(&self) -> Vec<Self> {
@@ -272,6 +297,42 @@ mod tests {
         assert!(own.tree().contains(&of_python));
         of_python.signal(Signal::KILL).unwrap();
         python.wait().unwrap();
+    }
+
+    /// The grandchild waits for its input, and runs for as little as a process can.
+    #[test]
+    fn whatever_runs_in_a_family_is_noticed_and_what_waits_is_not() {
+        use std::io::{BufRead, BufReader, Write};
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'echo there; while read line; do echo $line; done'; wait"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let identity = Identity::of(i32::try_from(shell.id()).unwrap()).unwrap();
+        let (mut input, mut output) =
+            (shell.stdin.take().unwrap(), BufReader::new(shell.stdout.take().unwrap()).lines());
+        assert_eq!(output.next().unwrap().unwrap(), "there");
+        let at_rest = || {
+            let mut before = identity.activity_of_tree();
+            loop {
+                std::thread::sleep(Duration::from_millis(20));
+                let now = identity.activity_of_tree();
+                if now.is_some() && now == before {
+                    return now;
+                }
+                before = now;
+            }
+        };
+        for word in ["once", "again"] {
+            let before = at_rest();
+            writeln!(input, "{word}").unwrap();
+            assert_eq!(output.next().unwrap().unwrap(), word);
+            assert_ne!(at_rest(), before);
+        }
+        drop(input);
+        shell.wait().unwrap();
+        assert_eq!(identity.activity_of_tree(), None);
     }
 
     #[test]

@@ -60,7 +60,7 @@ class Exec(Contestant):
         engine.docker("rm", "-f", session)
 
     def processes(self, session):
-        return measure.in_pid_namespace_of(engine.first_process(session))
+        return measure.in_pid_namespaces_of(engine.first_process(session))
 
 
 class Run(Exec):

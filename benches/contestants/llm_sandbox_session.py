@@ -66,7 +66,7 @@ class Plain(Contestant):
         session.close()
 
     def processes(self, session):
-        return measure.in_pid_namespace_of(engine.first_process(session.container.id))
+        return measure.in_pid_namespaces_of(engine.first_process(session.container.id))
 
 
 class Pooled(Plain):

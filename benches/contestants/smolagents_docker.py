@@ -53,4 +53,4 @@ class Docker(Contestant):
         session.cleanup()
 
     def processes(self, session):
-        return measure.in_pid_namespace_of(engine.first_process(session.container.id))
+        return measure.in_pid_namespaces_of(engine.first_process(session.container.id))

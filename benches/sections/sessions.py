@@ -134,7 +134,7 @@ def memory(served, clients, count, before):
             remove_all(clients, count, range(number, left))
             left = number
             time.sleep(SETTLE_SECONDS)
-        pids = [pid for n in range(left) for pid in daemon.sandbox_processes(clients[n], f"b{count}-{n}")]
+        pids = daemon.sandbox_processes(clients[0], *(f"b{count}-{n}" for n in range(left)))
         guests, own = measure.pss_bytes(pids), measure.pss_bytes([served.process.pid])
         if os.geteuid() or not guests:
             return table("Memory", "", ["PSS"], [("sandboxes", [measure.absent("only root may read it")])])

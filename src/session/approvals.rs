@@ -198,6 +198,12 @@ impl Approvals {
         overdue.collect()
     }
 
+    /// Whether one of them will be overdue if nobody decides.
+    #[must_use]
+    pub fn have_deadlines(&self) -> bool {
+        self.iter().any(|approval| approval.deadline_s.is_some())
+    }
+
     /// The approvals that wait.
     pub fn iter(&self) -> impl Iterator<Item = &Approval> {
         self.waiting.values().map(|waiting| &waiting.approval)

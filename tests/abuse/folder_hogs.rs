@@ -120,6 +120,10 @@ fn a_workspace_of_many_files_costs_the_daemon_little_while_it_is_watched() {
         }
         chown(folder.path(), Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
         session(&daemon, ALICE, "a", json!({"workspace": folder.path()}));
+        // What runs may write, so its folder is watched.
+        let stirring = "import threading, time\n\
+                        threading.Thread(target=lambda: [time.sleep(0.1) for _ in range(300)], daemon=True).start()";
+        run(&daemon, ALICE, "a", stirring);
         std::thread::sleep(Duration::from_secs(4));
         let before = processor_time(&daemon);
         std::thread::sleep(Duration::from_secs(10));

@@ -33,11 +33,12 @@ pub const BRIDGE_QUEUE_LOW: usize = 256 * 1024;
 pub const BUFFER_KEPT_BYTES: usize = 256 * 1024;
 
 // Python's first process.
-/// Python has started within this time, or the sandbox ends, or the start is tried again.
+/// Python has started within this time, or the sandbox ends, or the start is tried again. It has made the first process
+/// within the same time.
 pub const ZYGOTE_START: Duration = ms(60_000);
 /// Python that was killed by code of the session has started again within this time, or is given up.
 pub const ZYGOTE_RESTART: Duration = ms(6_000);
-/// A process is made within this time, or the zygote is replaced.
+/// Any later process is made within this time, or the zygote is replaced.
 pub const ZYGOTE_ANSWER: Duration = ms(4_000);
 /// A zygote that does not answer is told this often to go on, because code of the session can stop it.
 pub const ZYGOTE_PRESS: Duration = ms(20);

@@ -16,7 +16,7 @@ use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::channel::send_descriptors;
 use crate::helpers;
-use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES, ZYGOTE_PRESS};
+use crate::limits::{ZYGOTE_ANSWER, ZYGOTE_ANSWER_BYTES, ZYGOTE_PRESS, ZYGOTE_START};
 use crate::process::send_signal;
 use crate::wire::{self, MessageReader};
 
@@ -43,6 +43,9 @@ struct Running {
     socket: OwnedFd,
     answers: OwnedFd,
     reader: MessageReader,
+    /// Whether nothing that could run code of the session was ever made. Then only a busy host makes it late: to start
+    /// Python anew would make the host busier, and each such sandbox the next one later.
+    is_first: bool,
 }
 
 /// How Python is started.
@@ -113,7 +116,8 @@ impl Zygote {
         // Cells begin there; the guardian's own says where the sandbox began.
         command.env("PWD", &self.workspace);
         let pid = helpers::start(command.stdin(its).stdout(speaks).stderr(Stdio::inherit()))?;
-        Ok(Running { pid, socket, answers, reader: MessageReader::default() })
+        let is_first = self.version.is_empty();
+        Ok(Running { pid, socket, answers, reader: MessageReader::default(), is_first })
     }
 
     /// The pid of a process that was made for this. `None` if there is none; a zygote that does not answer is given up.
@@ -125,7 +129,8 @@ impl Zygote {
         patience: Duration,
     ) -> Option<i32> {
         let running = self.running.as_mut()?;
-        let deadline = Instant::now() + patience.min(ZYGOTE_ANSWER);
+        let patience = if running.is_first { ZYGOTE_START } else { patience.min(ZYGOTE_ANSWER) };
+        let deadline = Instant::now() + patience;
         send_signal(running.pid, Signal::CONT); // user code may have stopped it
         let message = wire::pack_parts(wanted as u8, payload);
         let made = match running.ask(&message, given, deadline) {
@@ -134,6 +139,7 @@ impl Zygote {
             Err(_) => None,
             Ok(()) => running.answer(deadline),
         };
+        running.is_first = false;
         if let Some((MADE, payload)) = made {
             return Some(wire::parse_pid(&payload)).filter(|pid| *pid > 0);
         }
@@ -150,10 +156,12 @@ impl Zygote {
 }
 
 impl Running {
-    /// Waits until the descriptor is ready. Meanwhile code of the session may stop the zygote again and again.
+    /// Waits until the descriptor is ready. Meanwhile code of the session, if there is any, may stop the zygote again and
+    /// again.
     fn is_pressed_until(&self, descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> bool {
+        let pause = if self.is_first { ZYGOTE_START } else { ZYGOTE_PRESS };
         loop {
-            if is_ready(descriptor, flags, deadline.min(Instant::now() + ZYGOTE_PRESS)) {
+            if is_ready(descriptor, flags, deadline.min(Instant::now() + pause)) {
                 return true;
             }
             if Instant::now() >= deadline {
@@ -237,5 +245,29 @@ mod tests {
         let nothing = || String::new();
         assert!(!Zygote::new("/bin/false".into(), nothing(), nothing()).start(Duration::from_secs(5)));
         assert!(!Zygote::new("/does/not/exist".into(), nothing(), nothing()).start(Duration::from_secs(5)));
+    }
+
+    /// Says that it is Python, and answers one request with the number 7, later than `ZYGOTE_ANSWER`.
+    const SLOW: &str = r"#!/bin/sh
+printf '\0\0\0\006R3.12.1'
+sleep 5
+printf '\0\0\0\004P\0\0\0\007'
+exec sleep 60
+";
+
+    #[test]
+    fn on_a_busy_host_the_first_process_takes_its_time_and_later_ones_may_not() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = std::env::temp_dir().join(format!("belljar-slow-zygote-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("python");
+        std::fs::write(&program, SLOW).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut zygote = Zygote::new(program.to_string_lossy().into(), String::new(), "/".into());
+        assert!(zygote.start(ZYGOTE_START));
+        let make = |zygote: &mut Zygote| zygote.make(Wanted::Worker, &[], &[], ZYGOTE_ANSWER);
+        assert_eq!(make(&mut zygote), Some(7));
+        assert_eq!((make(&mut zygote), zygote.pid()), (None, None));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

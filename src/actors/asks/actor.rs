@@ -12,7 +12,7 @@ use ractor::{Actor, ActorProcessingErr, SpawnErr};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-/// The interval at which deadlines are checked.
+/// The interval at which deadlines are checked, while there are any.
 const TICK: Duration = Duration::from_millis(250);
 
 pub struct Asks;
@@ -59,6 +59,7 @@ impl Actor for Asks {
             approvals: memory.approvals,
             permits: HashMap::new(),
             leaving: false,
+            is_ticking: false,
             last_programs: None,
         };
         state.approvals.owned_by(state.args.owner);
@@ -68,7 +69,7 @@ impl Actor for Asks {
             state.keeps(ask);
         }
         state.withdraw_void();
-        myself.send_interval(TICK, || AsksMsg::Tick);
+        state.tick_later(&myself);
         Ok(state)
     }
 
@@ -138,8 +139,22 @@ impl Actor for Asks {
                 }
                 state.next_ask(&myself);
             }
-            AsksMsg::Tick => state.tick(&myself),
+            AsksMsg::Tick => {
+                state.is_ticking = false;
+                state.tick(&myself);
+            }
         }
+        state.tick_later(&myself);
         Ok(())
+    }
+}
+
+impl AsksState {
+    /// Has deadlines checked again after a while, if something has one: the present ask, or an approval.
+    fn tick_later(&mut self, myself: &AsksRef) {
+        let has_deadline = self.current.is_some() || self.approvals.have_deadlines();
+        if has_deadline && !self.leaving && !std::mem::replace(&mut self.is_ticking, true) {
+            myself.send_after(TICK, || AsksMsg::Tick);
+        }
     }
 }

@@ -95,6 +95,8 @@ pub struct AsksState {
     pub(super) permits: HashMap<String, RpcReplyPort<Decision>>,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
+    /// Whether the next check of deadlines is on its way.
+    pub(super) is_ticking: bool,
     /// The host programs that the shutdown waits for.
     pub(super) last_programs: Option<LastPrograms>,
 }

@@ -23,6 +23,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::artifacts::Snapshot;
+use crate::sandbox::workspace::last_look::LastLook;
 use crate::session::rules::SandboxRules;
 use crate::store::EventLog;
 
@@ -130,6 +131,7 @@ impl Actor for Executor {
             snapshot_unnoted: true,
             usage: Vec::new(),
             measuring: None,
+            last_look: LastLook::default(),
             cell_ended_since_look: false,
             growing_looks: 0,
             freezing: FreezeState::default(),
@@ -265,7 +267,10 @@ impl ExecutorState {
             }
             // The size check needs no new start: a client's upload is refused if it does not fit, so it never
             // makes the workspace too large.
-            Command::FilesChanged => self.snapshot_is_old = true,
+            Command::FilesChanged => {
+                self.snapshot_is_old = true;
+                self.last_look.files_changed();
+            }
             Command::Undo { cells, reply_to } => {
                 crate::panics::panic_if_requested("undo");
                 let frame = |request| HostFrame::Undo { request, cells };

@@ -30,6 +30,7 @@ use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
+use crate::sandbox::workspace::last_look::LastLook;
 use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
@@ -104,6 +105,7 @@ pub struct ExecutorState {
     /// The last measured sizes of the workspace and of the volumes that the sandbox can write to, in their order.
     pub(super) usage: Vec<DiskUsage>,
     pub(super) measuring: Option<tokio::task::JoinHandle<()>>,
+    pub(super) last_look: LastLook,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,
     pub(super) freezing: FreezeState,

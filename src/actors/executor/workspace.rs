@@ -1,7 +1,7 @@
 //! Watches the workspace: what a cell changed in it, and whether it grows beyond its limits.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef};
 use super::state::ExecutorState;
@@ -47,15 +47,21 @@ impl ExecutorState {
         }
     }
 
-    /// Starts a measurement, unless one is running: the guest's files determine how long it takes. The longer
-    /// it took, the later is the next one; the pause counts as part of the measurement.
+    /// Starts a measurement, unless nothing can have changed since the last one, or one is running: the guest's files
+    /// determine how long it takes. The longer it took, the later is the next one; the pause counts as part of the
+    /// measurement.
     pub(super) fn start_measurement(&mut self, myself: &ExecutorRef) {
         if self.measuring.as_ref().is_some_and(|look| !look.is_finished()) {
             return;
         }
+        let sandbox = self.connected.as_ref().map(|connected| &connected.sandbox);
+        let (activity, now) = (sandbox.and_then(|sandbox| sandbox.activity()), Instant::now());
+        if self.last_look.is_current(activity, now) {
+            return;
+        }
+        self.last_look.begin(activity, now);
         let (workspace, executor) = (Arc::clone(&self.args.workspace), myself.clone());
         let reserve = self.args.launcher.settings.sandbox.disk_reserve_bytes;
-        let sandbox = self.connected.as_ref().map(|connected| &connected.sandbox);
         let volumes = &self.args.launcher.volumes;
         let sandbox = sandbox.and_then(|sandbox| {
             let (id, first) = (sandbox.id().clone(), sandbox.pid()?);
@@ -105,6 +111,7 @@ impl ExecutorState {
             let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
             why = why.or(excess.filter(|_| grew));
         }
+        self.last_look.end(why.is_none());
         let Some(why) = why else {
             self.growing_looks = 0;
             return;

@@ -89,6 +89,19 @@ impl Cgroup {
         self.load().map(|load| Duration::from_micros(load.cpu_us))
     }
 
+    /// A number that is another one once any process of the group has run, which takes it more than the unit of time in
+    /// which the kernel counts; `None` if that is not counted here.
+    pub fn activity(&self) -> Option<u64> {
+        match self {
+            Self::V1 { cpu, cpuacct, .. } => {
+                let mut counting = [Some(cpu), cpuacct.as_ref()].into_iter().flatten();
+                let read = |folder: &PathBuf| read_small(&folder.join("cpuacct.usage")).ok();
+                counting.find_map(read)?.trim().parse().ok()
+            }
+            Self::V2 { folder } => keyed(&read_small(&folder.join("cpu.stat")).ok()?, "usage_usec"),
+        }
+    }
+
     /// Whether all processes of the group are frozen; `None` if that cannot be read.
     pub fn is_frozen(&self) -> Option<bool> {
         match self {

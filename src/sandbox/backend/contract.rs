@@ -152,6 +152,12 @@ pub trait RunningSandbox: Send + Sync {
     /// CPU time of all the sandbox's processes together; `None` if it is not counted here.
     fn cpu_time(&self) -> Option<Duration>;
 
+    /// A number that is another one once any process of the sandbox has run; `None` if that cannot be told. The host's
+    /// kernel says it, and no guest.
+    fn activity(&self) -> Option<u64> {
+        self.cgroup().and_then(Cgroup::activity)
+    }
+
     /// The control group of the sandbox, if it has one of its own.
     fn cgroup(&self) -> Option<&Cgroup>;
 

@@ -7,6 +7,7 @@ pub mod files;
 mod folder;
 pub(in crate::sandbox) mod groups;
 pub mod job_files;
+pub mod last_look;
 mod local_file_systems;
 pub mod measuring;
 pub mod own_user;

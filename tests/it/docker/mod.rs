@@ -47,6 +47,7 @@ mod quotas;
 pub mod receipt;
 pub mod repl;
 pub mod replays;
+pub mod rest;
 pub mod restart;
 pub mod resume;
 pub mod rich;

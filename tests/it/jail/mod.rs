@@ -12,7 +12,8 @@
 //!   `roots`, which takes minutes to build
 //! - `x02`, which knows the words of a later Python than the host may have
 //! - some of the probes of escapes: `escape` says which, and why
-//! - of a user without a control group: CPU time, which nothing holds, as the receipt says
+//! - of a user without a control group: CPU time, which nothing holds, as the receipt says; a session at rest, whose
+//!   guardian adds its memory up every second, so that something has run whenever the daemon looks
 //! - what is the daemon's alone, whatever holds the sandbox: asks, approvals, client tools, bad input, quotas,
 //!   two gigabytes of output, large files
 
@@ -192,6 +193,7 @@ both! {
         numbers_of_cells_and_addresses_are_no_difference;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
+    rest: what_a_thread_writes_after_a_long_rest_is_noticed;
     guards: a_variable_that_cannot_be_shown_costs_only_itself,
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
@@ -209,6 +211,7 @@ both! {
 
 // As root alone: folders that belong to root or to several users, and what is about the journal and takes long.
 again! { root_alone, None,
+    rest: a_session_at_rest_is_left_alone;
     volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
         what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else,
         an_administrator_sees_and_removes_the_volumes_of_all_users,

@@ -132,6 +132,13 @@ impl RunningSandbox for Jail {
         }
     }
 
+    fn activity(&self) -> Option<u64> {
+        match &self.group {
+            Some(group) => group.cgroup.activity(),
+            None => self.identity.activity_of_tree(),
+        }
+    }
+
     fn cgroup(&self) -> Option<&Cgroup> {
         self.group.as_ref().map(|group| &group.cgroup)
     }
