@@ -34,15 +34,17 @@ INDEX_PAGE_BYTES = 32 * 1024 * 1024
 UV_BYTES = 128 * 1024 * 1024
 INSTALLED_AS = "/belljar/packages/site"
 PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
-# A version as indexes write it; distributions have others, too, which no requirement can name.
+# A version as indexes write it; distributions have others, too, which no requirement can name, or which `uv` spells
+# in another way, as `2023.07`.
 VERSION = re.compile(
-    r"([0-9]+!)?[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
+    r"([0-9]+!)?(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
 )
 STAND_IN = """Metadata-Version: 2.1
 Name: {}
 Version: {}
 {}
 """
+EXTRA = re.compile(r";.*\bextra\b")
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
 # begins with a `uv` for code in cells, which asks for what this file does.
@@ -138,9 +140,9 @@ class Installation:
         os.mkdir(folder)
         for distribution in metadata.distributions():
             name, version = normal(distribution.metadata["Name"] or ""), distribution.version
-            if image.get(name) == version:
+            if name in image and image[name] == version:
                 extras = ["Provides-Extra: " + extra for extra in distribution.metadata.get_all("Provides-Extra") or ()]
-                extras += ["Requires-Dist: " + need for need in distribution.requires or () if "extra ==" in need]
+                extras += ["Requires-Dist: " + need for need in distribution.requires or () if EXTRA.search(need)]
                 write_stand_in(folder, name, version, extras)
         return folder
 

@@ -168,8 +168,10 @@ impl Identity {
                 if tasks > ACTIVITY_TASKS {
                     return None;
                 }
-                // The time for which the task has run and waited, in nanoseconds, and how often.
-                (&task, read_small(&task.join("schedstat")).ok()?).hash(&mut all);
+                // The time for which the task has run and waited, in nanoseconds, and how often. Some kernels count nothing.
+                let times =
+                    read_small(&task.join("schedstat")).ok().filter(|times| !times.starts_with("0 "))?;
+                (&task, times).hash(&mut all);
                 let children = read_small(&task.join("children")).ok()?;
                 pids.extend(children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()));
             }

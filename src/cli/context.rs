@@ -10,7 +10,7 @@ use super::client::http::{Client, JsonResponse};
 use super::client::machine_daemon::ClosedDaemon;
 use super::failure::Failure;
 use super::render::screen::Screen;
-use crate::config::Paths;
+use crate::config::{Paths, SYSTEM_SOCKET};
 use crate::protocol::exit_codes as exit;
 
 /// What every command gets.
@@ -38,7 +38,9 @@ impl Context {
     pub fn client(&self) -> Client {
         let allowed =
             std::env::var_os("BELLJAR_NO_AUTOSTART").is_none_or(|value| value.is_empty() || value == "0");
-        let starter = allowed.then(|| Starter {
+        // Only the administrator starts the daemon of the machine.
+        let is_ours = self.paths.system() || self.paths.socket() != Path::new(SYSTEM_SOCKET);
+        let starter = (allowed && is_ours).then(|| Starter {
             logs_dir: self.paths.logs_dir(),
             config: self.config.clone(),
             announce: self.screen.is_watched(),

@@ -17,6 +17,7 @@ use crate::protocol::result::{
     ValueView,
 };
 use crate::protocol::text::truncate;
+use crate::protocol::tool_names::INSTALL_TOOL;
 use crate::sandbox::launch::SandboxEnd;
 use crate::store::CellRecord;
 
@@ -323,6 +324,12 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
             "Tool calls that had no answer yet ended with the cell: {}. How far they came is not known.",
             cause.unanswered_tool_calls.join(", ")
         ));
+    }
+    if cause.unanswered_tool_calls.iter().any(|name| name == INSTALL_TOOL) {
+        notes.push(
+            "Installing takes of a cell's time: `--timeout` gives it more, and `belljar install` takes none of it."
+                .into(),
+        );
     }
     let (unprotected, as_before) = match ending {
         Ending::Done { protected, as_before, .. } => (start.mode == Mode::Main && !protected, *as_before),

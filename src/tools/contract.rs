@@ -174,32 +174,8 @@ impl Context {
         self.on_waiting.clone()
     }
 
-    /// Lets only the CPU time of the calling cell count towards its deadline, for as long as the daemon works for it.
-    pub(super) fn pause(&self) -> Pause {
-        let pause = Pause(self.on_waiting.clone());
-        pause.tell(true);
-        pause
-    }
-
     pub fn port(&self) -> Result<Arc<dyn SessionPort>, ToolFailure> {
         self.port.clone().ok_or_else(|| failure("unavailable", "this tool needs a session with a sandbox"))
-    }
-}
-
-/// The deadline of the calling cell counts its whole time again when this is dropped.
-pub(super) struct Pause(Option<OnWaiting>);
-
-impl Pause {
-    fn tell(&self, waits: bool) {
-        if let Some(on_waiting) = &self.0 {
-            on_waiting(waits);
-        }
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        self.tell(false);
     }
 }
 

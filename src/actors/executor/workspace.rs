@@ -108,7 +108,10 @@ impl ExecutorState {
             let (excess, usage) = (self.excess(index, folder), &folder.usage);
             let managed = index > 0 || self.args.workspace.managed;
             let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
-            let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
+            // Other sessions write to a volume, too.
+            let is_of_others = index > 0 && self.last_look.was_at_rest();
+            let has_grown = before.get(index).is_some_and(|before| grew_since(before, usage));
+            let grew = has_grown && !is_of_others || hides;
             why = why.or(excess.filter(|_| grew));
         }
         self.last_look.end(why.is_none());

@@ -20,7 +20,13 @@ impl SessionActorState {
         if self.args.created.is_some() {
             self.holders.renew();
         }
-        let is_kept = || self.args.lingers && self.machine.idle_for(Instant::now()) < self.args.idle;
+        let machine = &self.machine;
+        let is_used = || {
+            !machine.queue().is_idle()
+                || machine.is_frozen()
+                || machine.idle_for(Instant::now()) < self.args.idle
+        };
+        let is_kept = || self.args.lingers && is_used();
         self.args.ephemeral && !self.machine.is_ending() && self.holders.are_gone() && !is_kept()
     }
 

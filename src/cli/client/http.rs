@@ -72,7 +72,13 @@ impl JsonResponse {
 
 impl Client {
     pub fn new(socket: PathBuf, starter: Option<Starter>) -> Self {
-        Self { socket, starter, was_connected: AtomicBool::new(false), config: Mutex::new(None), tells_steps: false }
+        Self {
+            socket,
+            starter,
+            was_connected: AtomicBool::new(false),
+            config: Mutex::new(None),
+            tells_steps: false,
+        }
     }
 
     /// Whether the steps of slow requests are shown to a person.

@@ -23,12 +23,12 @@ impl ClosedDaemon {
     }
 }
 
-/// Which daemon the commands of a user talk to: the one that the environment names, the user's own if it runs, that of the
-/// machine if it may be used, and otherwise one of the user's own that is yet to be started. Also tells of a daemon of the
-/// machine that may not be used.
+/// Which daemon the commands of a user talk to: the one that the environment names, the user's own if there ever was one,
+/// because the user's sessions are there, that of the machine if it may be used, and otherwise one of the user's own that
+/// is yet to be started. Also tells of a daemon of the machine that may not be used.
 pub(in crate::cli) async fn choose(paths: Paths) -> (Paths, Option<ClosedDaemon>) {
     let system = Path::new(SYSTEM_SOCKET);
-    if paths.socket_is_named() || paths.socket() == system || connect(paths.socket()).await.is_ok() {
+    if paths.socket_is_named() || paths.socket() == system || paths.instance_file().exists() {
         return (paths, None);
     }
     match connect(system).await {

@@ -422,6 +422,7 @@ fn conflict(replaced: &[ReplacedPackage]) -> Problem {
         .iter()
         .map(|one| format!("`{}` {} is there, {} is needed", one.name, one.has, one.wants))
         .collect();
-    Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; ")))
-        .hint("code may have imported what is there: `belljar install --reset` replaces it, and resets the session")
+    Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; "))).hint(
+        "code may have imported what is there: `belljar install --reset` replaces it, and resets the session",
+    )
 }

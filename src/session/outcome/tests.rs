@@ -110,12 +110,14 @@ fn what_ran_beside_others_is_not_blamed_alone() {
 
 #[test]
 fn calls_that_ended_with_the_cell_are_named() {
-    let cause = Cause { unanswered_tool_calls: vec!["pay".into(), "mail".into()], ..Cause::default() };
+    let cause =
+        Cause { unanswered_tool_calls: vec!["pay".into(), "install_packages".into()], ..Cause::default() };
     let changes = Changes { artifacts: Vec::new(), cut: false };
     let (start, record) = (start(Mode::Main), CellRecord::default());
     let result = conclude(start, Ending::Cancelled, cause, record, changes, Duration::ZERO);
     let note = result.state.note.unwrap_or_default();
-    assert!(note.contains("ended with the cell: pay, mail."), "{note}");
+    assert!(note.contains("ended with the cell: pay, install_packages."), "{note}");
+    assert!(note.contains("`belljar install` takes none"), "{note}");
 }
 
 #[test]

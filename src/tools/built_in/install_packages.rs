@@ -46,8 +46,6 @@ impl Tool for InstallPackages {
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         Box::pin(async move {
             let Arguments { packages } = read(arguments)?;
-            // How long it takes depends on the index, and `packages.timeout` bounds it.
-            let _pause = context.pause();
             let InstalledPackages { packages, in_image, .. } =
                 context.port()?.install(packages).await.map_err(as_failure)?;
             let installed = packages.iter().map(|package| format!("{} {}", package.name, package.version));

@@ -88,7 +88,6 @@ both! {
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
         a_version_that_was_asked_for_gives_way_to_another_by_a_reset,
         the_progress_of_an_installation_is_its_own_and_not_for_programs,
-        the_time_of_an_installation_is_not_the_cells,
         an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
         installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
         a_session_begins_with_packages;

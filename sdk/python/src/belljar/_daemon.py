@@ -74,20 +74,11 @@ def socket_path(environment: Mapping[str, str] | None = None) -> str:
             path = _SYSTEM_SOCKET
         else:
             path = f"{runtime}/belljar/belljar.sock" if runtime is not None else f"{home}/run/belljar.sock"
-            if environment is None and not _listens(path) and _listens(_SYSTEM_SOCKET):
+            # Who ever had a daemon has sessions there.
+            has_own = os.path.exists(f"{home}/instance")
+            if environment is None and not has_own and _listens(_SYSTEM_SOCKET):
                 path = _SYSTEM_SOCKET
     return checked_path(path)
-
-
-def _listens(path: str) -> bool:
-    """Whether a daemon can be reached there by this user."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
-        tried.settimeout(CONNECT_SECONDS)
-        try:
-            tried.connect(path)
-        except OSError:
-            return False
-        return True
 
 
 def checked_path(path: str) -> str:
@@ -171,6 +162,7 @@ def start(path: str) -> None:
 
 
 def _listens(path: str) -> bool:
+    """Whether a daemon can be reached there by this user."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(CONNECT_SECONDS)
         try:

@@ -108,6 +108,9 @@ impl Ask {
             return Err(Failure::usage("with `--workspace` the files are in that folder already")
                 .hint("leave `--out` out"));
         }
+        if let Some(out) = &self.out {
+            check_out(out)?;
+        }
         let ask = self.request()?;
         let client = context.client();
         let models: ModelList = client.get("/v1/models").await?.parse()?;
@@ -120,8 +123,22 @@ impl Ask {
             let asked = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
             // An ask that was left ends with its session.
             let has_ended = asked.as_ref().is_ok_and(|asked| asked.has_ended);
-            if keeps_files && has_ended && hand_over(context, &client, &session, self.out.as_deref()).await? {
-                return asked.map(|asked| asked.code);
+            if keeps_files && has_ended {
+                let handed_over = tokio::select! {
+                    handed_over = hand_over(context, &client, &session, self.out.as_deref()) => handed_over,
+                    _ = stops.next() => Err(Failure::new("the files were not copied: it was interrupted")),
+                };
+                match handed_over {
+                    Ok(true) => return asked.map(|asked| asked.code),
+                    Ok(false) => {}
+                    Err(failure) => {
+                        // Whatever went wrong, the files are not lost with it.
+                        session.leave(&client).await?;
+                        let name = &session.name;
+                        let hint = format!("the files are still there: `belljar cp {name}: DIR` copies them");
+                        return Err(failure.hint(hint));
+                    }
+                }
             }
             session.remove(&client).await.iter().try_for_each(|warning| context.screen.warn(warning))?;
             return asked.map(|asked| asked.code);
@@ -179,6 +196,20 @@ struct Asked {
     has_ended: bool,
 }
 
+/// Refuses a folder that has files already: code of a model could replace them.
+fn check_out(out: &Path) -> Result<(), Failure> {
+    let is_free = match std::fs::read_dir(out) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if is_free {
+        return Ok(());
+    }
+    let what =
+        format!("`{}` is no empty folder, and files of an ask could replace others there", out.display());
+    Err(Failure::usage(what).hint("name a folder that is empty, or not there yet"))
+}
+
 /// Hands the files over that an ask without a session has made: into a folder, or by leaving the session as it is. Gives
 /// whether the session stays.
 async fn hand_over(
@@ -193,15 +224,12 @@ async fn hand_over(
         return Ok(false);
     }
     if let Some(out) = out {
-        let copied = copy_workspace(context, name, out).await;
-        if let Err(failure) = copied {
-            session.leave(client).await?;
-            return Err(
-                failure.hint(format!("the files are still there: `belljar cp {name}: DIR` copies them"))
-            );
-        }
+        let left_out = copy_workspace(context, name, out).await?;
         let out = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
-        return context.screen.note(&format!("files: {}", out.display())).map(|()| false);
+        context.screen.note(&format!("files: {}", out.display()))?;
+        if left_out == 0 {
+            return Ok(false);
+        }
     }
     let view: SessionView = client.get(&format!("/v1/sessions/{name}")).await?.parse()?;
     session.leave(client).await?;

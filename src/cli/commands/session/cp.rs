@@ -259,18 +259,19 @@ async fn download(
     context.screen.progress("")
 }
 
-/// Copies all files of a session into a folder, which is made if it is not there.
+/// Copies all files of a session into a folder, which is made if it is not there. Gives how many entries were left out.
 pub(in crate::cli) async fn copy_workspace(
     context: &mut Context,
     session: &SessionKey,
     folder: &Path,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let url = Place::Session(session.clone()).url("");
     let body = context.client().download::<()>(&url, None).await?;
     let last_shown = tokio::time::Instant::now();
     let mut received = CountedBody { body, bytes: 0, left_out: 0, last_shown };
-    download_folder(context, &mut received, folder.to_owned()).await?;
-    context.screen.progress("")
+    let left_out = download_folder(context, &mut received, folder.to_owned()).await?;
+    context.screen.progress("")?;
+    Ok(left_out)
 }
 
 async fn download_file(

@@ -1,6 +1,6 @@
 //! Images that users build: made from files or from a Dockerfile, named, and removed.
 
-use bollard::models::{ContainerConfig, ContainerCreateBody, HostConfig, ImageSummary};
+use bollard::models::{ContainerConfig, ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{
     BuildImageOptions, CommitContainerOptions, ListImagesOptions, RemoveImageOptions, TagImageOptions,
     UploadToContainerOptions,
