@@ -96,7 +96,7 @@ fn memory_and_cpus_come_back_after_every_kind_of_end() {
     create(&daemon, "f").expect_status(201);
     let result = daemon.run("a", "1");
     let note = result["state"]["note"].as_str().expect("a note");
-    assert!(note.contains("quota of memory is used up"), "{result}");
+    assert!(note.contains("quota of memory with checkpoints is used up"), "{result}");
     daemon.cli(["rm", "f"]).ok();
     assert_eq!(daemon.run("a", "1 + 1")["result"]["repr"], "2");
     // A daemon that is killed counts the same again.
