@@ -31,8 +31,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SECTIONS = ("requests", "sessions", "jobs", "packages", "recovery", "neighbours")
 # Nothing new begins after this; what runs then has its own bound, so that all of it stays below 20 minutes. What peers
-# need is installed before. On two processors Belljar takes about 1 minute with the bare engine and Python, the sections
-# 10, the peers 6: loops in `work.py` end after seconds that sum up to 40 for each, and a peer that takes seconds for one
+# need is installed before. On two processors Belljar takes about 2 minutes with the bare engine and Python, the sections
+# 10, the peers 5: loops in `work.py` end after seconds that sum up to 40 for each, and a peer that takes seconds for one
 # repetition needs the rest.
 RUN_SECONDS = 18 * 60
 CONTESTANT_SECONDS = 90
