@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-use super::backend::docker::Removal;
+use super::backend::docker::{Parents, Removal};
 use super::backend::{Progress, SandboxBackend as _};
 use super::built_images::{Build, BuildState, BuiltImages, disk, entry_name};
 use super::images::own_name;
@@ -321,10 +321,11 @@ impl Launcher {
     }
 
     async fn settle(&self, build: Build) -> Result<(), Problem> {
-        let Build { id, name, origin: ImageOrigin { owner, .. }, state, .. } = build;
+        let Build { id, name, origin: ImageOrigin { owner, from, .. }, state, .. } = build;
+        let parents = if from.is_some() { Parents::Stay } else { Parents::Go };
         let (removal, image) = match state {
-            BuildState::Begun => (self.docker.remove_unfinished(&id, &name).await?, None),
-            BuildState::Old(image) => (self.docker.remove_build(&image, &name).await?, Some(image)),
+            BuildState::Begun => (self.docker.remove_unfinished(&id, &name, parents).await?, None),
+            BuildState::Old(image) => (self.docker.remove_build(&image, &name, parents).await?, Some(image)),
             BuildState::Made(image) => return self.name_build(owner, &id, &name, image).await,
             BuildState::Named(_) => return Ok(()),
         };

@@ -130,6 +130,7 @@ impl Actor for Executor {
             stashed: None,
             snapshot_unnoted: true,
             usage: Vec::new(),
+            usage_activity: None,
             measuring: None,
             last_look: LastLook::default(),
             cell_ended_since_look: false,

@@ -104,6 +104,8 @@ pub struct ExecutorState {
     pub(super) snapshot_unnoted: bool,
     /// The last measured sizes of the workspace and of the volumes that the sandbox can write to, in their order.
     pub(super) usage: Vec<DiskUsage>,
+    /// The activity of the sandbox when their measurement began.
+    pub(super) usage_activity: Option<u64>,
     pub(super) measuring: Option<tokio::task::JoinHandle<()>>,
     pub(super) last_look: LastLook,
     pub(super) cell_ended_since_look: bool,

@@ -101,6 +101,10 @@ impl ExecutorState {
     pub(super) fn measured_usage(&mut self, myself: &ExecutorRef, sizes: &[MeasuredFolder]) {
         let usage = sizes.iter().map(|folder| folder.usage).collect();
         let before = std::mem::replace(&mut self.usage, usage);
+        let activity = self.connected.as_ref().and_then(|connected| connected.sandbox.activity());
+        let known = std::mem::replace(&mut self.usage_activity, self.last_look.activity());
+        // Nothing ran in the sandbox since the look began that found the sizes of before.
+        let is_at_rest = known.is_some() && known == activity;
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
         let mut why = None;
         for (index, folder) in sizes.iter().enumerate() {
@@ -108,11 +112,10 @@ impl ExecutorState {
             let (excess, usage) = (self.excess(index, folder), &folder.usage);
             let managed = index > 0 || self.args.workspace.managed;
             let hides = usage.hidden.is_some_and(|hidden| managed || hidden == UnmeasuredReason::Closed);
+            let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
             // Other sessions write to a volume, too.
-            let is_of_others = index > 0 && self.last_look.was_at_rest();
-            let has_grown = before.get(index).is_some_and(|before| grew_since(before, usage));
-            let grew = has_grown && !is_of_others || hides;
-            why = why.or(excess.filter(|_| grew));
+            let is_of_others = index > 0 && is_at_rest;
+            why = why.or(excess.filter(|_| grew && !is_of_others));
         }
         self.last_look.end(why.is_none());
         let Some(why) = why else {

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use crate::cli::client::autostart::Starter;
 use crate::cli::client::follow::{PAUSE, TRIES};
 use crate::cli::failure::Failure;
+use crate::config::{SYSTEM_SOCKET, is_system};
 use crate::protocol::api::CONFIG_HEADER;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
@@ -280,8 +281,13 @@ impl Client {
             (_, std::io::ErrorKind::PermissionDenied) => Err(failed(&error)
                 .hint("it is open to the members of its group who can reach it: `namei -l` shows both")),
             (None, _) if absent => {
-                Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display()))
-                    .hint("start it with `belljar daemon`"))
+                let is_machines = self.socket == std::path::Path::new(SYSTEM_SOCKET) && !is_system();
+                let hint = if is_machines {
+                    "ask the administrator to start it: `systemctl start belljar.socket`"
+                } else {
+                    "start it with `belljar daemon`"
+                };
+                Err(Failure::new(format!("no daemon listens at `{}`", self.socket.display())).hint(hint))
             }
             _ => Err(failed(&error)),
         }

@@ -23,22 +23,30 @@ impl ClosedDaemon {
     }
 }
 
-/// Which daemon the commands of a user talk to: the one that the environment names, the user's own if there ever was one,
-/// because the user's sessions are there, that of the machine if it may be used, and otherwise one of the user's own that
-/// is yet to be started. Also tells of a daemon of the machine that may not be used.
+/// Which daemon the commands of a user talk to: the one that the environment names, the user's own if it runs or has
+/// sessions, that of the machine if the user may reach it, even if it does not answer just now, because the user's
+/// sessions may be there, and otherwise one of the user's own that is yet to be started. Also tells of a daemon of the
+/// machine that may not be used.
 pub(in crate::cli) async fn choose(paths: Paths) -> (Paths, Option<ClosedDaemon>) {
     let system = Path::new(SYSTEM_SOCKET);
-    if paths.socket_is_named() || paths.socket() == system || paths.instance_file().exists() {
+    if paths.socket_is_named() || paths.socket() == system || has_own(&paths).await {
         return (paths, None);
     }
-    match connect(system).await {
-        Ok(_) => (paths.with_socket(system.to_owned()), None),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+    match connect(system).await.map_err(|error| error.kind()) {
+        Err(io::ErrorKind::NotFound) => (paths, None),
+        Err(io::ErrorKind::PermissionDenied) => {
             let group = group_of(system);
             (paths, group.map(|group| ClosedDaemon { group }))
         }
-        Err(_) => (paths, None),
+        Ok(_) | Err(_) => (paths.with_socket(system.to_owned()), None),
     }
+}
+
+/// Whether a daemon of the user's own runs, or has sessions for when it runs again.
+async fn has_own(paths: &Paths) -> bool {
+    let has_sessions =
+        || std::fs::read_dir(paths.workspaces_dir()).is_ok_and(|mut found| found.next().is_some());
+    connect(paths.socket()).await.is_ok() || has_sessions()
 }
 
 /// The group of a socket, or of the folder around it if that does not let this user in; none for root's, which nobody joins.

@@ -15,22 +15,18 @@ pub struct LastLook {
     is_calm: bool,
     /// Whether the daemon has changed files since it began.
     files_changed: bool,
-    /// Whether no process of the sandbox had run between its beginning and that of the look before.
-    was_at_rest: bool,
 }
 
 impl LastLook {
     /// A measurement begins. `activity` is what `RunningSandbox::activity` says.
     pub fn begin(&mut self, activity: Option<u64>, now: Instant) {
-        let before = self.began.and_then(|(_, activity)| activity);
-        let was_at_rest = before.is_some() && before == activity;
-        *self = Self { began: Some((now, activity)), was_at_rest, ..Self::default() };
+        *self = Self { began: Some((now, activity)), ..Self::default() };
     }
 
-    /// Whether what has grown cannot be the work of the sandbox, as nothing ran in it.
+    /// The activity of the sandbox when it began, if that is known.
     #[must_use]
-    pub fn was_at_rest(&self) -> bool {
-        self.was_at_rest
+    pub fn activity(&self) -> Option<u64> {
+        self.began.and_then(|(_, activity)| activity)
     }
 
     /// The measurement ended; `is_calm` if it found nothing that was too large and growing. One that fails never ends.
@@ -78,13 +74,10 @@ mod tests {
         assert!(!look.is_current(Some(7), began), "it has not ended, or failed");
         look.end(true);
         assert!(look.is_current(Some(7), began));
-        assert!(look.was_at_rest());
-        look.begin(Some(8), began);
-        assert!(!look.was_at_rest(), "something ran");
+        assert_eq!(look.activity(), Some(7));
         look.begin(None, began);
         look.end(true);
         assert!(!look.is_current(None, began), "nobody knew what ran");
-        look.begin(None, began);
-        assert!(!look.was_at_rest(), "nobody knew what ran");
+        assert_eq!(look.activity(), None);
     }
 }

@@ -74,11 +74,17 @@ def socket_path(environment: Mapping[str, str] | None = None) -> str:
             path = _SYSTEM_SOCKET
         else:
             path = f"{runtime}/belljar/belljar.sock" if runtime is not None else f"{home}/run/belljar.sock"
-            # Who ever had a daemon has sessions there.
-            has_own = os.path.exists(f"{home}/instance")
-            if environment is None and not has_own and _listens(_SYSTEM_SOCKET):
+            if environment is None and not _has_own(path, home) and _listens(_SYSTEM_SOCKET):
                 path = _SYSTEM_SOCKET
     return checked_path(path)
+
+
+def _has_own(path: str, home: str) -> bool:
+    """Whether a daemon of the user's own runs, or has sessions for when it runs again."""
+    try:
+        return _listens(path) or bool(os.listdir(f"{home}/workspaces"))
+    except OSError:
+        return False
 
 
 def checked_path(path: str) -> str:

@@ -74,8 +74,8 @@ pub(in crate::cli) struct Ask {
     /// Forget the conversation so far.
     #[arg(long)]
     fresh: bool,
-    /// Where to put the files that it made, for an ask without a session. Without this, a session with files stays for its
-    /// idle time.
+    /// An empty folder, or a new one, for the files that it made, for an ask without a session. Without this, a session with
+    /// files stays for its idle time.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Do not wait: print the number of the ask, for `belljar wait --ask`.
@@ -122,7 +122,7 @@ impl Ask {
             let session = ThrowAway::make(context, &client, self.sandbox, FirstSandbox::WhenNeeded).await?;
             let asked = ask_in(context, &client, &session.name, &ask, &models, &mut stops).await;
             // An ask that was left ends with its session.
-            let has_ended = asked.as_ref().is_ok_and(|asked| asked.has_ended);
+            let has_ended = asked.as_ref().map_or(true, |asked| asked.has_ended);
             if keeps_files && has_ended {
                 let handed_over = tokio::select! {
                     handed_over = hand_over(context, &client, &session, self.out.as_deref()) => handed_over,
@@ -133,7 +133,10 @@ impl Ask {
                     Ok(false) => {}
                     Err(failure) => {
                         // Whatever went wrong, the files are not lost with it.
-                        session.leave(&client).await?;
+                        let failure = asked.err().unwrap_or(failure);
+                        if session.leave(&client).await.is_err() {
+                            return Err(failure);
+                        }
                         let name = &session.name;
                         let hint = format!("the files are still there: `belljar cp {name}: DIR` copies them");
                         return Err(failure.hint(hint));

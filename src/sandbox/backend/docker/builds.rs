@@ -40,6 +40,15 @@ pub enum Removal {
     InUse,
 }
 
+/// What becomes of the nameless images that a removed one was made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parents {
+    /// The one of a set of packages is an image of its own, to which sessions may be pinned.
+    Stay,
+    /// Those of a Dockerfile are its steps.
+    Go,
+}
+
 impl Docker {
     /// The id of the image that has this name now.
     pub async fn image_named(&self, name: &str) -> Result<Option<String>, Problem> {
@@ -155,22 +164,22 @@ impl Docker {
 
     /// Removes the image of a build, and the name that it had. One that is in use stays, and so does one that somebody
     /// gave another name: it is not the daemon's alone any more.
-    pub async fn remove_build(&self, image: &str, name: &str) -> Result<Removal, Problem> {
+    pub async fn remove_build(&self, image: &str, name: &str, parents: Parents) -> Result<Removal, Problem> {
         let names = images::names(&self.engine, image).await.map_err(|error| error.problem())?;
         let Some(names) = names else { return Ok(Removal::Gone) };
         let is_own = |found: &&String| Reference::parse(found) == Reference::parse(name);
         let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(is_own);
         for own in own {
-            self.remove_image(own, true).await?;
+            self.remove_image(own, true, parents).await?;
         }
-        if others.is_empty() { self.remove_image(image, false).await } else { Ok(Removal::InUse) }
+        if others.is_empty() { self.remove_image(image, false, parents).await } else { Ok(Removal::InUse) }
     }
 
     /// Removes an image by its id, or a name; one that has another name or is in use stays. With `force` a name is
-    /// removed even if containers run of its image. Images that it was made of stay, because sessions may be pinned to
-    /// one of them that has no name any more.
-    async fn remove_image(&self, image: &str, force: bool) -> Result<Removal, Problem> {
-        let options = RemoveImageOptions { force, noprune: true, ..RemoveImageOptions::default() };
+    /// removed even if containers run of its image.
+    async fn remove_image(&self, image: &str, force: bool, parents: Parents) -> Result<Removal, Problem> {
+        let options =
+            RemoveImageOptions { force, noprune: parents == Parents::Stay, ..RemoveImageOptions::default() };
         let docker = self.engine.docker().await.map_err(|error| error.problem())?;
         match within("remove an image", FILES, docker.remove_image(image, Some(options), None)).await {
             Ok(_) | Err(EngineError::NotFound(_)) => Ok(Removal::Gone),
@@ -180,10 +189,15 @@ impl Docker {
     }
 
     /// Removes what the engine has of a build that was not finished.
-    pub async fn remove_unfinished(&self, build: &SandboxId, name: &str) -> Result<Removal, Problem> {
+    pub async fn remove_unfinished(
+        &self,
+        build: &SandboxId,
+        name: &str,
+        parents: Parents,
+    ) -> Result<Removal, Problem> {
         self.engine.remove(&build_container(build)).await.map_err(|error| error.problem())?;
         for id in self.images_of_build(build).await.map_err(|error| error.problem())? {
-            if matches!(self.remove_build(&id, name).await?, Removal::InUse) {
+            if matches!(self.remove_build(&id, name, parents).await?, Removal::InUse) {
                 return Ok(Removal::InUse);
             }
         }

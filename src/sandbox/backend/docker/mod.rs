@@ -9,4 +9,4 @@ pub mod engine;
 mod images;
 
 pub use backend::Docker;
-pub use builds::Removal;
+pub use builds::{Parents, Removal};
