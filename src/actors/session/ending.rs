@@ -155,7 +155,7 @@ impl SessionActorState {
         let before = before.take();
         let removers = self.removers.get_or_insert_default().clone();
         self.answer_removers(removers.add(before));
-        let ready_ahead = self.ready_ahead.take();
+        let (ready_ahead, log) = (self.ready_ahead.take(), Arc::clone(&self.log));
         let last = async move {
             if let Some(ready) = ready_ahead {
                 ready.sandbox.undo().await;
@@ -163,6 +163,8 @@ impl SessionActorState {
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }
+            // Who is told of the end finds it among the session's events.
+            let _ = log.is_flushed().await;
             let is_written = noted.is_written().await;
             if never_made {
                 forget(&journal, id);

@@ -148,7 +148,9 @@ fn every_field_is_what_the_engine_and_the_kernel_say() {
 
     // People are told the same.
     let shown = daemon.cli(["receipt", "a"]).ok().stdout;
-    for fact in ["0000000000000000", "none", container, "belljar/base", "712 MiB", "✓"] {
+    for fact in
+        ["0000000000000000", "none", container, "belljar/base", "200 MiB, and 512 MiB for checkpoints", "✓"]
+    {
         assert!(shown.contains(fact), "{fact} is not in:\n{shown}");
     }
     assert!(!shown.contains('✗'), "{shown}");
