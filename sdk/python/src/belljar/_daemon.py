@@ -82,7 +82,7 @@ def socket_path(environment: Mapping[str, str] | None = None) -> str:
 def _has_own(path: str, home: str) -> bool:
     """Whether a daemon of the user's own runs, or has sessions for when it runs again."""
     try:
-        return _listens(path) or bool(os.listdir(f"{home}/workspaces"))
+        return _listens(path) or bool(os.listdir(f"{home}/w"))
     except OSError:
         return False
 
