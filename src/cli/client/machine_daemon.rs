@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::unistd::{Gid, Group};
 
-use super::http::connect;
+use super::http::{connect, is_absent};
 use crate::config::{Paths, SYSTEM_SOCKET};
 
 /// The daemon of the whole machine, for a user who may not use it.
@@ -24,17 +24,18 @@ impl ClosedDaemon {
 }
 
 /// Which daemon the commands of a user talk to: the one that the environment names, the user's own if it runs or has
-/// sessions, that of the machine if the user may reach it, even if it does not answer just now, because the user's
-/// sessions may be there, and otherwise one of the user's own that is yet to be started. Also tells of a daemon of the
+/// sessions, that of the machine if it listens, even if it does not answer just now, because the user's sessions may be
+/// there, and otherwise one of the user's own that is yet to be started. Also tells of a daemon of the
 /// machine that may not be used.
 pub(in crate::cli) async fn choose(paths: Paths) -> (Paths, Option<ClosedDaemon>) {
     let system = Path::new(SYSTEM_SOCKET);
     if paths.socket_is_named() || paths.socket() == system || has_own(&paths).await {
         return (paths, None);
     }
-    match connect(system).await.map_err(|error| error.kind()) {
-        Err(io::ErrorKind::NotFound) => (paths, None),
-        Err(io::ErrorKind::PermissionDenied) => {
+    match connect(system).await {
+        // The administrator has stopped it, or there is none.
+        Err(error) if is_absent(&error) => (paths, None),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let group = group_of(system);
             (paths, group.map(|group| ClosedDaemon { group }))
         }
