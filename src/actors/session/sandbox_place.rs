@@ -157,8 +157,8 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
     Ok(SandboxPlace { workspace, slot: None, ready: None, later })
 }
 
-/// The image of a session that begins without a sandbox; none if no sandbox of it was made here yet, since then nobody knows
-/// what is in it, which a model is told at once.
+/// The image of a session that begins without a sandbox; none if no sandbox of it was made here yet, since the
+/// packages in it, of which a model is told at once, are found by its first sandbox.
 async fn known_image(
     launcher: &Launcher,
     choice: &Choice,

@@ -125,7 +125,7 @@ async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
     assert!(refusal.message.contains("schemas of answers"), "{refusal:?}");
 }
 
-/// The file of the prompt is a pipe that nobody writes to.
+/// The file of the prompt is a pipe without a writer, so that reading it never ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_else_asks_does_not_wait_for_the_file_of_the_prompt() {
     let home = Home::new();

@@ -50,7 +50,8 @@ async fn has_own(paths: &Paths) -> bool {
     connect(paths.socket()).await.is_ok() || has_sessions()
 }
 
-/// The group of a socket, or of the folder around it if that does not let this user in; none for root's, which nobody joins.
+/// The group of a socket, or of the folder around it if that does not let this user in; none for root's, as
+/// joining it would make the user an administrator.
 fn group_of(socket: &Path) -> Option<String> {
     let found = std::fs::metadata(socket).or_else(|_| std::fs::metadata(socket.parent().unwrap_or(socket)));
     let gid = found.ok()?.gid();

@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const NEAR: Duration = Duration::from_secs(10);
 const NEAR_SHARE: u32 = 3;
 
-/// What the command that runs a cell offers to whoever needs more time.
+/// What the command that runs a cell offers to a user who needs more time.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct MoreTime(&'static str);
 

@@ -254,7 +254,7 @@ impl<'a> Batch<'a> {
     fn warn_of_patterns(&mut self, index: usize, outcome: &Outcome) -> Result<(), Failure> {
         let JobConclusion::Ended(view) = &outcome.conclusion else { return Ok(()) };
         let (Some(planned), Some(end)) = (self.plan.jobs.get(index), &view.end) else { return Ok(()) };
-        // A job that did not begin has left nothing, and of one that left too much nobody knows.
+        // A job that did not begin has left nothing, and the list of one that left too much is cut.
         if view.started_at.is_none() || end.artifacts_cut {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 //! Completions for shells. What clap writes knows the commands and their flags; names of sessions and jobs come from the
-//! daemon, which the shell asks with `belljar complete-names` while somebody types.
+//! daemon, which the shell asks with `belljar complete-names` at each press of Tab.
 
 use std::any::TypeId;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::protocol::api::SessionList;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::job::JobList;
 
-/// Longest wait for names, while somebody looks at a prompt.
+/// Longest wait for names: the prompt of the shell stands still meanwhile.
 const NAMES: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

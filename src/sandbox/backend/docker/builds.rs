@@ -36,7 +36,7 @@ const DOCKERFILE: &str = "Dockerfile";
 /// The outcome of a removal.
 pub enum Removal {
     Gone,
-    /// A container uses the image, or somebody else gave it a name.
+    /// A container uses the image, or it has a name that no build gave it.
     InUse,
 }
 
