@@ -39,6 +39,10 @@ setup: ## install system packages and build the images, as far as they are missi
 build: ## compile the release binary
 	cargo build --release
 
+.PHONY: dist
+dist: ## compile the binary that is handed out, smaller and faster, in twice the time (`make install BINARY=target/dist/belljar`)
+	cargo build --profile dist
+
 .PHONY: demo
 demo: ## show what Belljar does
 	$(call heading,set-up)
@@ -133,14 +137,17 @@ test-docs: setup build ## the documentation: links, references, and each block o
 
 .PHONY: test-long
 test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs
-	BELLJAR_LONG_TESTS=1 BELLJAR_BOMBS=50 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
-		the_solutions_of_human_eval_pass abuse::actor_panics abuse::fork_bombs
+	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
+		the_solutions_of_human_eval_pass abuse::actor_panics
+	BELLJAR_BOMBS=50 cargo test --test it -- --test-threads=1 --nocapture abuse::fork_bombs
 
 .PHONY: mutate
 mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')
 	tests/mutate/run.py $(ARGS)
 
-# The defaults of pool and checkpoints are what `make test` runs. Without checkpoints nothing that those of `abuse` lose comes back.
+# `make test` runs the default policy of checkpoints, and no pool where a test does not ask for one: with the default of one
+# sandbox that waits, tests that make two sessions would find a third sandbox. Without checkpoints nothing that those of
+# `abuse` lose comes back.
 MATRIX := test(/::(bombs|cases|checkpoints|output|repl|restart|stops)::/)
 MATRIX_ABUSE := test(/abuse::(checkpoints|fork_bombs|kernel_channel|reset)::/)
 .PHONY: test-matrix
@@ -155,6 +162,7 @@ SECONDS ?= 60
 .PHONY: fuzz
 fuzz: property-packages ## change inputs at random for about so many SECONDS (60) for each parser that outsiders feed
 	BELLJAR_FUZZ_SECONDS=$(SECONDS) cargo test --test it parsers:: -- --nocapture
+	BELLJAR_FUZZ_SECONDS=$(SECONDS) cargo test --quiet --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET)
 	BELLJAR_FUZZ_SECONDS=$(SECONDS) $(PROPERTIES)
 
 MINUTES ?= 10
@@ -164,7 +172,7 @@ soak: build ## several users, crashes, lost clients and kills of the daemon for 
 
 .PHONY: stress
 stress: build ## every class of stress-ng in one sandbox for a minute, beside a neighbour (root, needs `stress-ng`)
-	tests/soak/run.py $(RELEASE) --stress
+	tests/soak/run.py $(RELEASE) --stress $(ARGS)
 
 .PHONY: test-vm
 test-vm: build image-base ## cgroup v2, systemd and a rootless engine, in a virtual machine (root; up to half an hour)
@@ -200,7 +208,6 @@ image-science: ## build belljar/science: numpy, pandas, matplotlib and their lik
 
 .PHONY: bench
 bench: setup build ## measure cells, sessions, jobs, packages, recovery, memory and neighbours; the report is target/bench/report.md
-	benches/kernel.py
 	benches/run.py $(RELEASE) $(ARGS)
 
 .PHONY: bench-peers

@@ -22,8 +22,8 @@ RECEIVE_BYTES = 1 << 18
 # Ends the daemon and its sandboxes when the process that started it is gone, however it went.
 WATCH = 'cat > /dev/null; "$0" daemon stop --remove > /dev/null 2>&1; rm -rf "$BELLJAR_HOME"'
 
-# The longest wait for a pool to be filled.
-FILL_SECONDS = 120
+# The longest wait for a pool to be filled, for each of its sandboxes and in all.
+FILL_SECONDS_EACH, FILL_SECONDS = 3, 40
 
 # Room for what the benchmarks start; all else is as it is delivered.
 ROOM = """
@@ -43,6 +43,10 @@ processes = 200000
 
 class Refused(Exception):
     """The daemon answered with a problem."""
+
+
+class NotFilled(Exception):
+    """The pool does not hold as many sandboxes as it should."""
 
 
 class Client:
@@ -168,17 +172,18 @@ def sandbox_processes(client, *sessions):
     return measure.in_pid_namespaces_of(*(receipt["process"]["pid"] for receipt in receipts))
 
 
-def fill_pool(client, size, ask):
-    """Ask for sandboxes until the pool keeps such, and wait until `size` of them are there."""
-    ask()
-    ask()
-    end = time.monotonic() + FILL_SECONDS
+def fill_pool(client, size, ask=None):
+    """Wait until `size` sandboxes are there; the pool begins to keep such once `ask` has asked for two."""
+    if ask:
+        ask()
+        ask()
+    end = time.monotonic() + FILL_SECONDS + size * FILL_SECONDS_EACH
     while True:
         pool = client.json("GET", "/v1/health")["pool"]
         if pool["waiting"] >= size and not pool["starting"]:
             return
         if time.monotonic() > end:
-            raise RuntimeError(f"the pool is not filled: {pool}")
+            raise NotFilled(f"{pool['waiting']} of {size} sandboxes wait: {pool['problem'] or 'it takes too long'}")
         time.sleep(0.1)
 
 

@@ -89,12 +89,13 @@ def read(path):
 
 def pss_bytes(pids):
     """The memory of processes together; pages that several processes share count for each with its part."""
-    total = 0
-    for pid in pids:
-        for line in read(f"/proc/{pid}/smaps_rollup").splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
+    return sum(rollup_bytes(pid, "Pss:") for pid in pids)
+
+
+def rollup_bytes(pid, kind):
+    """One kind of a process's memory."""
+    lines = read(f"/proc/{pid}/smaps_rollup").splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
 
 
 def processes():

@@ -23,8 +23,20 @@ HEADS = {
     "start": "new, to first result", "start_science": "new, science imported", "remove": "remove", "memory": "memory",
     "bulk": "64 KiB blocks", "lines": "short prints", "deadline": "after a deadline", "death": "after a death",
 }  # fmt: skip
-README_WORKS = ("hot", "idle", "change", "science_use", "start", "start_science", "remove", "bulk", "lines", "deadline",
-                "death")  # fmt: skip
+README_WORKS = ("hot", "idle", "change", "science_use", "call", "start", "start_science", "remove", "bulk", "lines",
+                "deadline", "death")  # fmt: skip
+# Rows of the README's second table: what it is called, the table and its row, Belljar's column and the one beside it.
+JOBS, POOL, HEAP = "Jobs per second", "Sessions out of the pool", "Checkpoint and recovery by size of the heap"
+README_ALONE = (
+    ("new session with science imported, out of the pool, to the first result", POOL, "science imported", "one", ""),
+    ("as many of them at once as wait", POOL, "science imported", "as many at once as wait", "waiting"),
+    ("burst of 20 jobs from a filled pool", JOBS, "burst of 20", "Belljar, pool filled", "`docker run --rm`"),
+    ("40 jobs after that, while it is refilled", JOBS, "40 one after the other", "Belljar, pool filled",
+     "`docker run --rm`"),
+    ("isolated expression", "Requests to one session", "isolated expression", "Belljar", ""),
+    ("state back after a killed cell, 500 MB in arrays", HEAP, "500 MB in arrays", "recovery", "pickle"),
+    ("state back after a killed cell, 500 MB in small objects", HEAP, "500 MB in small objects", "recovery", "pickle"),
+)  # fmt: skip
 README_COLUMNS = ("Belljar", "Belljar in a jail", "`docker exec`", "ipykernel", "smolagents, local",
                   "smolagents, Docker", "llm-sandbox", "pydantic-monty")  # fmt: skip
 README_BEGIN, README_END = "<!-- bench: begin -->", "<!-- bench: end -->"
@@ -240,7 +252,18 @@ def readme_table(report):
         f"({facts['processor']}), kernel {facts['kernel']}, Docker {facts['docker']} on {facts['storage']}. "
         "`–`: it cannot, or did not; the report says why, and what each of them does and does not do."
     )
-    return "\n".join([head, "", *markdown_table(["", *columns], rows)])
+    return "\n".join([head, "", *markdown_table(["", *columns], rows), *readme_alone(report)])
+
+
+def readme_alone(report):
+    """What only Belljar does, with what the report has beside it."""
+    rows = []
+    for label, title, row, column, beside in README_ALONE:
+        own, other = (goals.cell(report, title, row, name) for name in (column, beside))
+        if own and "absent" not in own:
+            said = f"{beside}: {shown(other, None, spread=False)}" if other and "absent" not in other else ""
+            rows.append([label, shown(own, None, spread=False), said])
+    return markdown_table(["", "Belljar", "beside it"], rows) if rows else []
 
 
 def write(report, folder):

@@ -29,11 +29,13 @@ import report as reports
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
-SECTIONS = ("requests", "sessions", "jobs", "packages", "recovery", "neighbours")
+# What goals are judged by comes before the peers, the rest after them, so that a slow machine loses the rest first.
+SECTIONS = ("requests", "sessions", "jobs", "recovery", "kernel")
+LATER_SECTIONS = ("packages", "neighbours")
 # Nothing new begins after this; what runs then has its own bound, so that all of it stays below 20 minutes. What peers
-# need is installed before. On two processors Belljar takes about 2 minutes with the bare engine and Python, the sections
-# 10, the peers 5: loops in `work.py` end after seconds that sum up to 40 for each, and a peer that takes seconds for one
-# repetition needs the rest.
+# need is installed before. On two processors Belljar takes about 2 minutes with the bare engine and Python, a pool of
+# 100 sandboxes with science 3, the other sections 7, the peers 5: loops in `work.py` end after seconds that sum up to
+# 36 for each, and a peer that takes seconds for one repetition needs the rest.
 RUN_SECONDS = 18 * 60
 CONTESTANT_SECONDS = 90
 INSTALL_SECONDS = 300
@@ -155,6 +157,15 @@ def prepare(entries):
             print(f"{entry.name}: {reason}", file=sys.stderr)
 
 
+def prepare_sections(names):
+    """Does what some sections need first; one that fails here fails again, and is told of, when its turn comes."""
+    for name in names:
+        try:
+            getattr(importlib.import_module(f"sections.{name}"), "prepare", lambda: None)()
+        except Exception as problem:
+            print(f"{name}: {problem}", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", nargs="?", type=pathlib.Path)
@@ -172,6 +183,7 @@ def main():
     only = set(given.only.split(",")) - {""}
     peers = contestants.PEERS if given.peers else []
     prepare([entry for entry in contestants.OURS + peers if not only or entry.module in only])
+    prepare_sections(name for name in SECTIONS + LATER_SECTIONS if not only or name in only)
     run = Run(given.binary.resolve(), given.out, only)
     try:
         for entry in contestants.OURS:
@@ -180,6 +192,8 @@ def main():
             run.section(name)
         for entry in peers:
             run.contestant(entry)
+        for name in LATER_SECTIONS:
+            run.section(name)
     finally:
         if engine.available():
             engine.remove_all_of_this_run()

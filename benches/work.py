@@ -49,11 +49,11 @@ class Work:
 
 
 WORKS = [
-    Work("start", "new session to the first result", 15, 8),
+    Work("start", "new session to the first result", 12, 5),
     Work("start_science", "new session with numpy, pandas and pyplot imported, to the first result"),
     Work("remove", "remove a session"),
     Work("hot", "cell `1+1`, back to back", 2000, 2),
-    Work("idle", "cell `1+1`, after 100 ms of idling", 40, 5),
+    Work("idle", "cell `1+1`, after 100 ms of idling", 30, 4),
     Work("assign", "cell `n = 1`, back to back", 1000, 2),
     Work("change", "cell `items.append(1)`, back to back", 1000, 3),
     Work("science_hot", "cell `1+1`, back to back, science imported", 1000, 1.5),

@@ -46,8 +46,9 @@ def settings_page():
         made_from("config/default.toml"),
         "Each setting has its default here. A file of your own names only what differs: the file that\n"
         "`belljar config path` prints. `belljar config show` has every value with where it came from. The daemon\n"
-        "reads the file when it starts: after a change, `belljar daemon stop` lets the next command start one that\n"
-        "has read it, and sessions live on. Sizes are bytes, or text such as `512MiB`; times are seconds, or text\n"
+        "reads the file when it starts, and again with `belljar daemon reload` (or SIGHUP) for what can change while it\n"
+        "runs: quotas, users, groups, administrators, models, templates and most of `[agent]`. It says which of the\n"
+        "changes need a restart: `belljar daemon stop` lets the next command start one, and sessions live on. Sizes are bytes, or text such as `512MiB`; times are seconds, or text\n"
         "such as `30s`.\n",
     ]
     section, before = None, []

@@ -28,7 +28,7 @@ MACHINERY = re.compile(r"pip|setuptools|wheel|uv|autocommand|inflect|jaraco-.*|p
 
 
 def packages():
-    """The names of all packages, and of those that are worth a look: no other one needs them, or everybody knows them."""
+    """The names of all packages, and of those that are worth a look: no other one needs them, or they are well known."""
     names, needed = {}, set()
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]

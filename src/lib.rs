@@ -3,6 +3,8 @@
 //! Layers, from the top; none uses one above it, and which ones below it a layer uses is listed in `tests/it/layers.rs`.
 //! `cli` reaches the daemon over HTTP only:
 //! `cli`, `daemon` → `control` → `actors` → `session` → `agent` → `llm`, `tools`, `sandbox`, `bridge`, `store` → `quota` → `memory` → `config` → `packages`, `schema` → `protocol`.
+//! Here `packages` is `src/packages`, the pure rules for what may be installed; `src/sandbox/packages` installs it, and is a
+//! part of `sandbox`.
 //! Beside them are `security_controls` (which security controls hold, for the build that proves each of them), `fair_queue`
 //! (users take turns), `offload` (long work leaves the threads that all share), `panics` (which are reported to the
 //! owner, counted, and provoked by tests), `processes` (tells processes of the host apart although their pids are used

@@ -20,6 +20,7 @@ class Entry:
 
 
 CELLS = "hot,idle,assign,change,start_science,science_hot,science_use,deadline,death,memory"
+REST = "hot,assign,change"
 
 OURS = [
     Entry("Belljar", "belljar", "docker",
@@ -29,6 +30,10 @@ OURS = [
     Entry("Belljar in a jail", "belljar", "bubblewrap",
           "The same in a bubblewrap jail with the host's Python.",
           "No image, so what the host's Python cannot import is not measured."),
+    Entry("Belljar, checkpoints at rest", "belljar", "rest",
+          "As the first, with `sandbox.checkpointing = \"idle\"`: a copy is made when the session rests, at the latest "
+          "after 50 ms of cells back to back.",
+          "A death can go back further than to the last cell; the result says so.", only=REST),
     Entry("Belljar, no checkpoints", "belljar", "unprotected",
           "As the first, with `sandbox.checkpoints = 0`.",
           "A cell that dies takes all variables with it.", only=CELLS),

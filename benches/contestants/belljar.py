@@ -13,6 +13,7 @@ PRELOAD = ["numpy as np", "pandas as pd", "matplotlib.pyplot as plt"]
 VARIANTS = {
     "docker": {"sandbox": {"backend": "docker"}},
     "bubblewrap": {"sandbox": {"backend": "bubblewrap"}},
+    "rest": {"sandbox": {"backend": "docker", "checkpointing": "idle"}},
     "unprotected": {"sandbox": {"backend": "docker", "checkpoints": 0}},
 }
 

@@ -10,7 +10,7 @@ import engine
 import measure
 from sections import table
 
-COUNT, SECONDS = 300, 4
+COUNT, SECONDS = 300, 1.5
 BOMB_SECONDS = 60
 UNREAD_STREAMS = 100
 CONNECTIONS_KEPT, CONNECTIONS_MOST = 600, 50_000

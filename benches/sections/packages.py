@@ -20,7 +20,7 @@ from sections import table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INDEX = ROOT / "tests/it/support/package_index.py"
-ROUNDS = 5
+ROUNDS = 3
 COMMAND_SECONDS = 120
 # A proxy of the machine does not lead to its own loopback.
 DIRECT = {"NO_PROXY": "localhost", "no_proxy": "localhost"}

@@ -24,10 +24,10 @@ _CLONE_CHILD_SETTID = 0x1000000
 _FLAGS = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | _SIGCHLD
 _PR_GET_TID_ADDRESS = 40
 _THREAD_BYTES = 8192  # within so many, the C library's record of a thread holds the number of the thread
-# By architecture: the number of `clone`, and the place of the address of that number among its arguments.
+# The number of `clone` for each architecture, and which of its arguments is the address of the thread's number.
 _CALLS = {"x86_64": (56, 3), "aarch64": (220, 4)}
 
-# They hold the interpreter's lock, so that no other thread runs on in between.
+# Calls through these two hold the interpreter's lock, so that no other thread runs on in between.
 _python = ctypes.pythonapi
 _libc = ctypes.PyDLL(None)
 _KERNEL = posixpath.dirname(__file__) + "/"
@@ -151,7 +151,7 @@ class Clones:
             posix.close(settled)
 
     def thaw(self):
-        """In a copy that is used after all: do what `fork` would have done in it."""
+        """Do in a copy that is used after all what `fork` would have done in it."""
         self._unsettled = None
         state = copies.random_state()
         copies.silently(_python.PyOS_AfterFork_Child)

@@ -184,7 +184,7 @@ def encoded(outcome, chars):
 
 
 def child(descriptor, timeout_ms, memory_bytes, work):
-    """In a fork of the zygote: do the work, write the bytes that it returns, end. Does not return."""
+    """Do the work in a fork of the zygote, write the bytes that it returns, and end. Does not return."""
     try:
         memory = _enter(descriptor)
         seconds = timeout_ms // 1000 + 1
@@ -200,9 +200,9 @@ def child(descriptor, timeout_ms, memory_bytes, work):
 
 
 def serve(speaks_on, listens_on):
-    """In a fork of the zygote: evaluate expressions that leave no trace, until the guardian is gone. Does not return.
+    """Evaluate, in a fork of the zygote, expressions that leave no trace, until the guardian is gone. Does not return.
 
-    Their time is bounded by the guardian.
+    The guardian bounds the time of each expression.
     """
     try:
         memory = _enter(speaks_on, listens_on)

@@ -95,7 +95,7 @@ def _ignore(_unraisable):
 
 
 def _wait_for_arrival(copy, waits):
-    """In the process between the forks: until the copy has arrived, or has ended."""
+    """Wait, in the process between the forks, until the copy has arrived or has ended."""
     reports, stops = _poll(), 0
     reports.register(waits, select.POLLIN)
     while not reports.poll(ARRIVED_LOOK_MS):
@@ -106,7 +106,7 @@ def _wait_for_arrival(copy, waits):
 
 
 def _wait_until_parted(child):
-    """In the original: how it went. The process between the forks is not waited for if it does not end."""
+    """Find out, in the original, how it went. The process between the forks is not waited for if it does not end."""
     until, pause, stops = _now() + PARTED_S, PARTED_POLL_S, 0
     try:
         while True:

@@ -61,7 +61,8 @@ def _open_anew(descriptor):
         flags = _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS
         anew = posix.open(f"{_LISTING}/{descriptor}", flags | posix.O_CLOEXEC)
     except OSError:
-        # For example, its permissions were removed since. It stays shared, so its position is the original's, too.
+        # The file cannot be opened anew, for example because its permissions were removed since. The descriptor stays
+        # shared, so its position is the original's, too.
         return not _holds_lock(descriptor)
     if not flags & posix.O_PATH:
         _same_position(descriptor, anew)

@@ -1,4 +1,4 @@
-"""What to do about two errors that stop everybody: a package that is not installed, a network that is not there."""
+"""What to do about two errors that stop most users: a package that is not installed, a network that is not there."""
 
 import _socket  # the C half, which user code cannot break
 import errno

@@ -18,7 +18,7 @@ from . import hints, notebook_pip
 _ADDRESS = "\0belljar-requests"  # the guardian has the same in `requests.rs`
 _ANSWER_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 64 * 1024
-# They need the network, or change what cannot be changed, also where the image has its own `pip`.
+# These commands need the network, or change what cannot be changed, also where the image has its own `pip`.
 _NOT_THERE = ("uninstall", "download", "wheel", "index", "search")
 _FAILED, _USAGE, _INTERRUPTED = 1, 2, 130
 _OFFLINE = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}
@@ -48,7 +48,7 @@ def uv(arguments=None):
 
 
 def pip_version():
-    """That of the image's own `pip`; 0 if it has none."""
+    """The version of the image's own `pip`; 0 if the image has none."""
     try:
         return metadata.version("pip")
     except metadata.PackageNotFoundError:

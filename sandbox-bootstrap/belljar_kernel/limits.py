@@ -42,6 +42,8 @@ SHOW_VALUES_S = 3.0
 SHOW_MARGIN_S = 1.0
 # After so many variables that ended the process that was to show them, no more are shown.
 SHOW_DEATHS = 8
+# Keys of a value among which those are searched that begin with what is typed.
+COMPLETED_KEYS = 100_000
 
 # Cells.
 CELL_SOURCES_KEPT = 1000

@@ -114,7 +114,7 @@ class EventLoop:
             return (-1,)  # another kind of loop than asyncio's own
 
     def forget(self):
-        """In a copy of the process, give up the loop: its descriptors and its tasks are dead there.
+        """Give up the loop in a copy of the process: its descriptors and its tasks are dead there.
 
         The tasks are kept untouched: if they were collected, they would print warnings, and their `finally`
         clauses would run.
@@ -124,7 +124,7 @@ class EventLoop:
             self._forgotten, self._loop = self._loop, None
 
     def renew(self):
-        """In a copy that is the main line now, make a loop in place of the forgotten one."""
+        """Make a loop in place of the forgotten one, in a copy that is the main line now."""
         loop, self._forgotten = self._forgotten, None
         if loop is not None:
             try:

@@ -40,7 +40,7 @@ class NestedTools:
         }
 
     def attach(self):
-        """In a copy of the process nothing of the original runs nested."""
+        """Begin anew in a copy of the process: nothing of the original runs nested there."""
         self._streams = _Redirection()
 
     def begin_cell(self):

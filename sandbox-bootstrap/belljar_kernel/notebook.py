@@ -13,8 +13,9 @@ import re
 
 # The name under which commands are called. It is a built-in one, so that functions and classes of cells find it, too.
 NAME = "__notebook__"
-LINE_COMMANDS = ("cd", "env", "matplotlib", "pip", "time", "timeit")
-CELL_COMMANDS = ("time", "timeit")
+LINE_COMMANDS = ("cd", "env", "ls", "matplotlib", "pip", "pwd", "run", "time", "timeit")
+CELL_COMMANDS = ("bash", "capture", "sh", "time", "timeit", "writefile")
+_TEXT_COMMANDS = ("bash", "sh", "writefile")  # what follows them is no Python
 _FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _MARKS = "!%?"
 
@@ -77,8 +78,8 @@ def timed_loop(setup, code, name, line, is_cell):
 
 def _plain_body(code, name, line):
     try:
-        compile(code, name, "exec", dont_inherit=True)  # no `return` or `break` out of the loop around it
-        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = parse(code, name, "exec")
+        compile(tree, name, "exec", dont_inherit=True)  # no `return`, `break` or `await` out of the loop around it
     except SyntaxError as error:
         error.lineno = (error.lineno or 1) + line - 1
         error.end_lineno = None
@@ -100,6 +101,7 @@ class _Command:
         self.columns = columns  # first and last, in bytes, as Python counts them in a tree
         self.python = "None"
         self.timed = None  # the code of `%time`
+        self.target = None  # the name behind `%%capture`, which may be empty
         self.is_inserted = False  # that code stands where the command does
         self.refusal = None  # why there is no such command
 
@@ -116,7 +118,7 @@ class _Translation:
         self._open = []
         self._line_field = None  # the depth of the first field that ends on its line at the latest
         self._timed_commands = {}  # the commands `%time` by their numbers
-        self._times_all = None  # the command `%%time`
+        self._around_all = None  # the command `%%time` or `%%capture`
         self._has_code = False  # something other than comments was there before
         self._counted = (1, 0)  # the line of a place in the source, so that lines are counted once
         self._scan()
@@ -258,17 +260,24 @@ class _Translation:
             command.refusal = f"`%%{word}` has to be the first line of a cell"
         elif word == "timeit":
             self._timeit(command, rest, signs == "%%")
-        elif word == "time" and signs == "%%":
-            self._times_all = command
-            if rest:
+        elif word in ("time", "capture") and signs == "%%":
+            self._around_all, command.target = command, rest if word == "capture" else None
+            if word == "time" and rest:
                 command.refusal = "`%%time` stands alone on its line; the code follows on the next one"
+            elif rest and not rest.isidentifier():
+                command.refusal = "`%%capture` takes a name for what is captured, and nothing else"
+        elif signs == "%%" and word in _TEXT_COMMANDS:
+            text, command.end = self._source[command.end + 1 :], len(self._source)
+            command.python = f"{NAME}.{'writefile' if word == 'writefile' else 'script'}({rest!r}, {text!r})"
+            if word != "writefile" and rest:
+                command.refusal = f"`%%{word}` stands alone on its line; the commands follow on the next one"
         elif word == "time":
             command.python, command.timed = f"{NAME}.time({len(self.commands)})", rest
             self._timed_commands[len(self.commands)] = command
             if not rest:
                 command.refusal = "`%time` needs code behind it"
         else:
-            command.python = f"{NAME}.{word}({rest!r})"
+            command.python = f"{NAME}.{'run_file' if word == 'run' else word}({rest!r})"
         return command
 
     def _timeit(self, command, rest, is_cell):
@@ -315,16 +324,16 @@ class _Translation:
             if refused is None or (error.lineno or 0) < refused.line:
                 self._show_original(error, by_line)
                 raise
-        if refused is None and self._times_all is not None and mode == "eval":
-            refused = self._times_all
-            refused.refusal = "`%%time` is for cells, not for a single expression"
+        if refused is None and self._around_all is not None and mode == "eval":
+            refused = self._around_all
+            refused.refusal = "`%%time` and `%%capture` are for cells, not for a single expression"
         if refused is not None:
             raise self._error(refused)
         _restore_columns(tree, by_line)
         if self._timed_commands:
             self._insert_timed(tree)
-        if self._times_all is not None:
-            tree.body = self._timed(tree.body[1:], self._times_all, lambda last: is_hushed(last, self._source))
+        if self._around_all is not None:
+            tree.body = self._surrounded(tree.body[1:], self._around_all)
         return ast.fix_missing_locations(tree)
 
     def _python(self):
@@ -399,6 +408,13 @@ class _Translation:
             if hasattr(node, "lineno"):
                 _placed(node, command)
         return tree.body
+
+    def _surrounded(self, body, command):
+        if command.target is None:
+            return self._timed(body, command, lambda last: is_hushed(last, self._source))
+        target = ast.Name(command.target, ast.Store()) if command.target else None
+        capture = ast.With([ast.withitem(_call("capture"), target)], body or [ast.Pass()])
+        return [_placed(capture, command)]
 
     def _timed(self, body, command, is_last_hushed):
         """Statements that measure the time of others; the value of a last expression is theirs, too."""

@@ -6,6 +6,7 @@ process group of its own, and nothing of that group is left when the cell goes o
 
 import _string
 import codecs
+import io
 import os
 import re
 import resource
@@ -58,6 +59,41 @@ class Lines(list):
 Lines.__module__ = "builtins"
 
 
+class Captured:
+    """What a cell below `%%capture` wrote: `stdout` and `stderr` as text, while it runs and afterwards."""
+
+    def __init__(self):
+        self._out, self._err = io.StringIO(), io.StringIO()
+        self._before = None
+
+    @property
+    def stdout(self):
+        return self._out.getvalue()
+
+    @property
+    def stderr(self):
+        return self._err.getvalue()
+
+    def __str__(self):
+        return self.stdout
+
+    def show(self):
+        sys.stdout.write(self.stdout)
+        sys.stderr.write(self.stderr)
+
+    def __enter__(self):
+        self._before = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = self._out, self._err
+        return self
+
+    def __exit__(self, *_exception):
+        sys.stdout, sys.stderr = self._before
+        self._before = None
+
+
+Captured.__module__ = "builtins"
+
+
 class NotebookCommands:
     """The commands. Those that take words fill in values of the code that calls them."""
 
@@ -80,6 +116,14 @@ class NotebookCommands:
         parts = []
         self._run(_filled(command, _getframe(1)), parts.append)
         return Lines("".join(parts).splitlines())
+
+    def script(self, _words, commands):
+        """`%%bash`: text for the shell, in which nothing is filled in."""
+        if commands.strip():
+            self._shell(commands.rstrip(), None)
+
+    def ls(self, words):
+        self._shell(f"ls {_filled(words, _getframe(1))}", None)
 
     def pip(self, words):
         filled = _filled(words, _getframe(1))
@@ -118,7 +162,7 @@ class NotebookCommands:
             )
         if command.endswith("&") and not command.endswith("&&"):
             raise NotebookError(
-                "a command behind `!` ends with its line and cannot stay in the background: "
+                "a command behind `!` or `%%bash` cannot stay in the background: "
                 'start what has to go on with `subprocess.Popen(["program", "argument"])`'
             )
         if take is None and not self._streams.is_own(sys.stdout):
@@ -156,7 +200,45 @@ class NotebookCommands:
                         process.stdout.close()
         return process.returncode
 
-    # `%cd`, `%env`, `%matplotlib`, `name?`
+    # `%cd`, `%pwd`, `%env`, `%%writefile`, `%run`, `%%capture`, `%matplotlib`, `name?`
+
+    def pwd(self, _words):
+        return _present_folder()
+
+    def writefile(self, words, text):
+        words = _filled(words, _getframe(1))
+        flag, _blank, path = words.partition(" ")
+        appends = flag in ("-a", "--append")
+        path = os.path.expanduser(_unquoted(path if appends else words))
+        if not path or path.startswith("-"):
+            raise NotebookError("`%%writefile` needs the path of a file, with `-a` before it to add to one")
+        done = "Appending to" if appends else "Overwriting" if os.path.exists(path) else "Writing"
+        with open(path, "a" if appends else "w", encoding="utf-8") as file:
+            file.write(text if text.endswith("\n") else text + "\n")
+        _say(f"{done} {path}")
+
+    def run_file(self, words):
+        """`%run`: a script, whose names the session has afterwards."""
+        path, *arguments = from_stdlib("shlex").split(_filled(words, _getframe(1))) or [""]
+        if not path or path.startswith("-"):
+            raise NotebookError("`%run` needs the path of a script, and the arguments of the script behind it")
+        path = os.path.expanduser(path)
+        path = path if os.path.exists(path) or path.endswith(".py") else path + ".py"
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        scope, before = {"__name__": "__main__", "__file__": path}, sys.argv
+        sys.argv = [path, *arguments]
+        try:
+            exec(code, scope)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+        finally:
+            sys.argv = before
+            self._namespace.update((name, value) for name, value in scope.items() if not name.startswith("__"))
+
+    def capture(self):
+        return Captured()
 
     def cd(self, words):
         path = _filled(_unquoted(words), _getframe(1))

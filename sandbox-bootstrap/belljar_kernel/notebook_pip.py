@@ -12,8 +12,8 @@ _FILE = ("-r", "--requirement")
 _FILE_BYTES = 64 * 1024
 _FILE_ENDINGS = (".whl", ".tar.gz", ".zip", ".egg", ".txt")
 _QUIET = ("-q", "-qq", "-qqq", "--quiet")
-# They ask for what is so anyway. Models write `--upgrade` by habit: a package that is missing comes in its newest version,
-# and one that is there stays, because code may have imported it.
+# These options ask for what is so anyway. Models write `--upgrade` by habit: a package that is missing comes in its
+# newest version, and one that is there stays, because code may have imported it.
 _WITHOUT_EFFECT = frozenset(
     (
         "-U",
@@ -88,7 +88,7 @@ def requirements(words):
 
 
 def _check(package):
-    """Refuse what the host would refuse anyway, before anybody is told that it is being installed."""
+    """Refuse what the host would refuse anyway, before the user is told that it is being installed."""
     named = package.partition(";")[0].strip()
     is_url = "://" in named or "@" in named
     if is_url or named[:1] in (".", "~") or "/" in named or named.lower().endswith(_FILE_ENDINGS):

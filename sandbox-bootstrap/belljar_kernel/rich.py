@@ -43,7 +43,7 @@ class Displays:
         """Show values in their richest form: tables, pictures, HTML."""
         for value in values:
             mime = mime_forms(value, self._runner.limits)
-            # For terminals and models, which see nothing else.
+            # Terminals and models see nothing else than the text.
             mime["text/plain"] = bounded_repr(value, self._runner.limits.repr_chars)
             self._send(mime)
 

@@ -126,7 +126,7 @@ class Runner:
         self.send(wire.PRESENT, wire.PID.pack(self.pid))
 
     def _show_size(self):
-        """In a checkpoint, which hides its memory from others: show the guardian how much it has."""
+        """Show the guardian how much memory a checkpoint has, which hides its memory from all others."""
         try:
             self._send_size()
         except OSError:
@@ -241,7 +241,10 @@ class Runner:
             self._cells.run(frame)
             self._end_if_done()
         elif kind == "variables":
-            answer = variables.listing_by_children(self.namespace, self._injected(), frame, self.limits)
+            if frame.get("of"):
+                answer = variables.members(self.namespace, frame, self.limits)
+            else:
+                answer = variables.listing_by_children(self.namespace, self._injected(), frame, self.limits)
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()
         elif kind == "hello":
@@ -257,7 +260,7 @@ class Runner:
         self._seed = frame["seed"]
         self._tools.offer(frame["tools"], self._seed)
         replaced, known = frame.get("given", ()), self._seeded
-        # As text, because code may have changed the values themselves.
+        # The values are kept as text, because code may have changed the values themselves.
         self._seeded = {name: wire.encode_json(value) for name, value in self._seed.items()}
         for name, value in self._seed.items():
             if name in replaced or known.get(name) != self._seeded[name]:
@@ -349,7 +352,7 @@ class Runner:
         return outcome
 
     def _part_from_original(self, passed, is_checkpoint, tag):
-        """In the first child, before it forks the final copy: let go of what belongs to the original.
+        """Let go of what belongs to the original, in the first child, before it forks the final copy.
 
         A checkpoint holds the state that the session goes back to. No other process can open its memory or its
         descriptors until it is promoted, and none could before: this process ends after the fork.
@@ -366,7 +369,7 @@ class Runner:
             process.mark(tag)
 
     def _take_over_descriptors(self, passed):
-        """In a copy: replace the original's descriptors, so that this process cannot send in its name."""
+        """Replace the original's descriptors in a copy, so that the copy cannot send in the original's name."""
         self._control.detach()
         self._tool_socket.detach()
         for offset, descriptor in enumerate(passed):
@@ -376,7 +379,7 @@ class Runner:
         descriptors.part_with_original({0, 1, 2, *self._own_descriptors()})
 
     def _arrive(self):
-        """In the copy: begin to work on its own."""
+        """Let the copy begin to work on its own."""
         if self.serves_once:
             process.adopt_orphans()  # so that its descendants stay below it
         self._begin()

@@ -19,7 +19,8 @@ _LISTED = 20  # values of an enumeration in the documentation
 
 
 class Parameters:
-    """The arguments of a tool: required ones first, each in the order of the schema."""
+    """The arguments of a tool: first the required ones, in the order of that list, which the order of an object's members
+    does not survive on its way here."""
 
     def __init__(self, schema, output=None):
         schema = schema if isinstance(schema, dict) else {}
@@ -27,7 +28,8 @@ class Parameters:
         self._properties = properties if isinstance(properties, dict) else {}
         required = schema.get("required")
         required = required if isinstance(required, list) else []
-        self._required = [name for name in self._properties if name in required]
+        required = [name for name in required if isinstance(name, str)]
+        self._required = [name for name in dict.fromkeys(required) if name in self._properties]
         self._names = self._required + [name for name in self._properties if name not in required]
         self._others_allowed = schema.get("additionalProperties", not self._properties) is not False
         self._root = schema

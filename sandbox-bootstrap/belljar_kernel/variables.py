@@ -1,5 +1,7 @@
 """The list of a session's variables: cheap to make, no matter what they hold."""
 
+import builtins
+import itertools
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import posix  # not `os`, whose functions user code may replace
 import select
@@ -8,7 +10,8 @@ import time
 import types
 
 from . import copies, descriptor_io, wire
-from .limits import SAID_BYTES, SHOW_DEATHS, SHOW_MARGIN_S, SHOW_VALUE_S, SHOW_VALUES_S, cut
+from .late_imports import from_stdlib
+from .limits import COMPLETED_KEYS, SAID_BYTES, SHOW_DEATHS, SHOW_MARGIN_S, SHOW_VALUE_S, SHOW_VALUES_S, cut
 from .report import type_name
 from .rich import bounded_repr
 
@@ -30,6 +33,41 @@ def listing(namespace, injected, frame, limits):
     names = _listed(namespace, injected, frame)
     views = [_variable(name, namespace[name], limits, _guarded) for name in names[: limits.variables]]
     return {"variables": views, "total": len(names)}
+
+
+def members(namespace, frame, limits):
+    """The names that a value has, for completion: its attributes, or its keys. Only in a copy: asking may run its code."""
+    begins = frame.get("begins", "")
+    try:
+        value = _value_at(namespace, frame["of"])
+        found = itertools.islice(value.keys(), COMPLETED_KEYS) if frame.get("keys") else dir(value)
+        names = [name for name in found if isinstance(name, str) and name.startswith(begins)]
+        if not frame["private"]:
+            names = [name for name in names if not name.startswith("_")]
+    except Exception:
+        names = []  # there is no such value, or it has no keys
+    nothing = {"type": "", "preview": "", "bytes": None, "shape": None}
+    views = [{"name": cut(name, limits.preview_chars), **nothing} for name in names[: limits.variables]]
+    return {"of": frame["of"], "variables": views, "total": len(names)}
+
+
+def _value_at(namespace, path):
+    """The value of names with dots between them, as far as it is there already.
+
+    What a property, another descriptor or `__getattr__` would make is none: their code could use a connection or a file
+    that the copy shares with the main line.
+    """
+    first, *rest = path.split(".")
+    value = namespace[first] if first in namespace else getattr(builtins, first)
+    for name in rest:
+        static = from_stdlib("inspect").getattr_static
+        found = static(value, name)
+        if type(found) is types.MemberDescriptorType:
+            found = found.__get__(value)  # a place of `__slots__`
+        elif type(found) is not types.FunctionType and static(type(found), "__get__", None) is not None:
+            raise AttributeError(name)
+        value = found
+    return value
 
 
 def listing_by_children(namespace, injected, frame, limits):

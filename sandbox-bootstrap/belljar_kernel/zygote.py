@@ -141,7 +141,7 @@ class Zygote:
         return wire.PID.unpack(answer)[0] if len(answer) == wire.PID.size else 0
 
     def _run(self, work):
-        """In the new process; does not return."""
+        """Do the work in the new process, which ends with it. Does not return."""
         gc.enable()
         try:
             process.set_name(self._usual_name)

@@ -26,7 +26,7 @@ pub struct ListedSession {
     /// The job that the session serves: its owner sees the job instead of the session.
     pub job: Option<JobId>,
     pub session: SessionRef,
-    /// For a session of an earlier daemon.
+    /// What is known of a session of an earlier daemon until it answers; none for a new session.
     pub restoring: Option<RestoringSession>,
     /// Whether the session is removed, and only what is left of it is being taken down.
     pub is_removed: bool,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{Model, Settings};
+use crate::config::{LiveSettings, Model, Named};
 use crate::llm::{Client, Delta};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind};
 
@@ -159,38 +159,53 @@ fn failure(kind: ModelFailureKind, message: impl Into<String>) -> ModelFailure {
     ModelFailure { kind, message: message.into(), attempts: 0 }
 }
 
+fn client_of(name: &str, model: &Model) -> Result<Arc<Client>, ModelFailure> {
+    Client::new(name, model, |variable| std::env::var(variable).ok()).map(Arc::new)
+}
+
+/// The clients that changed models are to have, by name; `None` for a model that goes.
+pub type PreparedClients = Vec<(String, Option<Arc<Client>>)>;
+
 /// The models of the configuration by name.
 #[derive(Clone)]
 pub struct Models {
     actors: Arc<RwLock<BTreeMap<String, LlmRef>>>,
-    settings: Arc<Settings>,
+    settings: LiveSettings,
 }
 
 impl Models {
     #[must_use]
-    pub fn new(settings: Arc<Settings>) -> Self {
+    pub fn new(settings: LiveSettings) -> Self {
         Self { actors: Arc::default(), settings }
     }
 
     /// Starts one actor for each model, supervised by `supervisor`.
     pub(super) async fn start(&self, supervisor: &ActorCell) -> Result<(), SpawnErr> {
-        for (name, model) in &self.settings.models {
+        for (name, model) in &self.settings.now().models {
             self.spawn_one(name, model, supervisor).await?;
         }
         Ok(())
     }
 
     async fn spawn_one(&self, name: &str, model: &Model, supervisor: &ActorCell) -> Result<(), SpawnErr> {
-        let client = match Client::new(name, model, |variable| std::env::var(variable).ok()) {
-            Ok(client) => Arc::new(client),
+        match client_of(name, model) {
+            Ok(client) => self.replace(name, client, supervisor).await.map(drop),
             Err(failure) => {
                 tracing::error!(name, %failure, "a model cannot be used");
-                return Ok(());
+                Ok(())
             }
-        };
+        }
+    }
+
+    /// Lets a new actor take the place of a model's actor, which is returned.
+    async fn replace(
+        &self,
+        name: &str,
+        client: Arc<Client>,
+        supervisor: &ActorCell,
+    ) -> Result<Option<LlmRef>, SpawnErr> {
         let (actor, _) = Actor::spawn_linked(None, Llm, client, supervisor.clone()).await?;
-        self.actors.write().insert(name.to_owned(), actor);
-        Ok(())
+        Ok(self.actors.write().insert(name.to_owned(), actor))
     }
 
     /// Restarts the actor of a model if `dead` was one. Its requests have failed.
@@ -200,11 +215,39 @@ impl Models {
             actors.iter().find(|(_, actor)| actor.get_id() == dead).map(|(name, _)| name.clone())
         };
         let Some(name) = found else { return };
-        if let Some(model) = self.settings.models.get(&name)
+        if let Some(model) = self.settings.now().models.get(&name)
             && let Err(error) = self.spawn_one(&name, model, supervisor).await
         {
             tracing::error!(name, %error, "a model cannot be started anew");
         }
+    }
+
+    /// Makes the clients of models that change, before anything changes: `models` are those of the new settings.
+    ///
+    /// # Errors
+    /// A model cannot be used.
+    pub fn prepare(models: &Named<Model>, changed: &[&str]) -> Result<PreparedClients, ModelFailure> {
+        let prepare = |name: &&str| {
+            let client = models.get(*name).map(|model| client_of(name, model)).transpose()?;
+            Ok(((*name).to_owned(), client))
+        };
+        changed.iter().map(prepare).collect()
+    }
+
+    /// Makes the models those of the settings in use, after these have changed. Requests that are under way end
+    /// with the model as it was, and at no time is a model missing that stays.
+    ///
+    /// # Errors
+    /// The supervisor ends.
+    pub async fn renew(&self, clients: PreparedClients, supervisor: &ActorCell) -> Result<(), SpawnErr> {
+        for (name, client) in clients {
+            let old = match client {
+                Some(client) => self.replace(&name, client, supervisor).await?,
+                None => self.actors.write().remove(&name),
+            };
+            old.inspect(|old| old.stop(None));
+        }
+        Ok(())
     }
 
     pub fn get(&self, name: &str) -> Option<ModelHandle> {
@@ -217,7 +260,7 @@ impl Models {
 
     /// The environment variable that should hold the model's key but does not.
     pub fn missing_key(&self, name: &str) -> Option<String> {
-        let variable = self.settings.models.get(name)?.key_variable.clone()?;
+        let variable = self.settings.now().models.get(name)?.key_variable.clone()?;
         let is_set = std::env::var(&variable).is_ok_and(|key| !key.trim().is_empty());
         (!is_set).then_some(variable)
     }
@@ -256,5 +299,24 @@ impl ModelHandle {
             }
         }
         Err(gone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_text;
+
+    #[test]
+    fn models_that_cannot_be_used_are_known_before_anything_changes() {
+        let text = "[model.a]\nprovider = 'vllm'\nmodel = 'x'\n";
+        let mut models = load_text("c.toml".as_ref(), text).unwrap().settings.models;
+        let prepared = Models::prepare(&models, &["a", "gone"]).unwrap();
+        let made: Vec<(&str, bool)> =
+            prepared.iter().map(|(name, client)| (name.as_str(), client.is_some())).collect();
+        assert_eq!(made, [("a", true), ("gone", false)]);
+        models.get_mut("a").unwrap().base_url = "no address".to_owned();
+        assert!(Models::prepare(&models, &["a"]).is_err());
+        assert!(Models::prepare(&models, &[]).is_ok());
     }
 }

@@ -6,6 +6,7 @@
 //! keep as much as fits. The user's request is never cut, and no call loses its answer, nor an answer its
 //! call.
 
+use super::pictures;
 use super::report::shortened;
 use super::words::Words;
 use crate::protocol::chat::{Message, Role};
@@ -35,7 +36,8 @@ pub(super) fn tokens(message: &Message) -> u64 {
         message.tool_calls.iter().map(|call| call.id.len() + call.name.len() + call.arguments.len()).sum();
     let function = message.function_call.as_ref().map_or(0, |call| call.name.len() + call.arguments.len());
     let bytes = (message.content.len() + calls + function) as u64;
-    TOKENS_PER_MESSAGE + bytes.div_ceil(BYTES_PER_TOKEN)
+    let pictures: u64 = message.pictures.iter().map(pictures::tokens).sum();
+    TOKENS_PER_MESSAGE + bytes.div_ceil(BYTES_PER_TOKEN) + pictures
 }
 
 /// The estimated tokens of a text, where no provider has counted them.
@@ -70,7 +72,7 @@ pub(super) fn cut(
     let before = size(messages);
     let goal = before.saturating_sub(excess.wanted);
 
-    let old = newest(messages);
+    let old = newest(messages, words);
     let mut short = shorten(&mut messages[..old], goal, before, words);
     let mut turns = 0;
     while size(messages) > goal {
@@ -89,20 +91,24 @@ pub(super) fn cut(
     })
 }
 
-fn size(messages: &[Message]) -> u64 {
+pub(super) fn size(messages: &[Message]) -> u64 {
     messages.iter().map(tokens).sum()
 }
 
 /// The index at which the newest turns begin.
-fn newest(messages: &[Message]) -> usize {
-    let starts: Vec<usize> = (0..messages.len()).filter(|index| is_start(&messages[*index])).collect();
+fn newest(messages: &[Message], words: Words) -> usize {
+    let starts: Vec<usize> = (0..messages.len()).filter(|index| is_start(&messages[*index], words)).collect();
     starts.len().checked_sub(NEWEST_TURNS).and_then(|index| starts.get(index)).copied().unwrap_or(0)
 }
 
 /// Whether a turn begins here: a message of the user, or one of the model together with the results of its
-/// calls.
-fn is_start(message: &Message) -> bool {
-    matches!(message.role, Role::User | Role::Assistant)
+/// calls and their pictures.
+fn is_start(message: &Message, words: Words) -> bool {
+    match message.role {
+        Role::User => message.pictures.is_empty() && !words.stands_for_pictures(&message.content),
+        Role::Assistant => true,
+        Role::System | Role::Tool | Role::Function => false,
+    }
 }
 
 /// The index of the first message that the model has not seen yet: after its last reply. A call in the old
@@ -124,7 +130,7 @@ fn unseen(messages: &[Message]) -> usize {
 fn fit(messages: &mut [Message], token_limit: u64, words: Words) -> usize {
     let within = |message: &Message, limit: usize| {
         let chars = message.content.chars().count();
-        let is_long = !is_start(message) && chars > limit;
+        let is_long = !is_start(message, words) && chars > limit;
         is_long.then(|| shortened(&message.content, chars, limit, &|left_out| words.left_out(left_out)))
     };
     let fits = |messages: &[Message], limit: usize| {
@@ -157,7 +163,7 @@ fn fit(messages: &mut [Message], token_limit: u64, words: Words) -> usize {
 /// Shortens results, the oldest first, until the goal is reached. Returns how many.
 fn shorten(messages: &mut [Message], goal: u64, mut size: u64, words: Words) -> usize {
     let mut count = 0;
-    for message in messages.iter_mut().filter(|message| !is_start(message)) {
+    for message in messages.iter_mut().filter(|message| !is_start(message, words)) {
         if size <= goal {
             break;
         }
@@ -176,12 +182,14 @@ fn shorten(messages: &mut [Message], goal: u64, mut size: u64, words: Words) -> 
 /// Replaces the oldest turn that may be cut by a line of the summary. Returns how many turns were replaced,
 /// which is one; none if no turn may be cut.
 fn summarise_one(messages: &mut Vec<Message>, anchor: &mut usize, words: Words) -> Option<usize> {
-    let last = newest(messages);
+    let last = newest(messages, words);
     let is_summary =
         |message: &Message| message.role == Role::User && message.content.starts_with(words.summary());
-    let start = (0..last)
-        .find(|index| *index != *anchor && is_start(&messages[*index]) && !is_summary(&messages[*index]))?;
-    let end = (start + 1..messages.len()).find(|index| is_start(&messages[*index])).unwrap_or(messages.len());
+    let start = (0..last).find(|index| {
+        *index != *anchor && is_start(&messages[*index], words) && !is_summary(&messages[*index])
+    })?;
+    let is_end = |index: &usize| *index == *anchor || is_start(&messages[*index], words);
+    let end = (start + 1..messages.len()).find(is_end).unwrap_or(messages.len());
     let line = line_of(&messages[start..end]);
     let has_summary = start > 0 && is_summary(&messages[start - 1]);
     if has_summary {
@@ -305,8 +313,8 @@ mod tests {
             let start = messages.len() - whole.len();
             let after = size(&messages);
             let short = |message: &Message| message.content.chars().count() <= SHORT_CHARS;
-            prop_assert!(messages[1..start].iter().filter(|message| !is_start(message)).all(short));
-            prop_assert!(after <= before - needed || messages[start..].iter().filter(|message| !is_start(message)).all(short));
+            prop_assert!(messages[1..start].iter().filter(|message| !is_start(message, WORDS)).all(short));
+            prop_assert!(after <= before - needed || messages[start..].iter().filter(|message| !is_start(message, WORDS)).all(short));
             let cut: Vec<_> = messages[start..].iter().zip(&whole).filter(|(left, whole)| left != whole).collect();
             for (left, _) in &cut {
                 prop_assert!(left.content.chars().count() + NUMBER_CHARS >= SHORT_CHARS);
@@ -330,5 +338,20 @@ mod tests {
         assert!(messages.last().unwrap().content.chars().count() > 2_000);
         assert!(messages[1].content.starts_with(WORDS.summary()), "{}", messages[1].content);
         assert_eq!(messages[1].content.lines().count(), 5);
+    }
+
+    #[test]
+    fn pictures_belong_to_the_turn_that_showed_them() {
+        let mut messages = vec![Message::new(Role::User, "the request")];
+        for number in 0..3 {
+            messages.extend(turn(number, 1, 2_000));
+            messages.push(Message::new(Role::User, WORDS.pictures_gone()));
+        }
+        assert_eq!(newest(&messages, WORDS), 4);
+        let wanted = size(&messages);
+        cut(&mut messages, &mut 0, Excess { wanted, needed: 0 }, WORDS).unwrap();
+        assert_eq!(messages.len(), 8);
+        assert!(messages[1].content.starts_with(WORDS.summary()), "{}", messages[1].content);
+        assert_eq!(messages[2].role, Role::Assistant);
     }
 }

@@ -17,7 +17,7 @@ use crate::protocol::ask::{ApprovalPolicy, AskSpec, Dialect};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
 use crate::protocol::tool_names::INSTALL_TOOL;
 
-pub(super) use next_step::{COMPLETION, described_parameters};
+pub(super) use next_step::{COMPLETION, described_parameters, python_type};
 
 /// The facts about the ask that a dialect may use.
 #[derive(Clone, Copy)]

@@ -177,6 +177,7 @@ pub struct ModelApprovals {
 /// The facts that the machine needs beside the ask itself. Replaying the inputs gives the same effects only
 /// with the same setup.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Setup {
     /// The tools that `AskSpec::tools` names, as described to the model; further tools do no harm.
     pub tools: Vec<ModelTool>,
@@ -197,6 +198,9 @@ pub struct Setup {
     pub context_tokens: u64,
     /// Whether the model supports messages with tool calls. If not, they are sent as text.
     pub model_tools: bool,
+    /// Whether the model is shown the pictures that cells made, in a message of the user behind the results.
+    #[serde(default)]
+    pub vision: bool,
     pub cell_timeout_s: f64,
     pub max_cell_timeout_s: f64,
     /// The path of the workspace in the sandbox.

@@ -15,6 +15,7 @@ use super::dialect::{Call, CallInput, DialectContext, Format, Intent, ParsedRepl
 use super::effects::{Effect, Input, Setup};
 use super::failures::{Failures, Repetition};
 use super::ids::Ids;
+use super::pictures::ShownPictures;
 use super::prompts;
 use super::turn::{AnsweredCall, CallOrigin, CallVerdict, Rules, Turn};
 use super::words::Words;
@@ -40,6 +41,8 @@ pub struct AskMachine {
     answer: Option<Checker>,
     format: Format,
     conversation: Conversation,
+    /// The pictures of the turn so far.
+    shown: ShownPictures,
     ids: Ids,
     phase: Phase,
     steps: u32,
@@ -78,6 +81,7 @@ impl AskMachine {
             ids: Ids::of(&earlier),
             conversation: Conversation::new(prompt, earlier, format.tokens(), setup.context_tokens, words),
             format,
+            shown: ShownPictures::default(),
             phase: Phase::New,
             steps: 0,
             steps_within: 0,
@@ -395,6 +399,7 @@ impl AskMachine {
                 let (message, answered, after) = turn.close(&self.words.never_answered());
                 self.conversation.extend(self.speech.record(message, answered.clone()));
                 self.conversation.extend(after.map(|text| Message::new(Role::User, text)));
+                self.conversation.push_pictures(std::mem::take(&mut self.shown));
                 answered
             }
             Phase::New | Phase::Thinking { .. } | Phase::Ended => Vec::new(),
@@ -402,8 +407,12 @@ impl AskMachine {
     }
 
     fn failed(&mut self, failure: ModelFailure) -> Vec<Effect> {
-        let too_long = failure.kind == ModelFailureKind::ContextTooLong;
-        if let Some(note) = too_long.then(|| self.conversation.halve()).flatten() {
+        let note = match failure.kind {
+            ModelFailureKind::ContextTooLong => self.conversation.halve(),
+            ModelFailureKind::InvalidRequest => self.conversation.refuse_pictures(),
+            _ => None,
+        };
+        if let Some(note) = note {
             let mut effects = noted([note]);
             effects.extend(self.ask_model());
             return effects;

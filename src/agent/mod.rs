@@ -14,6 +14,7 @@ mod history;
 mod ids;
 mod json;
 mod machine;
+mod pictures;
 mod prompts;
 mod report;
 mod template;

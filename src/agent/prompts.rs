@@ -14,7 +14,7 @@ mod english;
 
 use serde_json::Value;
 
-use super::dialect::{COMPLETION, DialectContext, described_parameters};
+use super::dialect::{COMPLETION, DialectContext, described_parameters, python_type};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::tool_names::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
@@ -158,7 +158,7 @@ fn signature(tool: &ModelTool) -> String {
     let mut must = Vec::new();
     let mut may = Vec::new();
     for (name, schema) in properties.into_iter().flatten() {
-        let kind = python_type(schema);
+        let kind = python_type(schema).unwrap_or("object");
         if is_required(name) {
             must.push(format!("{name}: {kind}"));
         } else {
@@ -168,18 +168,6 @@ fn signature(tool: &ModelTool) -> String {
     }
     must.extend(may);
     format!("{}({})", tool.name, must.join(", "))
-}
-
-fn python_type(schema: &Value) -> &'static str {
-    match schema.get("type").and_then(Value::as_str) {
-        Some("string") => "str",
-        Some("integer") => "int",
-        Some("number") => "float",
-        Some("boolean") => "bool",
-        Some("array") => "list",
-        Some("object") => "dict",
-        _ => "object",
-    }
 }
 
 fn context_names(scene: DialectContext) -> String {

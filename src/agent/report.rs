@@ -4,8 +4,8 @@
 //! own text. Only the elastic parts are shortened, each in its middle, and all of them stand in fences that
 //! their text cannot close: output is data, and cannot pass for a heading.
 
+mod report_texts;
 mod text;
-mod words;
 
 use super::words::Words;
 use crate::protocol::ask::Language;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::report::shortened;
 use crate::protocol::ask::Language;
-use crate::protocol::words::bilingual;
+use crate::protocol::word_enums::bilingual;
 use crate::schema::Problem;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,11 @@ impl Words {
         person_changed_code(code: &str) =>
             "A person changed the code before it ran. This is what ran:\n{code}\n\n",
             "代码在执行前被用户修改，实际执行的是：\n{code}\n\n";
+        pictures() => "The pictures that the code showed:", "代码展示的图片：";
+        pictures_gone => "[Pictures that the code showed, no longer here]", "[代码展示过的图片，此处不再保留]";
+        pictures_refused =>
+            "[Pictures that the code showed, not here because a request with them was refused]",
+            "[代码展示过的图片，因包含图片的请求被拒绝，此处不再保留]";
         time_was_cut(wanted: f64, allowed: f64) =>
             "{wanted} seconds were asked for; {allowed} seconds are the most that a cell may take here.\n",
             "申请的时间为 {wanted} 秒，这里每次执行最多 {allowed} 秒。\n";
@@ -63,6 +68,25 @@ impl Words {
             Language::English => english(),
             Language::Chinese => chinese(),
         }
+    }
+
+    /// Whether this is all that is left of a message that showed pictures.
+    pub fn stands_for_pictures(self, text: &str) -> bool {
+        text == self.pictures_gone() || text == self.pictures_refused()
+    }
+
+    pub fn pictures_left_out(self, count: usize, most: usize, kib: usize, side: u32) -> String {
+        self.pick(
+            || format!("{} not here: at most {most} are, each of at most {kib} KiB as base64 and {side} pixels a side. Show fewer or smaller ones (dpi, figsize) to see them.", pictures_are(count)),
+            || format!("另有 {count} 张图片未显示：最多 {most} 张，每张不超过 {kib} KiB（base64）、边长不超过 {side} 像素。如需查看，请减少数量或缩小尺寸（dpi、figsize）。"),
+        )
+    }
+
+    pub fn pictures_broken(self, count: usize) -> String {
+        self.pick(
+            || format!("{} not here, because the data is no valid PNG or JPEG in base64: check how it is made.", pictures_are(count)),
+            || format!("另有 {count} 张图片未显示，因为其数据不是有效的 PNG 或 JPEG（base64）：请检查其生成方式。"),
+        )
     }
 
     pub fn unknown_tool(self, name: &str, known: &str) -> String {
@@ -209,6 +233,10 @@ pub(super) enum Field {
     NoText,
     Empty,
     NoObject,
+}
+
+fn pictures_are(count: usize) -> String {
+    if count == 1 { "1 picture is".to_owned() } else { format!("{count} pictures are") }
 }
 
 fn listed(problems: &[String]) -> String {

@@ -19,7 +19,7 @@ use crate::protocol::mounts::{self, FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
 use crate::protocol::values;
-use crate::protocol::words::Word;
+use crate::protocol::word_enums::Word;
 
 /// A session that is named by `-s`.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ impl SessionFlag {
         self.session.is_some()
     }
 
-    /// For commands that also work without a session.
+    /// The session that is named, for commands that also work without one.
     pub fn named(&self) -> Result<Option<SessionKey>, Failure> {
         named(self.session.as_ref(), std::env::var("BELLJAR_SESSION").ok())
     }

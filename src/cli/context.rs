@@ -34,7 +34,7 @@ impl Context {
         Self { screen, json, paths, config, closed }
     }
 
-    /// For commands that need a daemon: the client starts one if there is none.
+    /// The client for commands that need a daemon, which starts one if there is none.
     pub fn client(&self) -> Client {
         let allowed =
             std::env::var_os("BELLJAR_NO_AUTOSTART").is_none_or(|value| value.is_empty() || value == "0");
@@ -84,7 +84,7 @@ impl Context {
         Ok(exit::SUCCESS)
     }
 
-    /// For commands about the daemon itself, which must not start one.
+    /// The client for commands about the daemon itself, which must not start one.
     pub fn client_of_running_daemon(&self) -> Client {
         Client::new(self.paths.socket().to_owned(), None)
     }

@@ -112,6 +112,13 @@ commands! {
     Version(machine::Version),
 }
 
+impl Command {
+    /// Whether it matters to the command which daemon its user has.
+    fn talks_to_a_daemon(&self) -> bool {
+        !matches!(self, Self::Completions(_) | Self::Man(_))
+    }
+}
+
 /// Runs the command that the arguments ask for.
 pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let args: Vec<OsString> = args.into_iter().collect();
@@ -143,7 +150,11 @@ pub fn start(args: impl IntoIterator<Item = OsString>) -> Start {
     let json = cli.json;
     let code = match prepare(&cli) {
         Ok((runtime, paths, config)) => {
-            let (paths, closed) = runtime.block_on(machine_daemon::choose(paths));
+            let (paths, closed) = if cli.command.talks_to_a_daemon() {
+                runtime.block_on(machine_daemon::choose(paths))
+            } else {
+                (paths, None)
+            };
             let mut context = Context::new(screen, json, paths, config, closed);
             let outcome = runtime.block_on(cli.command.run(&mut context));
             screen = context.screen;
@@ -217,6 +228,15 @@ mod tests {
         };
         assert!(foreground("belljar daemon") && foreground("belljar --config c daemon"));
         assert!(!foreground("belljar daemon status") && !foreground("belljar daemon stop --remove"));
+    }
+
+    #[test]
+    fn no_daemon_is_looked_for_where_none_is_needed() {
+        let talks = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().command.talks_to_a_daemon();
+        for alone in ["belljar completions bash", "belljar man /tmp/x"] {
+            assert!(!talks(alone), "{alone}");
+        }
+        assert!(talks("belljar ps") && talks("belljar complete-names -- session"));
     }
 
     #[test]

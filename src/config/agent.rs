@@ -43,6 +43,7 @@ pub struct Agent {
 
 /// `[model.NAME]`
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Model {
     pub provider: Provider,
     /// The provider's name for the model, such as `qwen-plus`.
@@ -60,6 +61,9 @@ pub struct Model {
     pub tools: bool,
     /// Whether the provider supports `response_format` with a JSON Schema.
     pub json_schema: bool,
+    /// Whether the model is shown pictures. They are in a message of the user behind the results of calls, which the
+    /// provider has to accept.
+    pub vision: bool,
     pub temperature: Option<f64>,
     pub max_tokens: Option<u64>,
     /// The tokens of the model's context window.
@@ -108,6 +112,8 @@ pub struct CommandTool {
     pub env_file: Option<PathBuf>,
     /// The folder in which the program starts.
     pub cwd: PathBuf,
+    /// Whether the program changes nothing, so that its calls need not wait for the disk.
+    pub read_only: bool,
 }
 
 /// `[template.NAME]`: a prompt with parameters, as `belljar ask @NAME k=v`.

@@ -14,8 +14,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::entry::json;
 use super::load::SourcedValue;
+use super::settings::PoolPreload;
 use super::units::{parse_duration, parse_size};
-use crate::protocol::words::Word;
+use crate::protocol::word_enums::Word;
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -259,6 +260,28 @@ impl FromToml for Vec<String> {
         match value {
             DeValue::Array(items) => items.iter().map(|item| String::from_toml(item.get_ref())).collect(),
             other => Err(expected("a list of texts", other)),
+        }
+    }
+}
+
+/// A list is for all images, a table has one for each.
+impl FromToml for PoolPreload {
+    fn from_toml(value: &DeValue<'_>) -> Result<Self, String> {
+        match value {
+            DeValue::Array(_) => {
+                let modules = Vec::from_toml(value)?;
+                Ok(Self(BTreeMap::from([(Self::OTHER_IMAGES.to_owned(), modules)])))
+            }
+            DeValue::Table(table) => {
+                let mut by_image = BTreeMap::new();
+                for (image, modules) in table {
+                    let modules = Vec::from_toml(modules.get_ref())
+                        .map_err(|why| format!("`{}`: {why}", image.get_ref()))?;
+                    by_image.insert(image.get_ref().clone().into_owned(), modules);
+                }
+                Ok(Self(by_image))
+            }
+            other => Err(expected("a list of texts, or a table of such by image", other)),
         }
     }
 }

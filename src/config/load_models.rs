@@ -110,6 +110,7 @@ fn model(entry: &mut Entry<'_, '_>) -> Option<Model> {
     let strict = entry.optional("strict");
     let tools = entry.optional("tools");
     let json_schema = entry.optional("json_schema");
+    let vision = entry.or("vision", false);
     let temperature = entry.optional::<f64>("temperature");
     let max_tokens = entry.optional::<u64>("max_tokens");
     let context_tokens = entry.positive_or("context_tokens", CONTEXT_TOKENS);
@@ -156,6 +157,7 @@ fn model(entry: &mut Entry<'_, '_>) -> Option<Model> {
         strict: strict.unwrap_or(profile.strict),
         tools: tools.unwrap_or(profile.tools),
         json_schema: json_schema.unwrap_or(profile.json_schema),
+        vision,
         temperature,
         max_tokens,
         context_tokens,
@@ -213,6 +215,7 @@ mod tests {
                 strict: false,
                 tools: true,
                 json_schema: false,
+                vision: false,
                 temperature: None,
                 max_tokens: None,
                 context_tokens: 32_768,

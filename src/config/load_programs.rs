@@ -38,6 +38,7 @@ fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
     let env = entry.or("env", Vec::<String>::new());
     let env_file = entry.path("env_file");
     let cwd = entry.path("cwd").unwrap_or_else(|| "/".into());
+    let read_only = entry.or("read_only", false);
     let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
     entry.check("env", env.iter().all(is_name), "it lists names of variables; values belong into `env_file`");
     if parameters.as_ref().is_some_and(|schema| schema.get("type") != Some(&"object".into())) {
@@ -57,6 +58,7 @@ fn command_tool(entry: &mut Entry<'_, '_>) -> Option<CommandTool> {
         env,
         env_file,
         cwd,
+        read_only,
     })
 }
 
@@ -201,6 +203,7 @@ timeout = "5s"
 env = ["WEATHER_KEY"]
 env_file = "weather.env"
 cwd = "/srv/weather"
+read_only = true
 parameters = { type = "object", required = ["city"], properties = { city = { type = "string" } } }
 [tool.weather.output]
 type = "number"
@@ -222,9 +225,11 @@ argv = ["date"]
                 env: vec!["WEATHER_KEY".into()],
                 env_file: Some("/etc/belljar/weather.env".into()),
                 cwd: "/srv/weather".into(),
+                read_only: true,
             }
         );
         assert_eq!(tools["today"].parameters["properties"], json!({}));
+        assert!(!tools["today"].read_only);
     }
 
     #[test]

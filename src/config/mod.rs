@@ -10,6 +10,7 @@
 mod agent;
 mod entry;
 mod layer;
+mod live;
 mod load;
 mod load_agent;
 mod load_models;
@@ -23,6 +24,7 @@ mod settings;
 mod units;
 
 pub use agent::{Agent, CommandTool, Model, Named, Provider, Template, TemplateParameter};
+pub use live::{Changes, LiveSettings, merged};
 pub use load::{ConfigError, Loaded, SourcedValue, load, load_text};
 pub use paths::{Paths, SYSTEM_SOCKET, Serving, has_user_manager, is_system};
 pub use quota::{Limits, Quota};

@@ -1,5 +1,6 @@
 //! The validated settings. Code that gets a [`Settings`] need not check any of them again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
@@ -9,7 +10,7 @@ use crate::protocol::api::Checkpointing;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
-use crate::protocol::words::words;
+use crate::protocol::word_enums::words;
 use crate::security_controls;
 
 /// The least memory in which Python and the kernel run.
@@ -118,8 +119,23 @@ pub struct Pool {
     pub size: usize,
     /// Memory that all waiting sandboxes may take together, as measured.
     pub memory_bytes: u64,
-    /// Modules that waiting sandboxes have imported; the entries are known to parse.
-    pub preload: Vec<String>,
+    pub preload: PoolPreload,
+}
+
+/// The modules that waiting sandboxes have imported, by the names of their images, or by `OTHER_IMAGES` for those that
+/// are not named; the entries are known to parse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolPreload(pub BTreeMap<String, Vec<String>>);
+
+impl PoolPreload {
+    /// Stands for the images that have no modules of their own.
+    pub const OTHER_IMAGES: &str = "*";
+
+    /// The modules for an image. `is_its_name` says which of the configured names is its.
+    pub fn of(&self, is_its_name: impl Fn(&str) -> bool) -> &[String] {
+        let own = self.0.iter().find(|(name, _)| is_its_name(name)).map(|(_, modules)| modules);
+        own.or_else(|| self.0.get(Self::OTHER_IMAGES)).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// The administrators, who may see and act on everything.

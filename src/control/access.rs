@@ -9,6 +9,11 @@ use crate::protocol::text::quotable;
 use crate::security_controls;
 
 impl App {
+    /// Whether the caller is the daemon's own user or an administrator.
+    pub fn is_run_by(&self, caller: &Caller) -> bool {
+        caller.admin || caller.principal == self.launcher.service.principal()
+    }
+
     /// The caller's session of that name or id. Administrators also reach sessions of other users, as `NAME@USER` or by
     /// id; each such access is recorded in the session's events.
     pub async fn session(&self, caller: &Caller, key: &str) -> ApiResult<SessionRef> {

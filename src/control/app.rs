@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer_charges::AnswerCharges;
 use super::caller::Caller;
+use super::config_in_use::ConfigInUse;
 use super::problems::ApiResult;
 use super::request_slots::RequestSlots;
 use super::requests_in_progress::RequestsInProgress;
@@ -48,9 +49,15 @@ pub struct App {
     pub tools: Arc<Registry>,
     pub ledger: Ledger,
     pub users: UserLookup,
+    pub config: Arc<ConfigInUse>,
 }
 
 impl App {
+    /// The settings in use, with what has changed since the daemon was started.
+    pub(super) fn live(&self) -> Arc<Settings> {
+        self.launcher.live.now()
+    }
+
     /// Streams events of a session to the caller.
     pub(super) fn stream(
         &self,

@@ -64,10 +64,10 @@ fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Caller, 
         is_a_user(app, principal, who)?;
         is_the_same_account(app, principal, who)?;
     }
-    app.ledger.set_limits(principal, app.settings.quota.of(principal, who.name.as_deref(), &who.groups));
+    app.ledger.set_limits(principal, app.live().quota.of(principal, who.name.as_deref(), &who.groups));
     let admin = !security_controls::holds("administrators_are_few")
         || principal.is_root()
-        || who.groups.contains(&app.settings.admin.group);
+        || who.groups.contains(&app.live().admin.group);
     Ok(Caller::new(principal, admin))
 }
 

@@ -6,6 +6,7 @@ mod answer_charges;
 mod app;
 mod body;
 mod caller;
+mod config_in_use;
 mod connected_user;
 mod idempotency;
 mod problems;
@@ -20,6 +21,7 @@ pub mod user_lookup;
 
 pub use answer_charges::AnswerCharges;
 pub use app::App;
+pub use config_in_use::ConfigInUse;
 pub use request_slots::RequestSlots;
 pub use requests_in_progress::RequestsInProgress;
 pub use server::serve;

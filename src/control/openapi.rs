@@ -14,6 +14,7 @@ use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
 use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
+use crate::protocol::config::{ConfigReloaded, ConfigView};
 use crate::protocol::event::Event;
 use crate::protocol::image::BuildImage;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
@@ -235,6 +236,9 @@ fn machine_routes(document: &mut Document) {
     document.get::<Version>("/v1/version", "Versions and places");
     document.add("get", "/openapi.json", "This document", json!({"type": "object"}));
     document.post::<Shutdown, Done>("/v1/shutdown", "Stop the daemon");
+    document.get::<ConfigView>("/v1/config", "The configuration in use; for who runs the daemon");
+    let summary = "Read the configuration again, for what can change at run time; for who runs the daemon";
+    document.act::<ConfigReloaded>("/v1/config/reload", summary);
     let summary = "The caller's volumes; for administrators those of all users";
     document.get::<VolumeList>("/v1/volumes", summary).of_all();
     document.post::<NewVolume, VolumeView>("/v1/volumes", "Make a folder that outlives sessions").status =

@@ -16,16 +16,19 @@ pub mod sessions;
 mod volumes;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method};
+use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::{delete, get, post, put};
 
 use super::app::App;
+use super::caller::Caller;
 use super::problems::RefusedRequest;
 use super::{body, idempotency, unread_bodies};
-use crate::protocol::api::CONFIG_HEADER;
+use crate::protocol::config::CONFIG_HEADER;
 use crate::protocol::problem::{Code, Problem};
+use crate::security_controls;
 
 impl App {
     pub fn router(self) -> Router {
@@ -34,6 +37,8 @@ impl App {
             .route("/v1/health", get(machine::health))
             .route("/v1/version", get(machine::version))
             .route("/v1/shutdown", post(machine::shut_down))
+            .route("/v1/config", get(machine::config))
+            .route("/v1/config/reload", post(machine::reload))
             .route("/v1/images", get(images::list).post(images::pull))
             .route("/v1/images/build", post(images::build))
             .route("/v1/images/{*image}", delete(images::remove))
@@ -97,13 +102,19 @@ impl App {
             .layer(axum::middleware::from_fn_with_state(self.clone(), idempotency::once))
             .layer(axum::middleware::from_fn_with_state(self.clone(), body::charge_answer))
             .layer(axum::middleware::from_fn(unread_bodies::read_the_rest))
-            .layer(axum::middleware::map_response_with_state(self.clone(), name_config))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), name_config))
             .with_state(self)
     }
 }
 
-/// Tells in a header which configuration file this daemon has read, so that a command that names another one can say so.
-async fn name_config(State(app): State<App>, mut response: Response) -> Response {
+/// Tells whoever runs the daemon in a header which configuration file it has read, so that a command that names another
+/// one can say so.
+async fn name_config(State(app): State<App>, request: Request, next: Next) -> Response {
+    let is_told = request.extensions().get::<Caller>().is_some_and(|caller| app.is_run_by(caller));
+    let mut response = next.run(request).await;
+    if !is_told && security_controls::holds("the_config_path_is_for_its_owner") {
+        return response;
+    }
     let file = std::path::absolute(app.launcher.paths.config_file());
     // A path that no header can hold is not told.
     if let Ok(name) = file

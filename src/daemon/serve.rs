@@ -1,8 +1,8 @@
 //! The daemon: boots in order, serves until it is asked to stop, and shuts down in order.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use crate::actors::reaper::{self, Reaper};
 use crate::actors::restarting_actor::RestartingActor;
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
-use crate::config::{self, Paths, Serving};
+use crate::config::{self, Loaded, Paths, Serving};
 use crate::control::user_lookup::UserLookup;
 use crate::control::{self, App};
 use crate::panics::spawn_restarting;
@@ -92,12 +92,7 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
     }
     let paths = Paths::of_this_process()
         .map_err(|error| DaemonError::Config(format!("{error}\n\nhint: {}", error.fix())))?;
-    trust::check(
-        config.as_deref().unwrap_or(paths.config_file()),
-        "name another file with `BELLJAR_CONFIG`",
-    )?;
-    let loaded =
-        config::load(config.as_deref(), &paths).map_err(|error| DaemonError::Config(error.to_string()))?;
+    let loaded = read_config(config.as_deref(), &paths)?;
     let guests = &loaded.settings.sandbox;
     if config::is_system()
         && security_controls::holds("guest_ids_are_free")
@@ -108,8 +103,8 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
             guests.uid_first, guests.uid_count
         )));
     }
-    let paths = match config {
-        Some(config) => paths.with_config(config),
+    let paths = match &config {
+        Some(config) => paths.with_config(config.clone()),
         None => paths,
     };
     let paths = boot::make_home(paths)?;
@@ -120,21 +115,58 @@ fn start(config: Option<PathBuf>, serving: Serving) -> Result<(), DaemonError> {
         .enable_all()
         .build()
         .map_err(|error| DaemonError::Start(format!("no threads: {error}")))?;
-    let settings = Arc::new(loaded.settings);
+    let settings = Arc::new(loaded.settings.clone());
     let instance = boot::instance(&paths)?;
+    let (named, again) = (config, paths.clone());
+    let read = move || {
+        // Otherwise no daemon could start with a file that this one has accepted.
+        let with_tools = |loaded: Loaded| tool_registry::load(&loaded.settings).map(|_| loaded);
+        read_config(named.as_deref(), &again).and_then(with_tools).map_err(|error| error.to_string())
+    };
+    let file = std::path::absolute(paths.config_file()).unwrap_or_else(|_| paths.config_file().to_owned());
+    let config = control::ConfigInUse::new(file, loaded, read);
     let launcher = Arc::new(Launcher::new(Service::of_this_process(), settings, paths, instance));
     let journal =
         Journal::open(launcher.paths.home()).map_err(|error| DaemonError::Start(error.to_string()))?;
-    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), serving, &lock));
+    let served = runtime.block_on(serve(Arc::clone(&launcher), journal.clone(), config, serving, &lock));
     journal.close();
     // Blocking threads may hang in a dead file system and must not delay the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     served
 }
 
+/// Reads the configuration, if nobody else can write it.
+fn read_config(named: Option<&Path>, paths: &Paths) -> Result<Loaded, DaemonError> {
+    trust::check(named.unwrap_or(paths.config_file()), "name another file with `BELLJAR_CONFIG`")?;
+    config::load(named, paths).map_err(|error| DaemonError::Config(error.to_string()))
+}
+
+/// Has the configuration read again whenever a service manager sends SIGHUP. On a terminal the signal says that the
+/// terminal is gone, and ends the daemon as it always does.
+async fn reload_on_hangup(app: App) {
+    // Either of them may be redirected in a shell.
+    if std::io::stderr().is_terminal() || std::io::stdin().is_terminal() {
+        return;
+    }
+    let Ok(mut hangup) = signal(SignalKind::hangup()) else { return };
+    let shutdown = app.shutdown.clone();
+    while let Some(Some(())) = shutdown.run_until_cancelled(hangup.recv()).await {
+        if let Err(problem) = app.reload().await {
+            tracing::warn!(problem = problem.message, "the configuration was not read again");
+        }
+    }
+}
+
+/// The owners of sessions and of jobs that have not ended.
+fn owners_in(journal: &Journal) -> Result<BTreeSet<Principal>, JournalError> {
+    let of_jobs = journal.open_jobs()?.into_iter().map(|record| record.view.owner);
+    Ok(journal.sessions()?.into_iter().map(|record| record.owner).chain(of_jobs).collect())
+}
+
 async fn serve(
     launcher: Arc<Launcher>,
     journal: Journal,
+    config: control::ConfigInUse,
     serving: Serving,
     lock: &Lock,
 ) -> Result<(), DaemonError> {
@@ -143,17 +175,14 @@ async fn serve(
     keep_tidy(journal.clone());
     let failed = |error: ractor::SpawnErr| DaemonError::Start(error.to_string());
     let tools = Arc::new(tool_registry::load(&launcher.settings)?);
-    let models = Models::new(Arc::clone(&launcher.settings));
+    let models = Models::new(launcher.live.clone());
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
     let unfinished = launcher.packages.unfinished();
     launcher.charge_kept_packages(&ledger);
     let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
-    let of_jobs = journal.open_jobs().map_err(unreadable)?.into_iter().map(|record| record.view.owner);
-    let living = journal.sessions().map_err(unreadable)?;
-    let owners = living.into_iter().map(|record| record.owner).chain(of_jobs).collect();
-    limit(&ledger, &users, &launcher, owners).await?;
+    limit(&ledger, &users, &launcher, owners_in(&journal).map_err(unreadable)?).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     launcher.load_volumes(&ledger);
     let pool = Pool::default();
@@ -214,7 +243,9 @@ async fn serve(
         tools,
         ledger,
         users,
+        config: Arc::new(config),
     };
+    tokio::spawn(reload_on_hangup(app.clone()));
     let notifier = Notifier::of_this_process();
     tracing::info!(socket = %launcher.paths.socket().display(), reaped, "serving");
     let serving = tokio::spawn(control::serve(listener, app, shutdown.clone()));

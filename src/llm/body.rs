@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::config::{Model, Provider};
-use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, ToolCall};
+use crate::protocol::chat::{ChatReply, ChatRequest, Message, ModelTool, Picture, ToolCall};
 use crate::schema::{strict, undo};
 
 /// A limit of reply tokens that every model accepts.
@@ -60,7 +60,16 @@ fn takes(model: &Model, tokens: u64) -> bool {
 }
 
 fn message(message: &Message) -> Value {
-    let mut out = json!(message);
+    let text = Message { pictures: Vec::new(), ..message.clone() };
+    let mut out = json!(text);
+    if !message.pictures.is_empty() {
+        let picture = |picture: &Picture| {
+            let url = format!("data:{};base64,{}", picture.mime, picture.base64);
+            json!({"type": "image_url", "image_url": {"url": url}})
+        };
+        let text = json!({"type": "text", "text": message.content});
+        out["content"] = std::iter::once(text).chain(message.pictures.iter().map(picture)).collect();
+    }
     if !message.tool_calls.is_empty() {
         let call = |call: &ToolCall| {
             let function = json!({"name": call.name, "arguments": call.arguments});
@@ -172,6 +181,16 @@ mod tests {
                 }}],
             })
         );
+    }
+
+    #[test]
+    fn pictures_are_parts_of_their_message() {
+        let mut message = Message::new(Role::User, "Look:");
+        message.pictures.push(Picture { mime: "image/png".into(), base64: "iVBO".into(), tokens: 9 });
+        let url = "data:image/png;base64,iVBO";
+        let parts =
+            json!([{"type": "text", "text": "Look:"}, {"type": "image_url", "image_url": {"url": url}}]);
+        assert_eq!(super::message(&message), json!({"role": "user", "content": parts}));
     }
 
     #[test]

@@ -66,6 +66,12 @@ impl Memory {
         Pool { memory: self.clone(), owner }
     }
 
+    /// Sets the limit of a user without a limit of its own.
+    pub fn set_everyone(&self, limit: Option<u64>) {
+        self.inner.lock().everyone = limit;
+        self.freed.notify_waiters();
+    }
+
     pub fn set_limit(&self, owner: Principal, limit: Option<u64>) {
         {
             let mut inner = self.inner.lock();

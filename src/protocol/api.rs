@@ -15,7 +15,7 @@ use super::principal::Principal;
 use super::quota::QuotaUsage;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
-use super::words::words;
+use super::word_enums::words;
 
 /// `POST /v1/sessions`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -308,13 +308,19 @@ pub struct ReplayedCell {
 }
 
 /// Which names `GET /v1/sessions/{s}/variables` lists besides the variables that cells assigned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VariablesFilter {
     /// List names that start with `_`, too.
     pub private: bool,
     /// List modules, tools and preloaded names, too.
     pub imports: bool,
+    /// List the names alone of what this value has, instead: its attributes. A name, or several with dots between them.
+    pub of: Option<String>,
+    /// With `of`: its keys, such as the columns of a table.
+    pub keys: bool,
+    /// With `of`: only names that begin with this.
+    pub begins: String,
 }
 
 /// `GET /v1/sessions/{s}/variables`
@@ -391,7 +397,7 @@ pub struct ImageView {
 pub struct ImagePackages {
     /// All of them.
     pub installed: Vec<String>,
-    /// Those that are worth a look: no other package needs them, or everybody knows them.
+    /// The packages that are worth a look: no other package needs them, or they are widely known.
     pub main: Vec<String>,
 }
 
@@ -465,9 +471,6 @@ pub struct Version {
     /// Version of the container engine, if it answers.
     pub engine: Option<String>,
 }
-
-/// A header of every answer: the configuration file that the daemon read when it started.
-pub const CONFIG_HEADER: &str = "belljar-config";
 
 /// `POST /v1/shutdown`: only for the daemon's own user and root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

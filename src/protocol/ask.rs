@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::chat::{Message, ModelTool, Usage};
 use super::ids::{CellNumber, SessionId, SessionName};
 use super::principal::Principal;
-use super::words::words;
+use super::word_enums::words;
 
 /// Number of an ask in its session: 1, 2, 3, …
 pub type AskNumber = u64;

@@ -30,6 +30,19 @@ pub struct Message {
     /// In a `function` message, the function's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Pictures beside the text, for a model that sees.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pictures: Vec<Picture>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Picture {
+    /// Its MIME type.
+    pub mime: String,
+    pub base64: String,
+    /// The estimated tokens by its size; 0 if it is not known.
+    #[serde(default)]
+    pub tokens: u64,
 }
 
 impl Message {
@@ -41,6 +54,7 @@ impl Message {
             function_call: None,
             tool_call_id: None,
             name: None,
+            pictures: Vec::new(),
         }
     }
 }

@@ -130,6 +130,15 @@ pub enum HostFrame {
         /// List modules, tools and preloaded names, too.
         #[serde(default)]
         imports: bool,
+        /// List the names alone of what this value has, instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<String>,
+        /// With `of`: its keys and not its attributes.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        keys: bool,
+        /// With `of`: only names that begin with this.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        begins: String,
     },
     /// Start a fresh worker with only the seed and the preloaded modules; no `undo` goes back before it.
     Reset {
@@ -249,6 +258,9 @@ pub enum KernelFrame {
         total: u64,
         /// The variables are as before this cell, which is running.
         as_before: Option<CellNumber>,
+        /// The value whose names are listed, as the question has it. Earlier kernels do not know that question.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<String>,
     },
     Computed {
         request: u64,

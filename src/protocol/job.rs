@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::ids::{InputId, JobId};
 use super::principal::Principal;
 use super::receipt::{Backend, ImageFact, LimitFact};
-use super::words::words;
+use super::word_enums::words;
 
 /// `POST /v1/jobs`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

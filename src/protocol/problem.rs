@@ -47,6 +47,8 @@ pub enum Code {
     ImageMissing,
     /// The image is not on the list of allowed ones.
     ImageForbidden,
+    /// The image is for processors of another kind than this machine's.
+    ImageArchitecture,
     /// An image could not be built.
     BuildFailed,
     /// The running sandbox is not as isolated as it has to be; it was killed.
@@ -109,6 +111,7 @@ impl Code {
             Self::EventsGone => 410,
             Self::TooLarge => 413,
             Self::ImageMissing
+            | Self::ImageArchitecture
             | Self::ModelFailed
             | Self::PreloadFailed
             | Self::InstallFailed

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use super::words::words;
+use super::word_enums::words;
 
 words! {
     /// What is counted. The names are also those of the settings in `[quota]`.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::frames::Probe;
 use super::ids::SandboxId;
-use super::words::words;
+use super::word_enums::words;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Receipt {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::ids::CellNumber;
 use super::text::truncate;
-use super::words::words;
+use super::word_enums::words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -230,13 +230,12 @@ pub struct ExecutionResult {
 const LEAN_CHARS: usize = 1_000;
 
 impl ExecutionResult {
-    /// Drops what is only for people to look at, and duplicates. The report of it to a model stays the same.
+    /// Drops what is only to look at, and duplicates. The report of it to a model stays the same, and it is still known
+    /// what forms there were.
     pub fn leave_out_displays(&mut self) {
-        for display in &mut self.displays {
-            display.mime.values_mut().for_each(|content| *content = Value::Null);
-        }
-        if let Some(value) = &mut self.result {
-            value.mime.clear();
+        let value = self.result.iter_mut().map(|value| &mut value.mime);
+        for forms in self.displays.iter_mut().map(|display| &mut display.mime).chain(value) {
+            forms.values_mut().for_each(|content| *content = Value::Null);
         }
         if !self.output.is_empty() {
             self.stdout.clear();

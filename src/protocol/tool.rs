@@ -24,6 +24,9 @@ pub struct ClientTool {
     /// JSON Schema of the answer; without one it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
+    /// Whether a call changes nothing anywhere. Then it does not wait until its record would survive a loss of power.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
 }
 
 /// A call for the client to answer.

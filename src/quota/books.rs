@@ -1,6 +1,6 @@
 //! The limits, and the amounts that are held. This part is pure: it has no clock, no lock and no I/O.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::{LimitOwner, Refusal};
 use crate::config::{Limits, Quota};
@@ -91,6 +91,17 @@ impl Books {
             spent: BTreeMap::new(),
             next: 0,
         }
+    }
+
+    /// Sets the limits of users without limits of their own.
+    pub fn set_everyone(&mut self, limits: Limits) {
+        self.everyone = limits;
+    }
+
+    /// The users who hold something, have spent something or have limits of their own.
+    #[must_use]
+    pub fn users(&self) -> BTreeSet<Principal> {
+        self.holds.keys().chain(self.spent.keys()).chain(self.limits.keys()).copied().collect()
     }
 
     /// Sets the limits of one user; limits that equal those of everyone are not stored.

@@ -1,6 +1,7 @@
 //! The shared books. A permit gives back what it holds when it is dropped.
 
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
@@ -160,6 +161,19 @@ impl Ledger {
         self.memory.set_limit(owner, limits.get(Kind::DaemonMemory));
         self.inner.lock().books.set_limits(owner, limits);
         self.serve();
+    }
+
+    /// Sets the limits of users without limits of their own; those of `users` are to be set anew afterwards.
+    pub fn set_everyone(&self, limits: Limits) {
+        self.memory.set_everyone(limits.get(Kind::DaemonMemory));
+        self.inner.lock().books.set_everyone(limits);
+        self.serve();
+    }
+
+    /// The users who hold something, have spent something or have limits of their own.
+    #[must_use]
+    pub fn users(&self) -> BTreeSet<Principal> {
+        self.inner.lock().books.users()
     }
 
     /// Waits until spare holds take a user, or the machine, above its limit.

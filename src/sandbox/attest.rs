@@ -47,8 +47,8 @@ pub(in crate::sandbox) fn same_folder(pid: i32, target: &str, checked: (u64, u64
 }
 
 /// The same by the table of mounts, in which a folder is named by where it is now: one that was only in the checked one's
-/// place while it was mounted is told from it. Whoever moves folders between the two looks can still deceive this; that
-/// is the user who runs the daemon, and whose folders these are.
+/// place while it was mounted is told from it. A user who moves folders between the two looks can still deceive this check,
+/// but only the user who runs the daemon can move them, and these folders are that user's.
 fn same_by_table(pid: i32, target: &str, checked: (u64, u64)) -> Option<bool> {
     let table = |whose: &str| mount_table::read(whose).ok();
     match mounted_folder(&table(&pid.to_string())?, &table("self")?, target.as_ref())? {

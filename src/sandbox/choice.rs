@@ -110,8 +110,12 @@ fn first_that_works(
             Err(Problem::new(docker.code, docker.message)
                 .hint(format!("{hint}; a jail is not enough for `sandbox.minimum_isolation`")))
         }
-        // The engine works and lacks only the named image, so that is the problem to report.
-        Some(Err(_)) if image_is_named && docker.code == Code::ImageMissing => Err(docker),
+        // The engine works and lacks only the named image, or has it for another machine, so that is the problem to report.
+        Some(Err(_))
+            if image_is_named && matches!(docker.code, Code::ImageMissing | Code::ImageArchitecture) =>
+        {
+            Err(docker)
+        }
         Some(Err(jail)) => {
             let message = format!("no backend works: {}; and {}", docker.message, jail.message);
             let remedies: Vec<String> = [("docker", docker.hint), ("bubblewrap", jail.hint)]

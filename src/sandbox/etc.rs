@@ -1,6 +1,6 @@
 //! Files of `/etc` that are made for each sandbox and mounted read-only, so that ordinary programs feel at home: the
 //! guest, root and `nobody` have names, and `localhost` is the loopback. They name no user of the host, and hide the
-//! lists that an image brings along: of those users a sandbox runs nothing.
+//! lists that an image brings along, because a sandbox runs nothing as their users.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub fn target(name: &str) -> String {
     format!("/etc/{name}")
 }
 
-/// Writes the files for a guest with these ids, readable for everybody.
+/// Writes the files for a guest with these ids, readable for all users.
 pub fn write(folder: &Path, uid: u32, gid: u32) -> Result<(), Problem> {
     let write = |name: &str, text: String| {
         let path = folder.join(name);

@@ -115,6 +115,11 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// Whether both names are of the same image.
+pub fn is_same_name(one: &str, other: &str) -> bool {
+    Reference::parse(one) == Reference::parse(other)
+}
+
 /// Checks the name of an image that a user wants to build, and completes it by its tag.
 pub(in crate::sandbox) fn own_name(name: &str, allowed: &[String]) -> Result<String, Problem> {
     let wrong = |why: &str| {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::config::{Paths, Settings};
+use crate::config::{LiveSettings, Paths, Settings};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -42,7 +42,10 @@ pub struct Launcher {
     jails: Jails,
     processes: Box<dyn SandboxBackend>,
     pub service: Service,
+    /// The settings with which the daemon was started.
     pub settings: Arc<Settings>,
+    /// The same, but for what has changed since then and can change.
+    pub live: LiveSettings,
     pub paths: Paths,
     pub instance: String,
     pub slots: Arc<UserSlots>,
@@ -92,6 +95,7 @@ impl Launcher {
             volumes: Volumes::new(paths.volumes_dir(), service),
             packages: PackageCache::new(paths.packages_dir(), &settings.packages, service.principal()),
             service,
+            live: LiveSettings::new(Arc::clone(&settings)),
             settings,
             paths,
             instance,

@@ -18,7 +18,7 @@ mod health_checks;
 mod host_memory;
 pub mod image_build;
 mod image_list;
-mod images;
+pub mod images;
 pub mod kernel;
 pub mod launch;
 pub mod packages;

@@ -88,7 +88,7 @@ pub struct Shelf<T> {
     /// The one that has waited longest is the first.
     waiting: Vec<(Class, T)>,
     starting: Option<Class>,
-    /// Since when a start has been put off because the machine is not quiet.
+    /// When a start was first put off because the machine was not quiet; none if none is put off.
     put_off: Option<Instant>,
     failures_in_a_row: u32,
     not_before: Option<Instant>,

@@ -3,7 +3,7 @@
 //!
 //! The database may lie on another machine and not answer. Each question has a thread of its own, so that nothing else
 //! waits for it without an end: who asks waits for [`ANSWERED_WITHIN`] at most and then gets the last known answer. While
-//! a question is still open, everybody else gets the last known answer at once.
+//! a question is still open, every other caller gets the last known answer at once.
 
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use parking_lot::{Condvar, Mutex};

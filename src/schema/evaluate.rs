@@ -16,7 +16,7 @@ use super::references::target;
 pub(super) const PROBLEMS: usize = 8;
 
 /// The outcome of a part of the check: whether the value fits.
-pub(super) type Verdict = Result<bool, Stop>;
+pub(super) type CheckOutcome = Result<bool, Stop>;
 pub(super) type Keywords = Map<String, Value>;
 
 /// One check of a value.
@@ -63,7 +63,7 @@ impl<'c> Check<'c> {
     }
 
     /// Holds a value against a schema within the schema.
-    pub fn schema(&mut self, schema: &Value, value: &Value) -> Verdict {
+    pub fn schema(&mut self, schema: &Value, value: &Value) -> CheckOutcome {
         self.budget.charge(1)?;
         match schema {
             Value::Object(keywords) => {
@@ -79,7 +79,7 @@ impl<'c> Check<'c> {
         }
     }
 
-    fn keywords(&mut self, keywords: &Keywords, value: &Value) -> Verdict {
+    fn keywords(&mut self, keywords: &Keywords, value: &Value) -> CheckOutcome {
         let mut fits = true;
         for (keyword, rule) in keywords {
             self.budget.charge(1)?;
@@ -91,7 +91,7 @@ impl<'c> Check<'c> {
         Ok(fits)
     }
 
-    fn keyword(&mut self, keywords: &Keywords, keyword: &str, rule: &Value, value: &Value) -> Verdict {
+    fn keyword(&mut self, keywords: &Keywords, keyword: &str, rule: &Value, value: &Value) -> CheckOutcome {
         match keyword {
             "$ref" => self.reference(rule, value),
             "allOf" => self.all_of(rule, value),
@@ -107,7 +107,7 @@ impl<'c> Check<'c> {
         }
     }
 
-    fn reference(&mut self, rule: &Value, value: &Value) -> Verdict {
+    fn reference(&mut self, rule: &Value, value: &Value) -> CheckOutcome {
         let Some(reference) = rule.as_str() else { return Ok(true) };
         // Finding the target takes a look at every name in the reference.
         self.budget.charge(reference.len() as u64)?;
@@ -115,7 +115,7 @@ impl<'c> Check<'c> {
         self.schema(target, value)
     }
 
-    fn all_of(&mut self, schemas: &Value, value: &Value) -> Verdict {
+    fn all_of(&mut self, schemas: &Value, value: &Value) -> CheckOutcome {
         let mut fits = true;
         for schema in list(schemas) {
             fits &= self.schema(schema, value)?;
@@ -126,7 +126,7 @@ impl<'c> Check<'c> {
         Ok(fits)
     }
 
-    fn any_of(&mut self, schemas: &Value, value: &Value) -> Verdict {
+    fn any_of(&mut self, schemas: &Value, value: &Value) -> CheckOutcome {
         for schema in list(schemas) {
             if self.quietly(schema, value)? {
                 return Ok(true);
@@ -140,7 +140,7 @@ impl<'c> Check<'c> {
         })
     }
 
-    fn one_of(&mut self, schemas: &Value, value: &Value) -> Verdict {
+    fn one_of(&mut self, schemas: &Value, value: &Value) -> CheckOutcome {
         let mut fitting = 0;
         for schema in list(schemas) {
             fitting += u8::from(self.quietly(schema, value)?);
@@ -158,14 +158,14 @@ impl<'c> Check<'c> {
         })
     }
 
-    fn not(&mut self, schema: &Value, value: &Value) -> Verdict {
+    fn not(&mut self, schema: &Value, value: &Value) -> CheckOutcome {
         if !self.quietly(schema, value)? {
             return Ok(true);
         }
         self.problem(|| format!("{} is not allowed for {}", short_json(schema), short_json(value)))
     }
 
-    fn conditional(&mut self, keywords: &Keywords, condition: &Value, value: &Value) -> Verdict {
+    fn conditional(&mut self, keywords: &Keywords, condition: &Value, value: &Value) -> CheckOutcome {
         let branch = if self.quietly(condition, value)? { "then" } else { "else" };
         match keywords.get(branch) {
             Some(schema) => self.schema(schema, value),
@@ -174,7 +174,7 @@ impl<'c> Check<'c> {
     }
 
     /// Holds a value against a schema without collecting problems.
-    pub fn quietly(&mut self, schema: &Value, value: &Value) -> Verdict {
+    pub fn quietly(&mut self, schema: &Value, value: &Value) -> CheckOutcome {
         let was_collecting = std::mem::replace(&mut self.is_collecting, false);
         let fits = self.schema(schema, value)?;
         self.is_collecting = was_collecting;
@@ -182,7 +182,7 @@ impl<'c> Check<'c> {
     }
 
     /// Holds a field or an item of the value against a schema.
-    pub fn part(&mut self, name: Part, schema: &Value, value: &Value) -> Verdict {
+    pub fn part(&mut self, name: Part, schema: &Value, value: &Value) -> CheckOutcome {
         if !self.is_collecting {
             return self.schema(schema, value);
         }
@@ -199,13 +199,13 @@ impl<'c> Check<'c> {
 
     /// The value does not fit, for the reason that the words say.
     #[inline(never)]
-    pub fn problem(&mut self, words: impl FnOnce() -> String) -> Verdict {
+    pub fn problem(&mut self, words: impl FnOnce() -> String) -> CheckOutcome {
         self.problem_with(|path| Problem::other(path, words()))
     }
 
     /// The value does not fit; the problem is made from the place in the value.
     #[inline(never)]
-    pub fn problem_with(&mut self, problem: impl FnOnce(&str) -> Problem) -> Verdict {
+    pub fn problem_with(&mut self, problem: impl FnOnce(&str) -> Problem) -> CheckOutcome {
         if !self.is_collecting {
             return Ok(false);
         }

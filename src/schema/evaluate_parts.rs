@@ -4,7 +4,7 @@ use serde_json::{Number, Value};
 use std::cmp::Ordering;
 
 use super::equality::{are_unique, compare, count, integral, is_multiple, same};
-use super::evaluate::{Check, Keywords, Part, Verdict, list};
+use super::evaluate::{Check, CheckOutcome, Keywords, Part, list};
 use super::problem::{Problem, short_json};
 
 impl Check<'_> {
@@ -15,7 +15,7 @@ impl Check<'_> {
         rule: &Value,
         value: &Value,
         fields: &Keywords,
-    ) -> Verdict {
+    ) -> CheckOutcome {
         let limit = || count(rule).unwrap_or_default();
         let length = fields.len() as u64;
         match keyword {
@@ -43,7 +43,7 @@ impl Check<'_> {
         }
     }
 
-    fn fields(&mut self, keywords: &Keywords, fields: &Keywords) -> Verdict {
+    fn fields(&mut self, keywords: &Keywords, fields: &Keywords) -> CheckOutcome {
         let named = keywords.get("properties").and_then(Value::as_object);
         let further = keywords.get("additionalProperties");
         let (mut fits, mut unexpected) = (true, Vec::new());
@@ -81,7 +81,7 @@ impl Check<'_> {
         name: &str,
         field: &Value,
         is_known: &mut bool,
-    ) -> Verdict {
+    ) -> CheckOutcome {
         let mut fits = true;
         for (pattern, schema) in patterns.as_object().into_iter().flatten() {
             if self.patterns.is_match(pattern, name, &mut self.budget)? {
@@ -92,7 +92,7 @@ impl Check<'_> {
         Ok(fits)
     }
 
-    fn required(&mut self, names: &Value, fields: &Keywords) -> Verdict {
+    fn required(&mut self, names: &Value, fields: &Keywords) -> CheckOutcome {
         let mut fits = true;
         for name in list(names).iter().filter_map(Value::as_str) {
             self.budget.charge_text(name)?;
@@ -104,7 +104,7 @@ impl Check<'_> {
     }
 
     /// Holds the value against what depends on the fields that it has: names of further fields, or a schema.
-    fn dependent(&mut self, rules: &Value, value: &Value, fields: &Keywords) -> Verdict {
+    fn dependent(&mut self, rules: &Value, value: &Value, fields: &Keywords) -> CheckOutcome {
         let mut fits = true;
         for (name, rule) in rules.as_object().into_iter().flatten() {
             self.budget.charge_text(name)?;
@@ -116,7 +116,7 @@ impl Check<'_> {
         Ok(fits)
     }
 
-    fn names(&mut self, schema: &Value, fields: &Keywords) -> Verdict {
+    fn names(&mut self, schema: &Value, fields: &Keywords) -> CheckOutcome {
         let mut fits = true;
         for name in fields.keys() {
             self.budget.charge_text(name)?;
@@ -137,7 +137,7 @@ impl Check<'_> {
         rule: &Value,
         value: &Value,
         items: &[Value],
-    ) -> Verdict {
+    ) -> CheckOutcome {
         let limit = || count(rule).unwrap_or_default();
         let length = items.len() as u64;
         match keyword {
@@ -162,17 +162,26 @@ impl Check<'_> {
     }
 
     /// Holds each item against the schema at its place.
-    fn first_items(&mut self, schemas: &Value, items: &[Value]) -> Verdict {
+    fn first_items(&mut self, schemas: &Value, items: &[Value]) -> CheckOutcome {
         self.each_item(list(schemas).iter().zip(items).enumerate())
     }
 
     /// Holds the items that have no schema at their place against a schema.
-    fn items_after(&mut self, first: &str, keywords: &Keywords, schema: &Value, items: &[Value]) -> Verdict {
+    fn items_after(
+        &mut self,
+        first: &str,
+        keywords: &Keywords,
+        schema: &Value,
+        items: &[Value],
+    ) -> CheckOutcome {
         let first = keywords.get(first).map_or(0, |schemas| list(schemas).len());
         self.each_item(items.iter().map(|item| (schema, item)).enumerate().skip(first))
     }
 
-    fn each_item<'v>(&mut self, items: impl Iterator<Item = (usize, (&'v Value, &'v Value))>) -> Verdict {
+    fn each_item<'v>(
+        &mut self,
+        items: impl Iterator<Item = (usize, (&'v Value, &'v Value))>,
+    ) -> CheckOutcome {
         let mut fits = true;
         for (number, (schema, item)) in items {
             fits &= self.part(Part::Item(number), schema, item)?;
@@ -183,7 +192,13 @@ impl Check<'_> {
         Ok(fits)
     }
 
-    fn contains(&mut self, keywords: &Keywords, schema: &Value, value: &Value, items: &[Value]) -> Verdict {
+    fn contains(
+        &mut self,
+        keywords: &Keywords,
+        schema: &Value,
+        value: &Value,
+        items: &[Value],
+    ) -> CheckOutcome {
         let least = keywords.get("minContains").and_then(count).unwrap_or(1);
         let most = keywords.get("maxContains").and_then(count);
         let mut found = 0_u64;
@@ -203,7 +218,7 @@ impl Check<'_> {
     }
 
     /// Handles the keywords that need only the value itself.
-    pub(super) fn keyword_of_value(&mut self, keyword: &str, rule: &Value, value: &Value) -> Verdict {
+    pub(super) fn keyword_of_value(&mut self, keyword: &str, rule: &Value, value: &Value) -> CheckOutcome {
         match (keyword, value) {
             ("type", _) => self.kind(rule, value),
             ("enum", _) => self.one_of_values(rule, value),
@@ -219,7 +234,7 @@ impl Check<'_> {
         }
     }
 
-    fn kind(&mut self, rule: &Value, value: &Value) -> Verdict {
+    fn kind(&mut self, rule: &Value, value: &Value) -> CheckOutcome {
         let one = std::slice::from_ref(rule);
         let kinds = rule.as_array().map_or(one, Vec::as_slice);
         self.budget.charge(kinds.len() as u64)?;
@@ -234,7 +249,7 @@ impl Check<'_> {
         })
     }
 
-    fn one_of_values(&mut self, options: &Value, value: &Value) -> Verdict {
+    fn one_of_values(&mut self, options: &Value, value: &Value) -> CheckOutcome {
         for option in list(options) {
             if same(option, value, &mut self.budget)? {
                 return Ok(true);
@@ -243,7 +258,7 @@ impl Check<'_> {
         self.problem_with(|path| Problem::none_of(path, options, value))
     }
 
-    fn keyword_of_number(&mut self, keyword: &str, rule: &Value, number: &Number) -> Verdict {
+    fn keyword_of_number(&mut self, keyword: &str, rule: &Value, number: &Number) -> CheckOutcome {
         let Value::Number(limit) = rule else { return Ok(true) };
         let words = match (keyword, compare(number, limit)) {
             ("minimum", Ordering::Less) => "is less than the minimum of",
@@ -260,7 +275,7 @@ impl Check<'_> {
         self.problem(|| format!("{number} {words} {limit}"))
     }
 
-    fn keyword_of_text(&mut self, keyword: &str, rule: &Value, value: &Value, text: &str) -> Verdict {
+    fn keyword_of_text(&mut self, keyword: &str, rule: &Value, value: &Value, text: &str) -> CheckOutcome {
         match (keyword, rule) {
             ("minLength" | "maxLength", _) => {
                 self.budget.charge_text(text)?;

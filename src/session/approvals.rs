@@ -198,7 +198,7 @@ impl Approvals {
         overdue.collect()
     }
 
-    /// Whether one of them will be overdue if nobody decides.
+    /// Whether at least one of the approvals that wait has a deadline.
     #[must_use]
     pub fn have_deadlines(&self) -> bool {
         self.iter().any(|approval| approval.deadline_s.is_some())

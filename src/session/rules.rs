@@ -1,8 +1,11 @@
-//! The rules for what code in a sandbox, or a model itself, may do outside of it, and for what a person has to allow of
-//! that. Rules belong to code, not to moments: those of
-//! a cell bind everything that comes of it (threads, tasks, processes, inner asks, the `repr` of its
-//! objects). Only the guest could say which code makes a call, and the guest is not trusted. So the rules of
-//! all code that has run in a sandbox since its last reset apply together to every call from it.
+//! Decides whether a person has to approve what a model or code in a sandbox wants to do, or whether it is refused at once.
+//!
+//! `of_model` says it of a model's own acts, for `actors::asks::spec`; `SandboxRules::decide` of each call that code makes,
+//! for `actors::executor::tool_calls`. `asks::approvals` and `executor::call_approvals` then ask the person.
+//!
+//! Rules belong to code, not to moments: those of a cell bind everything that comes of it (threads, tasks, processes, inner
+//! asks, the `repr` of its objects). Only the guest could say which code makes a call, and the guest is not trusted. So the
+//! rules of all code that has run in a sandbox since its last reset apply together to every call from it.
 
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,7 +141,7 @@ pub fn is_reviewable(arguments: &Map<String, Value>) -> bool {
     json_bytes(arguments) <= APPROVAL_BYTES
 }
 
-/// Whose code it is: that of an ask, or of a client.
+/// The source of code: an ask, or a client.
 pub type Source = Option<AskNumber>;
 
 /// A tool that code calls.
@@ -152,7 +155,7 @@ struct Call<'a> {
     nests: bool,
 }
 
-/// In whose name a call is made.
+/// The code in whose name a call is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOrigin {
     /// No cell runs: the caller is something that an earlier cell left behind.

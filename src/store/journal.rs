@@ -34,7 +34,7 @@ pub(super) struct Core {
     pub(super) blobs: Blobs,
     /// Queries are short, so one connection serves all readers.
     reader: Mutex<Connection>,
-    /// For the few queries that are long, so that no reader waits for them.
+    /// The connection for the few queries that are long, so that no reader waits for them.
     scanner: Mutex<Connection>,
     /// The open logs. Each session has only one shared state, because two would assign the same sequence numbers twice.
     logs: Mutex<HashMap<SessionId, Weak<LogState>>>,

@@ -59,6 +59,7 @@ impl Command {
             output: settings.output.clone(),
             outside: true,
             program: true,
+            read_only: settings.read_only,
             ..Definition::new(name, settings.description.clone(), parameters)
         };
         Ok(Self { definition, settings: Arc::new(settings.clone()) })

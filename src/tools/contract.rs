@@ -57,6 +57,7 @@ pub struct Definition {
     /// Whether the tool is a program of the host; a daemon that shuts down waits for it for a while.
     pub program: bool,
     /// Whether a call changes nothing that outlives the daemon, so that a loss of power may take back that it was made.
+    /// For a program of the host and for a client's tool, this is what its author declares.
     pub read_only: bool,
 }
 

@@ -109,7 +109,7 @@ fn accept(daemon: &Daemon) -> Value {
     approval
 }
 
-/// For a daemon whose reaper looks every other second.
+/// Makes the reaper of a daemon look every other second.
 const LOOKS_OFTEN: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
 const LAST: &str = "x.append('last')";
 
@@ -378,7 +378,10 @@ fn parked() -> (Daemon, Value) {
     let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", "session:25*3"), LOOKS_OFTEN]);
     let (status, made) = ask(&daemon, "POST", "/v1/sessions", "new", &json!({"name": "s"}));
     assert_eq!(status, 201, "{made}\n{}", daemon.log());
-    runs_well(&daemon, "first", "x = 'kept'");
+    // It waits with one message: as many as it takes to look for the end again and again would park the session first.
+    let first = json!({"code": "x = 'kept'", "timeout_s": 60});
+    let (status, first) = ask(&daemon, "POST", "/v1/sessions/s/cells?wait=true", "first", &first);
+    assert_eq!((status, &first["status"]), (200, &json!("success")), "{first}\n{}", daemon.log());
     let receipt = get(&daemon, "/v1/sessions/s/receipt");
     eventually("it is parked", || (get(&daemon, "/v1/sessions/s")["state"] == "parked").then_some(()));
     (daemon, receipt)

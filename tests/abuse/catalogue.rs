@@ -14,8 +14,13 @@ fn tests_in(folder: &Path, found: &mut HashSet<String>) {
         let path: PathBuf = entry.expect("an entry").path();
         if path.is_dir() {
             tests_in(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.extend(tests_of(&std::fs::read_to_string(&path).expect("a source")));
+            continue;
+        }
+        let source = || std::fs::read_to_string(&path).expect("a source");
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("rs") => found.extend(tests_of(&source())),
+            Some("py") => found.extend(python_tests_of(&source())),
+            _ => {}
         }
     }
 }
@@ -31,7 +36,9 @@ fn tests_of(source: &str) -> Vec<String> {
             is_test = false;
         }
     }
-    for (start, end) in [("on_every_ground!(", ')'), ("again! {", '}'), ("both! {", '}')] {
+    let macros =
+        [("on_every_ground!(", ')'), ("on_grounds_of_root!(", ')'), ("again! {", '}'), ("both! {", '}')];
+    for (start, end) in macros {
         for part in source.split(start).skip(1) {
             let names = part.split(end).next().unwrap_or_default();
             let names =
@@ -40,6 +47,12 @@ fn tests_of(source: &str) -> Vec<String> {
         }
     }
     found
+}
+
+/// Methods of Python's test cases.
+fn python_tests_of(source: &str) -> Vec<String> {
+    let names = source.lines().filter_map(|line| line.trim().strip_prefix("def ")?.split_once('('));
+    names.map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("test_")).collect()
 }
 
 fn top() -> &'static Path {
@@ -53,6 +66,7 @@ fn assert_tests_exist(what: &str, held: &str) {
         let mut tests = HashSet::new();
         tests_in(&top().join("src"), &mut tests);
         tests_in(&top().join("tests"), &mut tests);
+        tests_in(&top().join("sandbox-bootstrap/guardian/src"), &mut tests);
         tests
     });
     // A test that runs on several grounds, or as several users, may be named without them.
@@ -109,6 +123,8 @@ fn only_test_functions_count_as_tests() {
                   #[tokio::test(flavor = \"x\")]\nasync fn two() {}\non_every_ground!(\n    the_third,\n    a_fourth,\n);\n\
                   again! { root, None,\n    files: a_fifth;\n}\nfn a_sixth() {}\n";
     assert_eq!(tests_of(source), ["one", "two", "the_third", "a_fourth", "a_fifth"]);
+    let source = "def test_no_more(x):\n    def test_one(self):\n    def helper(self):\n# def test_two(\n";
+    assert_eq!(python_tests_of(source), ["test_no_more", "test_one"]);
 }
 
 /// The README says how many probes there are.

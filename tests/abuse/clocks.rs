@@ -14,11 +14,11 @@ use crate::support::{Daemon, eventually};
 
 /// Longer than anything is kept.
 const FAR: i64 = 40 * 24 * 3600;
-/// In which whatever looks at a clock has looked.
+/// The time within which all that looks at a clock has looked.
 const WHILE: Duration = Duration::from_secs(2);
 
 fn jump(file: &Path, seconds: i64) {
-    // In one step: a daemon that finds half a number would see yet another time.
+    // The file changes in one step: a daemon that finds half a number would see yet another time.
     let draft = file.with_extension("draft");
     std::fs::write(&draft, seconds.to_string()).expect("written");
     std::fs::rename(&draft, file).expect("renamed");

@@ -85,7 +85,7 @@ fn serve(client: UnixStream, behaviour: &Arc<Behaviour>) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
-/// Until one side ends, or something comes that is not to be passed on: then true.
+/// Passes bytes on until one side ends, or until something comes that is not to be passed on; true in the latter case.
 fn pass_on(
     from: &mut UnixStream,
     to: &mut UnixStream,

@@ -15,7 +15,7 @@ const USERS: (&str, u32) = ("daemon", 1);
 const ALICE: User = User { uid: 61_001, gid: USERS.1, group: None };
 const BOB: User = User { uid: 61_002, gid: USERS.1, group: None };
 const CAROL: User = User { uid: 61_003, gid: USERS.1, group: None };
-/// As many downloads as a user may have connections, nearly.
+/// Nearly as many downloads as a user may have connections.
 const DOWNLOADS: usize = 240;
 
 #[track_caller]
@@ -241,8 +241,8 @@ fn start_with(home: &Path, socket: &Path, config: &Path) -> (bool, String) {
     (ended, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A link that somebody else can lead elsewhere, a folder in which somebody else can replace the socket, and settings
-/// that somebody else wrote.
+/// A link that another user can lead elsewhere, a folder in which another user can replace the socket, and settings that
+/// another user wrote.
 #[test]
 fn what_somebody_else_can_replace_is_not_trusted() {
     let outer = tempfile::Builder::new().prefix("bjh").tempdir_in("/tmp").expect("a folder");

@@ -19,7 +19,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-/// As the daemon joins the two.
+/// A sink that gives what the bridge hears to a recorder, as the daemon's sink does.
 struct Records {
     recorder: Arc<Recorder>,
     panics: bool,

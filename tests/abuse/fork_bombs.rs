@@ -44,10 +44,11 @@ os._exit(3)";
 /// Deaths of a crowd while copies are made. One in thirty used to cost the variables of a cell.
 const CROWDS: usize = 25;
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The end of a cell comes this long after its deadline at the latest, also while other tests take the machine. On
-/// one that has nothing else to do it is less than a second.
-const WITHIN: Duration = Duration::from_secs(5);
-/// More of them are run by `BELLJAR_BOMBS=50`.
+/// The end of a cell comes this long after its deadline at the latest, where the machine runs these tests alone.
+const WITHIN: Duration = Duration::from_secs(1);
+/// In an ordinary run, other tests take the machine at the same time: what ends a cell waits for the CPU behind their
+/// sandboxes and compilers, which are no load of the session and nothing that a guardian could stop.
+const WITHIN_BESIDE_TESTS: Duration = Duration::from_secs(5);
 const ROUNDS: usize = 3;
 /// Guardian, worker, eight checkpoints, and copies that are just being made.
 const OWN_PROCESSES: usize = 14;
@@ -73,15 +74,18 @@ impl Drop for Load {
     }
 }
 
-fn rounds() -> usize {
-    std::env::var("BELLJAR_BOMBS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS)
+/// How often, and how late the end of a cell may be. `BELLJAR_BOMBS=50` is the long run, on a machine for itself.
+fn rounds() -> (usize, Duration) {
+    let asked_for = std::env::var("BELLJAR_BOMBS").ok().and_then(|text| text.parse().ok());
+    asked_for.map_or((ROUNDS, WITHIN_BESIDE_TESTS), |rounds| (rounds, WITHIN))
 }
 
 fn explode(daemon: &Daemon, mode: &str) {
+    let (rounds, within) = rounds();
     daemon.session("a", json!({"image": "belljar/base"}));
     daemon.run("a", "import os; kept = 'as it was'");
     let mut slowest = Duration::ZERO;
-    for round in 0..rounds() {
+    for round in 0..rounds {
         let begun = Instant::now();
         let result = daemon.run_with("a", json!({"code": BOMB, "timeout_s": 2, "mode": mode}));
         let late = begun.elapsed().saturating_sub(TIMEOUT);
@@ -92,11 +96,11 @@ fn explode(daemon: &Daemon, mode: &str) {
             (&json!("timeout"), &json!(kind)),
             "round {round}: {result}"
         );
-        assert!(late < WITHIN, "round {round}: {late:?} after the deadline");
+        assert!(late < within, "round {round}: {late:?} after the deadline");
         let after = daemon.run("a", "kept");
         assert_eq!(after["result"]["repr"], "'as it was'", "round {round}: {after}, after {result}");
     }
-    println!("{} bombs, the slowest end {slowest:?} after its deadline", rounds());
+    println!("{rounds} bombs, the slowest end {slowest:?} after its deadline");
     eventually("none of the processes is left", || {
         let counted = daemon.run("a", "sum(map(str.isdigit, os.listdir('/proc')))");
         let count: usize = counted["result"]["repr"].as_str()?.parse().ok()?;

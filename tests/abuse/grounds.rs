@@ -29,3 +29,23 @@ macro_rules! on_every_ground {
     };
 }
 pub(crate) use on_every_ground;
+
+/// The same for what only a daemon of root does: makes two tests of each function.
+macro_rules! on_grounds_of_root {
+    ($($test:ident),+ $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn in_a_container() {
+                if crate::support::engine() {
+                    super::$test();
+                }
+            }
+
+            #[test]
+            fn in_a_jail_of_root() {
+                crate::support::jails::in_a_jail(None, super::$test);
+            }
+        })+
+    };
+}
+pub(crate) use on_grounds_of_root;

@@ -27,7 +27,7 @@ impl Lists {
         lists
     }
 
-    /// In place: what is mounted is the file, and not its name.
+    /// Changes a list in place, because what is mounted is the file and not its name.
     fn set(&self, name: &str, text: &str) {
         std::fs::write(self.0.path().join(name), text).expect("a list");
     }
@@ -246,7 +246,7 @@ fn a_daemon_does_not_give_guests_the_user_ids_of_others() {
     });
 }
 
-/// A false daemon, which hangs up on everybody.
+/// A false daemon, which hangs up on every client.
 const PRETENDER: &str = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\n\
                          s.listen()\nprint('here', flush=True)\nwhile True: s.accept()[0].close()";
 

@@ -140,16 +140,23 @@ fn a_tree_that_somebody_could_have_changed_is_made_anew() {
         assert_is_as_the_daemon_wrote_it(&tree);
         let bytecode = files(&tree).into_iter().filter(|path| path.extension().is_some_and(|e| e == "pyc"));
         assert!(bytecode.count() > 10, "{:?}", files(&tree));
-        daemon.kill();
 
         let main = tree.join("__main__.py");
-        std::fs::set_permissions(&main, std::fs::Permissions::from_mode(0o666)).expect("chmod");
-        std::fs::write(&main, "raise SystemExit('evil')").expect("written");
-        std::fs::create_dir(tree.parent().expect("a folder").join(".draft-0123456789abcdef"))
-            .expect("a draft");
-        daemon.restart();
-        session(&daemon, "b");
-        assert_eq!(trees(&daemon), std::slice::from_ref(&tree));
-        assert_is_as_the_daemon_wrote_it(&tree);
+        let bytecode = files(&tree).into_iter().find(|path| path.extension().is_some_and(|e| e == "pyc"));
+        let bytecode = bytecode.expect("bytecode");
+        // A source that others may write to, then bytecode that is the daemon's, and another.
+        for (name, changed, mode) in [("b", &main, 0o666), ("c", &bytecode, 0o644)] {
+            daemon.kill();
+            let text =
+                [&std::fs::read(changed).expect("it is there")[..], b"written by another user"].concat();
+            std::fs::write(changed, text).expect("written");
+            std::fs::set_permissions(changed, std::fs::Permissions::from_mode(mode)).expect("chmod");
+            std::fs::create_dir(tree.parent().expect("a folder").join(".draft-0123456789abcdef"))
+                .expect("a draft");
+            daemon.restart();
+            session(&daemon, name);
+            assert_eq!(trees(&daemon), std::slice::from_ref(&tree));
+            assert_is_as_the_daemon_wrote_it(&tree);
+        }
     });
 }

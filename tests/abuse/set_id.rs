@@ -5,12 +5,16 @@ use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use super::grounds::on_every_ground;
+use super::grounds::{ANN, on_every_ground};
 use crate::docker::helpers::{S, printed, session};
 use crate::docker::many_users::{ALICE, USERS, ask, shared};
 use crate::support::{Daemon, engine, jails};
 
-on_every_ground!(no_file_with_a_set_id_bit_can_be_made, ordinary_programs_do_not_notice);
+on_every_ground!(
+    no_file_with_a_set_id_bit_can_be_made,
+    ordinary_programs_do_not_notice,
+    a_folder_with_a_set_id_program_that_the_guest_could_replace_is_no_workspace,
+);
 
 /// Every call that takes a mode, with every bit. What is printed was possible.
 const ATTEMPTS: &str = r#"
@@ -173,31 +177,52 @@ fn a_guest_has_no_group_that_its_owner_has_not_in_a_jail() {
     jails::in_a_jail(None, a_guest_has_no_group_that_its_owner_has_not);
 }
 
-/// Writing to a mapping of a file leaves its bits as they are.
-#[test]
+/// The owner of a program gives itself the right to write by a list of access rights, which leaves the set-id bits, and
+/// writes through a mapping, which leaves them, too.
+const REPLACE: &str = r#"
+import mmap, os, struct
+owner, group, others = (1, 7), (4, 5), (0x20, 5)
+entries = (struct.pack("<HHI", who, rights, 0xffffffff) for who, rights in (owner, group, others))
+try:
+    os.setxattr("deep/program", "system.posix_acl_access", struct.pack("<I", 2) + b"".join(entries))
+except OSError as error:
+    print(error)
+with open("deep/program", "r+b") as program, mmap.mmap(program.fileno(), 4096) as content:
+    content[:4] = b"EVIL"
+print(oct(os.stat("deep/program").st_mode))
+"#;
+
 fn a_folder_with_a_set_id_program_that_the_guest_could_replace_is_no_workspace() {
-    jails::in_a_jail(None, || {
-        let daemon = shared("");
-        let folder = tempfile::Builder::new().prefix("bjw").tempdir_in("/tmp").expect("a folder");
-        let deep = folder.path().join("deep");
-        std::fs::create_dir(&deep).expect("made");
-        std::fs::write(deep.join("program"), "x".repeat(4096)).expect("written");
-        for path in [folder.path(), &*deep, &*deep.join("program")] {
-            chown(path, Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let folder = tempfile::Builder::new().prefix("bjw").tempdir_in("/tmp").expect("a folder");
+    let deep = folder.path().join("deep");
+    let program = deep.join("program");
+    std::fs::create_dir(&deep).expect("made");
+    std::fs::write(&program, "x".repeat(4096)).expect("written");
+    for path in [folder.path(), &*deep, &*program] {
+        chown(path, Some(ANN.uid), Some(ANN.gid)).expect("chown");
+    }
+    let make = |mode| {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).expect("chmod");
+        let image = if daemon.is_jailed() { Value::Null } else { json!("belljar/base") };
+        let request = json!({"name": S, "workspace": folder.path(), "image": image});
+        daemon.http("POST", "/v1/sessions", request.to_string().as_bytes())
+    };
+    for mode in [0o4555, 0o4755, 0o2775, 0o6444] {
+        let answer = make(mode);
+        if answer.status == 201 {
+            let told = daemon.run(S, REPLACE)["stdout"].clone();
+            let now = std::fs::metadata(&program).expect("it is there").mode();
+            let begins = std::fs::read(&program).expect("it can be read")[..4].to_vec();
+            panic!("{mode:o} became {now:o} with {:?}: {told}", String::from_utf8_lossy(&begins));
         }
-        let set = |mode| {
-            let permissions = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(deep.join("program"), permissions).expect("chmod");
-        };
-        let request = json!({"name": S, "workspace": folder.path()});
-        for mode in [0o4755, 0o2775] {
-            set(mode);
-            let refused = ask(&daemon, ALICE, "POST", "/v1/sessions", request.clone()).expect_status(403);
-            let told = refused["message"].as_str().unwrap_or_default();
-            assert!(told.contains("`deep/program`") && told.contains("set-user-id"), "{refused:#}");
-        }
-        set(0o755);
-        ask(&daemon, ALICE, "POST", "/v1/sessions", request).expect_status(201);
-        daemon.assert_sound();
-    });
+        let refused = answer.expect_status(403);
+        let told = refused["message"].as_str().unwrap_or_default();
+        assert!(told.contains("`deep/program`") && told.contains("set-user-id"), "{refused:#}");
+    }
+    make(0o755).expect_status(201);
+    daemon.assert_sound();
 }

@@ -9,7 +9,7 @@ use crate::docker::helpers::{S, end, post, printed, text, value};
 use crate::support::jails::in_a_jail;
 use crate::support::{Daemon, eventually};
 
-/// For a daemon whose reaper looks every other second.
+/// Makes the reaper of a daemon look every other second.
 const LOOKS_OFTEN: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
 /// Longer than the reaper takes to find what has no owner.
 const REAPED_BY_THEN: Duration = Duration::from_secs(4);
@@ -141,5 +141,22 @@ fn a_replay_whose_cells_cannot_be_read_changes_nothing_and_a_busy_session_reads_
         broken.mend();
         post(&daemon, "replay", &json!({})).expect_status(200);
         assert_eq!(value(&daemon, "x, len(large)"), "('kept', 500000)");
+    });
+}
+
+/// A session that was left for its owner to come back to is not gone with the first daemon that cannot read it.
+#[test]
+fn a_parked_session_that_lingers_stays_for_its_idle_time() {
+    in_a_jail(None, || {
+        // Whoever holds a session has a second to come back.
+        let mut daemon = Daemon::with_environment("", &[("BELLJAR_PERIODS", "unheld:1")]);
+        let made = daemon.session(S, json!({"ephemeral": true, "idle_s": 15}));
+        daemon.http("POST", "/v1/sessions/s/linger", b"").expect_status(200);
+        end(&mut daemon, "KILL");
+        let _broken = Broken::folder(spill(&daemon, &made));
+        daemon.restart();
+        std::thread::sleep(REAPED_BY_THEN);
+        assert_eq!(view(&daemon)["state"], "parked", "{}", daemon.log());
+        eventually("it is gone", || (daemon.http("GET", "/v1/sessions/s", b"").status == 404).then_some(()));
     });
 }

@@ -106,7 +106,7 @@ fn a_stopped_engine_is_a_warning_where_a_jail_can_serve() {
     let found = Examined::of(&mut without_engine());
     found.assert_told("engine", "warning", "sessions run in jails of bubblewrap", "systemctl start docker");
     assert_eq!((found.code, &found.findings["ok"]), (Some(0), &Value::Bool(true)), "{:#}", found.findings);
-    // With neither it is a failure, and both have their remedy.
+    // Without an engine and without bubblewrap it is a failure, and both have their remedy.
     let found = Examined::of(without_engine().env("PATH", "/nonexistent"));
     found.assert_failure("engine", "/nowhere/docker.sock", "systemctl start docker");
     found.assert_told("bubblewrap", "warning", "not there", "apt-get install bubblewrap");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::binary;
+use crate::support::{binary, in_own_home};
 
 fn make(target: &str, root: &Path) {
     let output = Command::new("make")
@@ -83,7 +83,7 @@ fn the_bare_word_shows_first_steps() {
     assert!(!said.contains('\x1b'), "{said}");
 }
 
-/// As systemd does it: the socket is descriptor 3, and stays when the daemon ends.
+/// The socket is handed over as systemd does it: it is descriptor 3, and stays when the daemon ends.
 #[test]
 fn a_socket_that_is_handed_over_is_served_and_left() {
     let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
@@ -99,16 +99,14 @@ os.set_inheritable(3, True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[1], [sys.argv[1], "daemon"])
 "#;
-    let mut daemon = Command::new("python3")
+    let mut daemon = in_own_home(&mut Command::new("python3"), home.path())
         .args(["-c", script])
         .arg(binary())
         .arg(&socket)
-        .env("BELLJAR_HOME", home.path())
         .spawn()
         .expect("python3");
     let told = |command: &[&str]| {
-        let output = Command::new(binary())
-            .env("BELLJAR_HOME", home.path())
+        let output = in_own_home(&mut Command::new(binary()), home.path())
             .env("BELLJAR_SOCKET", &socket)
             .env("BELLJAR_NO_AUTOSTART", "1")
             .args(command)

@@ -36,6 +36,7 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "kill", "cell": 1, "grace_ms": 100}),
         json!({"type": "compute", "request": 1, "expression": "1", "values": {}, "timeout_ms": 1, "memory_bytes": 1}),
         json!({"type": "variables", "request": 1, "private": false}),
+        json!({"type": "variables", "request": 1, "private": false, "of": "a.b", "keys": true, "begins": "c"}),
         json!({"type": "reset", "request": 1}),
         json!({"type": "undo", "request": 1, "cells": 2}),
         json!({"type": "names", "request": 1, "code": "x = 1"}),
@@ -74,6 +75,7 @@ fn kernel_frames() -> Vec<Value> {
         json!({"type": "tool_abandoned", "call": 1}),
         json!({"type": "variables", "request": 1, "total": 1, "as_before": null, "variables": [
             {"name": "x", "type": "int", "preview": "1", "bytes": 28, "shape": null}]}),
+        json!({"type": "variables", "request": 1, "total": 0, "as_before": null, "variables": [], "of": "a.b"}),
         json!({"type": "computed", "request": 1, "outcome": {"value": "1"}}),
         json!({"type": "computed", "request": 1, "outcome": {"error": "PythonError: E: m"}}),
         json!({"type": "reset_done", "request": 1}),

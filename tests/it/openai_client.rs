@@ -1,4 +1,4 @@
-//! The model server against a client that nobody here wrote: the `openai` package of Python.
+//! The model server against a client of another project: the `openai` package of Python.
 
 use serde_json::{Value, json};
 use std::path::Path;

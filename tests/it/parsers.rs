@@ -1,16 +1,21 @@
 //! Whatever outsiders send, a parser answers or refuses, and soon. `tests/fuzz` has a folder of inputs for each
 //! parser, which are read as they are and with random changes; `make fuzz` goes on changing them for longer, and puts
-//! an input that breaks a parser there. The kernel's own parsers have `tests/kernel/properties`.
+//! an input that breaks a parser there. The guardian's own parsers have loops of the same kind beside them
+//! (`sandbox-bootstrap/guardian/src/noise.rs`), which keep no input: a loop that fails prints its seed, with which
+//! `BELLJAR_FUZZ_SEED` repeats it. Those of the kernel's Python are in `tests/kernel/properties`.
 
 mod dialects;
 mod dice;
 
 use belljar::packages::requirement::Requirement;
 use belljar::packages::resolved::Report;
-use belljar::protocol::api::{Eval, NewSession, PullImage, RunCell, Shutdown, Undo};
+use belljar::protocol::api::{Eval, NewSession, NewVolume, PullImage, RunCell, Shutdown, Undo};
 use belljar::protocol::ask::{Decision, NewAsk};
+use belljar::protocol::command::{NewCommand, TerminalSize, Typed};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
+use belljar::protocol::image::BuildImage;
 use belljar::protocol::job::NewJob;
+use belljar::protocol::packages::NewPackages;
 use belljar::protocol::sse::SseDecoder;
 use belljar::protocol::tool::{ClientAnswer, NewClientTools};
 use belljar::protocol::{glob, values};
@@ -59,6 +64,14 @@ const PARSERS: [Parser; 13] = [
         drop(values::from_json::<NewJob>(&text));
         drop(values::from_json::<NewClientTools>(&text));
         drop(values::from_json::<ClientAnswer>(&text));
+        drop(values::from_json::<TerminalSize>(&text));
+        drop(values::from_json::<NewVolume>(&text));
+        drop(values::from_json::<NewCommand>(&text).map(NewCommand::checked));
+        drop(values::from_json::<Typed>(&text).map(Typed::checked));
+        drop(values::from_json::<BuildImage>(&text));
+        if let Ok(wanted) = values::from_json::<NewPackages>(&text) {
+            wanted.packages.iter().for_each(|package| drop(Requirement::parse(package)));
+        }
     }),
     ("config", |input| drop(belljar::config::load_text(Path::new("x"), &String::from_utf8_lossy(input)))),
     ("globs", |input| {

@@ -16,7 +16,7 @@ import schema
 from websocket_client import BINARY, CLOSE, PONG, TEXT, Closed, Connection
 
 KERNEL = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "sandbox-bootstrap"))
-# For a kernel that is ahead of the schemas.
+# Frames of a kernel that is ahead of the schemas cannot be checked against them.
 SKIP_SCHEMAS = os.environ.get("BELLJAR_SKIP_SCHEMAS") == "1"
 HOST_SCHEMA = None if SKIP_SCHEMAS else schema.load("host-frame.json")
 KERNEL_SCHEMA = None if SKIP_SCHEMAS else schema.load("kernel-frame.json")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROPERTIES = HERE.parents[1] / "target" / "properties"
-# As `unittest -v` tells of it; a test with a docstring has that on a line between its name and the reason.
+# How `unittest -v` tells of a skipped test; a test with a docstring has that on a line between its name and the reason.
 SKIPPED = re.compile(r"^(\w+) \(([\w.]+)\)(?:\n.*)? \.\.\. skipped (.+)$", re.MULTILINE)
 
 

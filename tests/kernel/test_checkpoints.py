@@ -140,7 +140,7 @@ class Rollback(CheckpointTest):
         self.assertEqual(self.lose("import os; os._exit(1)").end["after"], {"restored": self.kernel.next_cell - 1})
 
     def test_a_copy_that_is_slow_to_come_is_waited_for(self):
-        # As on a machine that has no time for it.
+        # The copy takes as long as on a machine that has no time for it.
         self.run_ok("import os, time; os.register_at_fork(after_in_child=lambda: time.sleep(1)); x = 1")
         self.run_ok("x = 2")
         self.assertEqual(self.lose("os._exit(1)").end["after"], {"restored": 2})
@@ -163,7 +163,7 @@ class Rollback(CheckpointTest):
                 with open(f"/proc/{pid}/oom_score_adj", encoding="ascii") as file:
                     scores.append(int(file.read()))
         self.assertLess(max(scores), 600)
-        # And the guardian goes last, because without it there is nobody to go on with a checkpoint.
+        # The guardian goes last, because without it no checkpoint can take over.
         with open(f"/proc/{self.kernel.process.pid}/oom_score_adj", encoding="ascii") as file:
             self.assertLess(int(file.read()), min(scores))
         self.assertEqual(self.kernel.run(score, mode="fork").value, "'980'")

@@ -75,6 +75,13 @@ class Forged(KernelTest):
         self.run_ok("say('D', struct.pack('>QH', 1, 0) + DONE)")
         self.assertEqual(self.value("kept"), "'as it was'")
 
+    def test_what_repeats_a_cell_is_plain_also_where_a_name_comes_twice(self):
+        deep = "b'{\"x\":' + b'[' * 20000 + b']' * 20000 + b',\"x\":1}'"
+        run = self.kernel.run(f"deep = {deep}\nsay('D', struct.pack('>QH', 2, len(deep)) + deep + DONE)\ntime.sleep(0.05)")
+        self.assertEqual((run.end["status"], run.end["harmless"]), ("success", False))
+        # A worker that repeated this would end at once, as would the next one.
+        self.lost(self.kernel.run("os._exit(3)"))
+
     def test_a_copy_of_a_worker_that_does_not_answer_can_be_ended(self):
         self.assertEqual(
             self.kernel.run("say('D', struct.pack('>QH', 2, 0) + DONE)\nwhile True: pass").end["status"], "success"
@@ -136,7 +143,7 @@ class ForgedCalls(KernelTest):
         self.run_ok(f"for n in {numbers}: call(n, {words!r})\ntime.sleep(0.1)")
 
     def cancel(self):
-        """As the daemon does with the calls of a cell that has ended."""
+        """Cancel all calls, as the daemon does with those of a cell that has ended."""
         for call in self.kernel.seen_calls:
             error = {"code": "cancelled", "message": "the cell that made this call has ended"}
             self.kernel.send(type="tool_failed", call=call["call"], error=error)
@@ -176,7 +183,7 @@ class ForgedCalls(KernelTest):
             self.assertEqual(self.value("[t(n=n)['n'] for n in range(12)]"), str(list(range(12))))
 
     def test_an_answer_for_an_earlier_cell_is_for_nobody(self):
-        # Nobody reads the answers to what was forged before the first call: they are in the pipe then.
+        # The answers to what was forged stay in the pipe until the first call, because nothing reads them before.
         self.forge("range(9)")
         self.cancel()
         self.assertEqual(self.value("time.sleep(0.1); t(n=5)"), "{'n': 5}")

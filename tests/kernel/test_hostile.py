@@ -258,7 +258,7 @@ class Descriptors(Hostile):
                 f"say('D', struct.pack('>QH', {self.kernel.next_cell + 1}, 0) + DONE); time.sleep(60)"
             )
             self.kernel.expect("cell_done", cell=run.cell)
-            # At once: who is believed is only found out when the worker has not come back for `BACK`.
+            # The worker is replaced at once, and not only when it has not come back for `BACK`.
             self.kernel.expect("worker_replaced", timeout=BACK_S / 2, after={"restored": 1})
             self.assertEqual(self.value("kept"), "'as it was'")
             self.kernel.send(type="undo", request=8, cells=1)

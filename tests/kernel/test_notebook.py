@@ -63,6 +63,21 @@ class Commands(KernelTest):
             ("%time await f()", None, "3"),
             ("%timeit -n 10 -r 2 sum(range(10))", None, None),
             ("%%timeit -n 10 -r 2 xs = list(range(9))\nsum(xs)\n", None, None),
+            ("%%bash\nfor i in 1 2; do\n  echo $i {a,b}\ndone", "1 a b\n2 a b\n", None),
+            ("%%sh\nexit 3", "", None),
+            ("_exit_code", "", "3"),
+            ("%%writefile made.py\nimport sys\nmade = sys.argv[1:]\nprint('!x')", "Writing made.py\n", None),
+            ("%run made.py a 'b c'\nmade", "!x\n", "['a', 'b c']"),
+            ("where = 'made.py'\n%ls {where}", "made.py\n", None),
+            ("%%writefile -a made.py\nmore = 1\n", "Appending to made.py\n", None),
+            ("%run made\nmore", "!x\n", "1"),
+            ("%%writefile made.py\n\n", "Overwriting made.py\n", None),
+            ("here = %pwd\nimport os\nhere == os.getcwd()", "", "True"),
+            ("%%capture seen\nprint('a')\n!echo b\nimport sys\nprint('c', file=sys.stderr)\n5", "", None),
+            ("seen.stdout, seen.stderr, str(seen)", "", "('a\\nb\\n', 'c\\n', 'a\\nb\\n')"),
+            ("%%capture\nprint('hidden')", "", None),
+            ("%%timeit -n 2 -r 1\n!true", None, None),
+            ("word = 'x'\n%timeit -n 1 -r 1 !echo {word}", None, None),
             ("len?", None, None),
             ("?shout", None, None),
             ("shout??", None, None),
@@ -172,6 +187,18 @@ class Commands(KernelTest):
         self.assertIn("x / 0", shown)
 
     def test_an_unknown_command_is_an_error_and_nothing_runs(self):
+        for code, why in (
+            ("%%bash -x\nls", "`%%bash` stands alone on its line"),
+            ("x = 1\n%%writefile a\nb", "`%%writefile` has to be the first line of a cell"),
+            ("%%capture --no-stderr\n1", "`%%capture` takes a name"),
+            ("%%timeit\nawait f()", "'await' outside"),
+            ("%%timeit\n!ls\nreturn", "'return' outside"),
+        ):
+            run = self.fails(code, why, "SyntaxError")
+            self.assertEqual(run.both, "")
+        self.fails("%%writefile -a\nx", "needs the path of a file", "NotebookError")
+        self.fails("%run", "needs the path of a script", "NotebookError")
+        self.fails("%%bash\nsleep 5 &", "cannot stay in the background", "NotebookError")
         run = self.fails("print(1)\n%load_ext autoreload", "there is no notebook command `%load_ext` here; there are ")
         self.assertEqual((run.end["reason"], run.both), ("syntax", ""))
 

@@ -137,7 +137,8 @@ class TheParser(unittest.TestCase):
             ("x = 1\n%timeit x = = 1", 2, ""),
             ("!ls\n%%time", 2, "has to be the first line"),
             ("!ls\n%nope x", 2, "there is no notebook command `%nope` here; there are `!COMMAND`, `%cd`"),
-            ("%%bash\nls 'x\n", 1, "`%%bash`"),
+            ("%%perl\nls 'x\n", 1, "`%%perl`"),
+            ("%%bash -x\nls 'x\n", 1, "stands alone"),
             ("%time", 1, "needs code"),
             ("%timeit -q x", 1, "`-n LOOPS`"),
         ):

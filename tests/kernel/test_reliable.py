@@ -9,7 +9,7 @@ from websocket_client import Closed
 
 class Reliable(KernelTest):
     def reconnect(self, received=None):
-        """As a daemon that had only dealt with so many frames when it died."""
+        """Connect anew as a daemon that had only dealt with so many frames when it died."""
         if received is not None:
             self.kernel.received = received
         self.kernel.hang_up()

@@ -34,6 +34,14 @@ class Tools(KernelTest):
         self.assertEqual(self.kernel.seen_calls[0]["arguments"], {"a": 1, "b": 2})
         self.assertEqual(self.value("any_tool(x=[1, {'y': None}], z=2.5)"), "{'x': [1, {'y': None}], 'z': 2.5}")
 
+    def test_positions_are_those_of_the_required_list(self):
+        # The daemon tells the members of an object in the order of their names.
+        numbers = {"a": {"type": "integer"}, "z": {"type": "integer"}}
+        parameters = {"type": "object", "properties": numbers, "required": ["z", "a"]}
+        self.kernel.tools["subtract"] = lambda z, a: z - a
+        self.kernel.configure({}, [{"name": "subtract", "description": "", "parameters": parameters}])
+        self.assertEqual(self.value("subtract(5, 3)"), "2")
+
     def test_a_tools_failure_is_raised(self):
         def fail(**_arguments):
             raise ToolProblem("failed", "no such thing")

@@ -21,6 +21,46 @@ class Variables(KernelTest):
         self.assertEqual(listed["a"]["preview"], "'text'")
         self.assertGreater(listed["a"]["bytes"], 10)
 
+    def test_the_names_that_a_value_has_are_told_and_asking_changes_nothing(self):
+        code = "class C:\n    def __getattr__(self, name):\n        seen.append(name)\n        return {'k': 1, 2: 3}\n"
+        self.run_ok(code + "seen = []\nc = C()\nc.alpha = 1\ntable = {'price': 1, '_own': 2, 3: 4}")
+        self.assertEqual(list(self.listed(of="c")), ["alpha"])
+        self.assertEqual(list(self.listed(of="table", keys=True)), ["price"])
+        self.assertEqual(list(self.listed(of="table", keys=True, private=True)), ["price", "_own"])
+        self.assertEqual(self.listed(of="c.other", keys=True), {})
+        self.assertIn("upper", self.listed(of="str"))
+        self.assertEqual(self.listed(of="nobody"), {})
+        self.assertEqual(self.listed(of="c.alpha.beta"), {})
+        self.assertEqual(self.value("seen"), "[]")
+        # By this the daemon tells the answer from one of an earlier kernel, which does not know the question.
+        self.assertEqual(self.kernel.variables(of="c")["of"], "c")
+        self.assertNotIn("of", self.kernel.variables())
+
+    def test_of_many_names_those_are_told_that_begin_with_what_is_typed(self):
+        self.run_ok("many = {f'a{n}': n for n in range(1000)} | {'zeros': 1, 'zip': 2, '_z': 3}")
+        self.run_ok("wide = type('Wide', (), many)()")
+        for of, keys in (("wide", False), ("many", True)):
+            self.assertEqual(list(self.listed(of=of, keys=keys, begins="ze")), ["zeros"])
+            self.assertEqual(len(self.listed(of=of, keys=keys)), 500)
+        self.assertEqual(self.listed(of="wide", begins="_z"), {})
+        self.assertEqual(list(self.listed(of="wide", begins="_z", private=True)), ["_z"])
+
+    def test_on_the_way_to_a_value_no_code_runs(self):
+        self.run_ok(
+            "import os.path\nclass Inner:\n    leaf = 1\n    def method(self): pass\n"
+            "class Outer:\n    __slots__ = ('slot', '__dict__')\n    nested = Inner\n"
+            "    @property\n    def made(self):\n        open('ran', 'w').close()\n        return Inner()\n"
+            "    def __getattr__(self, name):\n        return self.made\n"
+            "o = Outer()\no.plain = o.slot = Inner()"
+        )
+        for of in ("o.made", "o.absent", "o.made.leaf"):
+            self.assertEqual(self.listed(of=of, private=True), {}, of)
+        self.assertEqual(self.value("os.path.exists('ran')"), "False")
+        for of in ("o.plain", "o.slot", "o.nested", "Outer.nested"):
+            self.assertEqual(list(self.listed(of=of)), ["leaf", "method"], of)
+        self.assertIn("join", self.listed(of="os.path"))
+        self.assertIn("__code__", self.listed(of="o.plain.method", private=True))
+
     def test_a_variable_that_takes_too_long_to_show_costs_only_itself(self):
         code = "import time\nclass Slow:\n    def __repr__(self): time.sleep(60)\n    def __len__(self):\n        while True: pass\n"
         self.run_ok(code + "a = 1\nslow = Slow()\nz = 2")

@@ -12,7 +12,7 @@ from checkpoint_harness import parent_of
 from harness import KERNEL, Kernel, KernelTest, is_alive
 from test_processes import UNSHARE, _can_unshare
 
-# In a cell: the pid of the zygote.
+# Code for a cell that finds the pid of the zygote.
 FIND = """
 import os, signal
 def named(name):
@@ -47,7 +47,7 @@ class Storm:
 
 class Zygote(KernelTest):
     def zygotes(self):
-        """Those that the guardian has. A process that was just made has the zygote's name, too, until it runs."""
+        """The zygotes that the guardian has. A process that was just made has the zygote's name, too, until it runs."""
         found = []
 
         def is_settled():

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Uses a daemon for some minutes as several users do, with everything that goes wrong, and says what grows.
 
-    tests/soak/run.py BELLJAR [--minutes N] [--backend docker|bubblewrap] [--stress]
+    tests/soak/run.py BELLJAR [--minutes N] [--backend docker|bubblewrap] [--pool N]
+    tests/soak/run.py BELLJAR --stress [--seconds N]
 
 Users with made-up ids run cells, asks of a scripted model, jobs and crashes, and leave in the middle; in the first half
 the daemon is killed and started anew once a minute. Every 10 s the daemon's memory, descriptors and threads, its
 sandboxes, the bytes of what lives in its home, the rows of its journal and all bytes of its home are counted. Through
 each a line is fitted from when the last daemon is warm: one that is killed every minute would hide what leaks. What is
 not flat makes the exit code 1, as does an answer that should not be. Needs root. `--stress` runs every class of
-`stress-ng` in one session instead, a minute together, and looks whether the daemon and a neighbour stay well.
+`stress-ng` in one session instead, one after the other, and looks whether the daemon and a neighbour stay well. The time
+is that of all classes together, a minute if nothing is said: each has its share of it, with all its stressors at once.
 """
 
 import argparse
@@ -62,6 +64,7 @@ content = "Done."
 # How `exec`, `ask` and `job run` may end here: done, failed, the code's own word, too late, Belljar's word, too much
 # memory, a segfault.
 ENDS = {0, 1, 3, 124, 125, 137, 139}
+# Of all classes together.
 STRESS_SECONDS = 60
 # What a class may take beyond its time; then the cell is stopped, which is an end like another.
 STRESS_PATIENCE_SECONDS = 20
@@ -70,12 +73,12 @@ STRESS_WITHOUT = "sem-sysv"
 
 
 class Daemon:
-    def __init__(self, binary, backend):
+    def __init__(self, binary, backend, pool=0):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="bjsoak", dir="/tmp"))
-        self.binary, self.process = binary, None
+        self.binary, self.backend, self.process = binary, backend, None
         (self.home / "hello.toml").write_text(SCRIPT)
         (self.home / "job.py").write_text("print('a job')\n")
-        config = f'[sandbox]\nbackend = "{backend}"\n[model.play]\nprovider = "script"\nfile = "hello.toml"\n[pool]\nsize = 0\n'
+        config = f'[sandbox]\nbackend = "{backend}"\n[model.play]\nprovider = "script"\nfile = "hello.toml"\n[pool]\nsize = {pool}\n'
         (self.home / "config.toml").write_text(config)
         self.environment = os.environ | {
             "BELLJAR_HOME": str(self.home), "BELLJAR_SOCKET": str(self.home / "belljar.sock"),
@@ -113,6 +116,14 @@ class Daemon:
         folder = self.home / "s"
         return len(list(folder.iterdir())) if folder.exists() else 0
 
+    def containers(self):
+        """Those that the engine has of this daemon."""
+        if self.backend != "docker":
+            return 0
+        label = "label=belljar.instance=" + (self.home / "instance").read_text().strip()
+        listed = subprocess.run(["docker", "ps", "-aq", "--filter", label], capture_output=True, check=True, text=True)
+        return len(listed.stdout.split())
+
     def sample(self):
         pid = self.process.pid
         status = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines())
@@ -141,7 +152,7 @@ class Daemon:
                 self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill()
-        left = self.sandboxes()
+        left = self.sandboxes() + self.containers()
         shutil.rmtree(self.home, ignore_errors=True)
         return left
 
@@ -249,13 +260,13 @@ def soak(daemon, minutes):
 
 
 def classes():
-    """As `stress-ng` names them when it is asked for one that it does not know."""
+    """The classes that `stress-ng` names when it is asked for one that it does not know."""
     asked = subprocess.run(["stress-ng", "--class", "none-such"], capture_output=True, text=True)
     return (asked.stdout + asked.stderr).partition("available classes:")[2].split()
 
 
-def stress(daemon):
-    """All stressors of each class side by side for its share of a minute, in a jail, which has the host's own programs."""
+def stress(daemon, total):
+    """All stressors of each class side by side for its share of the time, in a jail, which has the host's own programs."""
     if not shutil.which("stress-ng"):
         sys.exit("`stress-ng` is missing: install it with `apt-get install stress-ng`")
     attacker, neighbour = USERS[:2]
@@ -263,7 +274,9 @@ def stress(daemon):
         made = daemon.cli(uid, "new", name)
         made.communicate()
     every = classes()
-    seconds, slow, good = STRESS_SECONDS // len(every), 0.0, bool(every)
+    if not every:
+        sys.exit("`stress-ng` names no classes")
+    seconds, slow, good = max(1, total // len(every)), 0.0, True
     for kind in every:
         command = ["stress-ng", "--class", kind, "--all", "1", "--timeout", str(seconds), "--temp-path", "/tmp"]
         command += ["--exclude", STRESS_WITHOUT]
@@ -294,14 +307,16 @@ def main():
     parser.add_argument("belljar", type=lambda path: str(pathlib.Path(path).resolve()))
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--backend", default="bubblewrap", choices=["docker", "bubblewrap"])
+    parser.add_argument("--pool", type=int, default=0, help="sandboxes that wait for a session (0)")
     parser.add_argument("--stress", action="store_true")
+    parser.add_argument("--seconds", type=int, default=STRESS_SECONDS, help="of all classes of stress together (60)")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("only root can act as several users")
-    daemon = Daemon(options.belljar, "bubblewrap" if options.stress else options.backend)
+    daemon = Daemon(options.belljar, "bubblewrap" if options.stress else options.backend, options.pool)
     daemon.start()
     try:
-        good = stress(daemon) if options.stress else soak(daemon, options.minutes)
+        good = stress(daemon, options.seconds) if options.stress else soak(daemon, options.minutes)
     finally:
         left = daemon.end()
     print(f"left behind: {left} sandboxes")

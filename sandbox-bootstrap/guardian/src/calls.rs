@@ -42,16 +42,17 @@ struct Call {
 /// What becomes of a call that was just received.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// It goes to the daemon, for the present cell or for none.
+    /// The call goes to the daemon, as one of the present cell or of none.
     Passed { is_of_cell: bool },
-    /// It is answered with this message. If `is_of_cell`, the runner has to read such answers before it is read from.
+    /// The guardian answers the call with this message. If `is_of_cell`, it reads no more from the runner while too many
+    /// such answers wait there unread.
     Refused { answer: Vec<u8>, is_of_cell: bool },
 }
 
 /// The calls of one runner.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// By the guardian's number, oldest first.
+    /// The calls without an answer, by the guardian's number, so that the oldest is the first.
     open: BTreeMap<u64, Call>,
     present: Flight,
     before: Flight,

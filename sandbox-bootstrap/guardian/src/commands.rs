@@ -31,7 +31,7 @@ use crate::process::send_signal;
 use crate::process_table;
 
 const SHELL: &str = "/bin/sh";
-/// Tried first for a person who types.
+/// The shell that a person who types gets, where it is installed.
 const FRIENDLY_SHELL: &str = "/bin/bash";
 
 /// What is written to a command.
@@ -49,7 +49,7 @@ struct Command {
     pidfd: Option<(OwnedFd, Watch)>,
     tag: Option<u64>,
     input: Option<Input>,
-    /// By stream. A terminal is the first of them only.
+    /// The output pipes by stream. A command with a terminal has only the first, which is the terminal.
     outputs: [Option<OutputPipe>; 2],
     meter: OutputMeter,
     killed: bool,
@@ -433,7 +433,7 @@ impl Guardian {
         let Some((index, is_killed)) = found.map(|(index, command)| (*index, command.killed)) else {
             return false;
         };
-        // It may have ended by itself, and what it started not. That lives on, unless it is a crowd.
+        // The command may have ended by itself, but not what it started, which lives on unless it is a crowd.
         if is_killed || self.processes.is_crowded(CROWD) {
             self.end_command(index);
         }

@@ -1,7 +1,9 @@
 //! Frames of the daemon, of which only the fields are parsed that the guardian needs, and what it answers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -107,15 +109,42 @@ impl After {
 /// Bytes of a number that every worker can read: code of the session can set Python's limit on digits, to this at least.
 const NUMBER_BYTES: usize = 640;
 
-/// Whether these bytes are what repeats a cell: an object of plain values. User code may have forged them.
+/// The values of all members of an object, in their order; also of those whose name comes again later.
+struct Members<'a>(Vec<&'a RawValue>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some((_, value)) = map.next_entry::<String, &RawValue>()? {
+                    values.push(value);
+                }
+                Ok(Members(values))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// Whether these bytes are what repeats a cell: an object of plain values. User code may have forged them, and the
+/// worker reads all of them, also a value that a later one of the same name replaces.
 pub fn is_redo(written: &[u8]) -> bool {
-    let Ok(values) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(written) else { return false };
+    let Ok(Members(values)) = serde_json::from_slice(written) else { return false };
     let is_plain = |value: &str| match value.as_bytes().first() {
         Some(b'{' | b'[') => false,
         Some(b'"') => true,
         _ => value.len() <= NUMBER_BYTES,
     };
-    values.values().all(|value| is_plain(value.get()))
+    values.iter().all(|value| is_plain(value.get()))
 }
 
 /// The names that a runner sent ahead, at most so many; `None` if user code wrote something else there.
@@ -139,6 +168,79 @@ pub fn describe_undo_distances(distances: &[u64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::noise::{Noise, try_out};
+
+    const TELLING: [&[u8]; 12] = [
+        b"\"",
+        b"\\",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b"\"type\":",
+        b"\\u0000",
+        b"1e999",
+        b"18446744073709551616",
+    ];
+
+    /// JSON of an object, and what is nearly that. Names come twice, and values are nested.
+    fn object(noise: &mut Noise) -> Vec<u8> {
+        let (long, deep) = ("9".repeat(NUMBER_BYTES + 60), "[".repeat(1 + noise.below(300)));
+        let names = ["type", "a", "cell", "\\u0061"];
+        let values = ["1", "\"x\"", "null", "[1]", "{}", "-0.5", "\"[\"", long.as_str(), deep.as_str()];
+        let members: Vec<String> = (0..noise.below(5))
+            .map(|_| format!("\"{}\":{}", noise.one_of(&names), noise.one_of(&values)))
+            .collect();
+        let mut text = format!("{{{}}}", members.join(",")).into_bytes();
+        let places = noise.below(3);
+        noise.damage(&mut text, places, &TELLING);
+        text
+    }
+
+    /// Whether something is nested in the outermost value, read byte by byte.
+    fn is_nested(text: &[u8]) -> bool {
+        let (mut depth, mut in_text, mut escaped) = (0, false, false);
+        text.iter().any(|byte| {
+            match (in_text, byte) {
+                (true, _) if escaped => escaped = false,
+                (true, b'\\') => escaped = true,
+                (_, b'"') => in_text = !in_text,
+                (false, b'{' | b'[') => depth += 1,
+                _ => {}
+            }
+            depth > 1
+        })
+    }
+
+    #[test]
+    fn what_repeats_a_cell_is_never_nested_whatever_was_forged() {
+        try_out(5000, |noise| {
+            let text = object(noise);
+            let is_plain = std::str::from_utf8(&text).is_ok() && !is_nested(&text);
+            assert!(is_plain || !is_redo(&text), "{}", String::from_utf8_lossy(&text));
+            let most = noise.below(3);
+            assert!(parse_names(&text, most).is_none_or(|names| names.len() <= most));
+        });
+        let deep = format!("{{\"x\":{}{},\"x\":1}}", "[".repeat(5000), "]".repeat(5000));
+        assert!(!is_redo(deep.as_bytes()));
+    }
+
+    #[test]
+    fn a_frame_is_read_or_refused_and_its_fields_are_json() {
+        try_out(5000, |noise| {
+            let text = String::from_utf8_lossy(&object(noise)).into_owned();
+            let Some(frame) = HostFrame::parse(&text) else { return };
+            assert_eq!(frame.get::<String>("type").as_deref(), Ok(frame.kind.as_str()));
+            for name in ["a", "cell"] {
+                if let Ok(raw) = frame.raw(name) {
+                    assert!(serde_json::from_str::<&RawValue>(raw).is_ok() && text.contains(raw), "{text}");
+                }
+            }
+            assert_eq!(frame.numbers().0, None);
+        });
+    }
 
     #[test]
     fn only_an_object_with_a_type_is_a_frame() {

@@ -17,15 +17,15 @@ use crate::poller::{Poller, Token, Watch};
 /// What a runner is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The main line.
+    /// The runner works on the main line.
     Worker,
-    /// It waits to become the worker.
+    /// The runner is a copy that waits to become the worker.
     Checkpoint,
-    /// One cell, on a copy of the state.
+    /// The runner runs one cell on a copy of the state.
     Fork,
-    /// One listing of variables, on a copy of the state.
+    /// The runner lists variables once, on a copy of the state.
     View,
-    /// It was a worker or checkpoint and is about to end.
+    /// The runner was a worker or a checkpoint and is about to end.
     Retired,
 }
 
@@ -54,12 +54,12 @@ pub struct Handle {
     /// The present cell; 0 if there is none.
     pub cell: u64,
     pub newest_cell: u64,
-    /// The code of the cell runs.
+    /// Whether the code of the cell runs.
     pub begun: bool,
     /// Names that the cell may assign, as the runner reports.
     pub names: Vec<u8>,
     pub killed: bool,
-    /// The guardian killed it for its memory, because the system did not.
+    /// Whether the guardian killed the runner for its memory, because the system did not.
     pub out_of_memory: bool,
     pub interrupted: bool,
     pub has_spoken: bool,
@@ -67,31 +67,31 @@ pub struct Handle {
     pub parent: Option<u32>,
     /// Why the copy does not come, if that runner has said so.
     pub missing_for: Option<Refusal>,
-    /// Newest cell whose changes it holds.
+    /// The newest cell whose changes the runner holds.
     pub state_of: u64,
-    /// How many cells of the main line led there.
+    /// How many cells of the main line led to that state.
     pub position: u64,
     /// The cells after a checkpoint, with what repeats each, as far as they need no copy.
     pub redo: Vec<(u64, Vec<u8>)>,
     /// Whether seed or tools were given to a checkpoint after the cells in `redo`.
     pub given_later: bool,
-    /// The cell that ran when it was copied.
+    /// The cell of the main line that ran when this copy was made.
     pub as_before: Option<u64>,
     pub promoted: bool,
-    /// The last cell after which its first thread said that it is free.
+    /// The last cell after which the runner's first thread said that it is free.
     pub back_from: u64,
-    /// The last cell of the main line that it ran.
+    /// The last cell of the main line that the runner ran.
     pub last_cell: u64,
-    /// The last cell after which the guardian asked.
+    /// The last cell after which the guardian asked whether the first thread is free.
     pub asked_back: u64,
     /// Number of displays of the present cell.
     pub displays: u64,
     /// Whether the end that a timer brings is that of a cell whose time is over.
     pub ends_late: bool,
     pub variables_request: Option<u64>,
-    /// Until it has imported what it begins with.
+    /// The daemon's request for the imports that the runner begins with, until they are done.
     pub preload_request: Option<u64>,
-    /// Requests that are answered when a fresh worker has taken its place.
+    /// Requests that are answered when a fresh worker has taken the place of this one.
     pub resets: Vec<u64>,
     pub control: Channel,
     pub tools: Channel,

@@ -158,9 +158,9 @@ pub const KILLED_WAIT: Duration = ms(5_000);
 pub const KILLED_POLL: Duration = ms(20);
 pub const KILLED_ROOM: usize = 32;
 pub const KILLED_FEW: usize = 16;
-/// With more processes than these, all are stopped before strays are looked for.
+/// If there are more processes than this, all are stopped before strays are looked for.
 pub const CROWD: usize = 56;
-/// So many processes can be killed at once without making others wait; a dozen are the kernel's own.
+/// The number of processes that can be killed at once without making others wait; a dozen are the kernel's own.
 pub const FEW: usize = 24;
 /// Processes that were stopped for the end of a cell are resumed after this time, if that end does not come.
 pub const HALT: Duration = ms(3_000);
@@ -177,13 +177,13 @@ pub const TYPED_BYTES: usize = 256 * 1024;
 pub const LAST_OUTPUT_BYTES: usize = 2 * PIPE_BYTES;
 
 // Requests of programs.
-/// Bytes of one: 100 packages of 500 bytes each, and what JSON adds to them.
+/// The bytes of one request: 100 packages of 500 bytes each, and what JSON adds to them.
 pub const REQUEST_BYTES: usize = 128 * 1024;
 /// A program sends its request within this time, and takes its answer.
 pub const REQUEST_PATIENCE: Duration = ms(5_000);
 /// A fork that has neither read a request nor delivered its answer within this time was stopped, and is ended.
 pub const REQUEST_LATE: Duration = ms(10_000);
-/// After a request, the next one is taken.
+/// The pause after a request until the next one is taken.
 pub const REQUEST_PAUSE: Duration = ms(20);
 /// Programs that are served at a time. The daemon lets as many installations of a session wait.
 pub const REQUESTS_AT_ONCE: usize = 16;

@@ -28,6 +28,8 @@ mod mainline;
 mod memory;
 mod memory_limit;
 mod messages;
+#[cfg(test)]
+mod noise;
 mod outbox;
 mod output;
 mod poller;

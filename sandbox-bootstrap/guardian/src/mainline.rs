@@ -23,7 +23,7 @@ use crate::wire::{self, to_runner};
 pub struct MainLine {
     pub hello: Option<String>,
     pub configure: Option<String>,
-    /// With its request.
+    /// The frame with the number of its request.
     pub imports: Option<(u64, String)>,
     /// `None` only while a fresh one cannot be started.
     pub worker: Option<u32>,

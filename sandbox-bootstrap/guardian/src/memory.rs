@@ -31,7 +31,7 @@ struct Counters {
     events: &'static str,
 }
 
-/// Those of cgroup v2 and v1.
+/// The files of a cgroup v2, and those of a cgroup v1.
 static COUNTERS: [Counters; 2] = [
     Counters {
         in_use: "/sys/fs/cgroup/memory.current",
@@ -69,9 +69,10 @@ pub struct Memory {
     brimful_since: Option<Instant>,
     rollups: BTreeMap<i32, Rollup>,
     rollups_made: u64,
-    /// By pid, until when its descriptor may come, or how long it may hide its memory.
+    /// The processes that do not show their size now, by pid, and until when that is accepted: the descriptor of a new
+    /// checkpoint may still come, and a process that makes one hides its memory meanwhile.
     awaited: BTreeMap<i32, Instant>,
-    /// By device and inode, the largest extent that was seen.
+    /// The largest extent that was seen of each piece of nameless shared memory, by device and inode.
     nameless_ends: BTreeMap<(String, String), u64>,
     /// Folders of the sandbox's own whose files take memory.
     folders: Vec<&'static str>,
@@ -124,7 +125,7 @@ impl Memory {
         true
     }
 
-    /// Bytes. A page that checkpoints share counts once.
+    /// The bytes of memory in use. A page that checkpoints share counts once.
     pub fn in_use(&mut self, limits: &Limits, pids: &[i32], processes: &mut Processes) -> u64 {
         let Some(counters) = self.counters(limits) else {
             return self.total(pids, processes);
@@ -189,7 +190,7 @@ impl Memory {
         self.with_files(own, shared, 0)
     }
 
-    /// By pid, the memory that the end of that process alone would free; an upper bound if it hides its memory.
+    /// The memory that the end of each process alone would free, by pid; an upper bound if the process hides its memory.
     pub fn held_by_each(&self, pids: &[i32], processes: &mut Processes) -> BTreeMap<i32, u64> {
         let mut still = Stillness::new(processes);
         let mut held = BTreeMap::new();
@@ -395,13 +396,13 @@ fn sums<const N: usize>(text: &str, keys: [&str; N]) -> [u64; N] {
 /// how long their names.
 #[derive(Default)]
 struct Nameless {
-    /// By device and inode, how far each reaches.
+    /// How far each piece reaches, by device and inode.
     ends: BTreeMap<(String, String), u64>,
     bytes_read: u64,
 }
 
 impl Nameless {
-    /// Adds those of one list. False if there are too many, or too much to read.
+    /// Adds the pieces of one list. False if there are too many of them, or too much to read.
     fn take(&mut self, maps: impl Read) -> bool {
         let most = MAPS_BYTES.min(MAPS_ALL_BYTES.saturating_sub(self.bytes_read));
         let mut maps = BufReader::new(maps.take(most));

@@ -14,7 +14,7 @@ pub enum Stream {
 pub const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
 impl Stream {
-    /// Its place in arrays with one element for each stream.
+    /// The place of the stream in arrays with one element for each stream.
     pub fn place(self) -> usize {
         self as usize - 1
     }

@@ -10,9 +10,9 @@ use crate::limits::DEPTH;
 pub struct Row {
     pub parent: i32,
     pub session: i32,
-    /// The process was stopped.
+    /// Whether the process was stopped.
     pub stands: bool,
-    /// In clock ticks since the machine's start.
+    /// When the process started, in clock ticks since the machine's start.
     pub started: u64,
     /// No thread of it is left. A process whose first thread has ended is listed as a zombie, too, and lives on.
     pub is_zombie: bool,
@@ -145,7 +145,7 @@ pub fn is_of_command(tag: u64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     All,
-    /// Those that started after this process.
+    /// The strays that started after this process.
     Younger(i32),
     /// What is left of copies that have ended: of one copy by its session, of all by their tags.
     LeftBehind(Option<i32>),
@@ -204,6 +204,24 @@ pub fn of_command(rows: &Rows, root: i32, leader: i32, has_tag: impl Fn(i32) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Code of the session chooses the name of its processes.
+    #[test]
+    fn no_name_of_a_process_changes_what_its_row_says() {
+        let rest = " S 7 8 9 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
+        let expected = parse_row(format!("5 (sh){rest}").as_bytes());
+        assert!(expected.is_some_and(|row| (row.parent, row.session, row.started) == (7, 9, 1234)));
+        let telling: [&[u8]; 6] = [b")", b"(", b" ", b") Z 1 1 1", b"\n", b"\xff"];
+        crate::noise::try_out(2000, |noise| {
+            let mut name = b"sh".to_vec();
+            let places = noise.below(4);
+            noise.damage(&mut name, places, &telling);
+            let stat = [b"5 (", &name[..], b")", rest.as_bytes()].concat();
+            assert_eq!(parse_row(&stat), expected, "{name:?}");
+            let cut = noise.below(stat.len());
+            parse_row(&stat[..cut]);
+        });
+    }
 
     const GUARDIAN: i32 = 1;
 

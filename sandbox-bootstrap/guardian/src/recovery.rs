@@ -48,7 +48,7 @@ impl Guardian {
         self.worker_ended(worker, exit_code);
     }
 
-    /// For how many cells back there are states, in order.
+    /// How many cells ago each state was that can be restored, in order.
     pub fn undo_distances(&self) -> Vec<u64> {
         let position = self.worker().map_or(0, |worker| worker.position);
         let checkpoints = self.line.ring.iter().filter_map(|index| self.handles.get(index));

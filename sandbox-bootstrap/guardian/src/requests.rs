@@ -67,9 +67,9 @@ enum Work {
 #[derive(Default)]
 pub struct Requests {
     listener: Option<(OwnedFd, Watch)>,
-    /// By an index that is free again at the end of its fork.
+    /// The forks that run, by an index that is free again when its fork has ended.
     open: BTreeMap<u32, Open>,
-    /// The programs that wait have ended and are to be turned away; nothing is served before that is done.
+    /// Whether the programs that wait have ended and are to be turned away; none is served before that is done.
     are_stale: bool,
 }
 
@@ -224,7 +224,7 @@ impl Guardian {
         let Some(open) = self.requests.open.get_mut(&index) else { return };
         match open.channel.receive(&mut self.scratch, &self.poller) {
             Read::Nothing => {}
-            // It can be reaped a moment after it has closed its end.
+            // The fork can be reaped a moment after it has closed its end.
             Read::End => self.poller.within(Timer::Reap, REQUEST_PAUSE),
             Read::Some => {
                 let Ok(Some((REQUEST, payload))) = open.channel.next() else { return };
@@ -417,6 +417,26 @@ mod tests {
 
     fn pair() -> (OwnedFd, OwnedFd) {
         net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_what_comes_before_the_end_of_the_line_however_it_is_cut() {
+        crate::noise::try_out(300, |noise| {
+            let size = [0, 1, 200, 9000][noise.below(4)];
+            let mut sent = noise.bytes(size);
+            noise.damage(&mut sent, 2, &[b"\n", b"\0"]);
+            let expected = sent.iter().position(|byte| *byte == b'\n').map(|end| sent[..end].to_vec());
+            let (client, program) = pair();
+            let pieces: Vec<Vec<u8>> = noise.cut(&sent).into_iter().map(<[u8]>::to_vec).collect();
+            let writer = std::thread::spawn(move || {
+                for piece in pieces {
+                    let _ = write_all(&piece, |bytes| net::send(&program, bytes, SendFlags::NOSIGNAL));
+                }
+            });
+            assert_eq!(read_line(&client), expected);
+            drop(client);
+            writer.join().unwrap();
+        });
     }
 
     #[test]

@@ -15,9 +15,9 @@ pub struct Strays {
     condemned: Vec<(Which, Option<u32>)>,
     /// Pids of strays that were killed and may not be gone yet.
     killed: Vec<i32>,
-    /// So many of them may be left before something else is started.
+    /// The number of killed strays that may be left when something else is started.
     killed_most: usize,
-    /// Those of them that still hold memory, as far as is known, and until when that is believed.
+    /// The killed strays that still hold memory, as far as is known, and until when that is believed.
     dying: Vec<i32>,
     dying_until: Option<Instant>,
 }
@@ -39,7 +39,7 @@ impl Strays {
         !self.condemned.is_empty()
     }
 
-    /// Kills no more of them: everything is killed.
+    /// Forgets the condemned strays, because everything is killed.
     pub fn forget_condemned(&mut self) {
         self.condemned.clear();
     }
@@ -53,9 +53,9 @@ impl Strays {
         self.killed.extend(pids);
     }
 
-    /// Whether some of them still hold memory, which is not the session's any more.
+    /// Whether some of the killed strays still hold memory, which is not the session's any more.
     ///
-    /// Until it is free, it must cost no checkpoint, and the system would end the worker for what a cell takes.
+    /// Until that memory is free, it must cost no checkpoint, and the system would end the worker for what a cell takes.
     pub fn are_dying(&mut self) -> bool {
         if self.dying_until.is_none_or(|until| Instant::now() > until) {
             self.dying.clear();
@@ -64,7 +64,7 @@ impl Strays {
         !self.dying.is_empty()
     }
 
-    /// Whether only a few were killed, and not all of these are dead.
+    /// Whether only a few strays were killed, and not all of these are dead.
     fn few_are_dying(&mut self) -> bool {
         self.killed.len() <= KILLED_FEW && self.are_dying()
     }

@@ -1,6 +1,7 @@
 //! The websocket codec by itself.
 
 use super::*;
+use crate::noise::{Noise, try_out};
 
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
@@ -12,11 +13,14 @@ fn request() -> String {
 }
 
 fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    masked_with([0x11, 0x82, 0x33, 0xF4], first, payload)
+}
+
+fn masked_with(key: [u8; MASK_BYTES], first: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = encode(0, &[payload]);
     frame[0] = first;
     frame[1] |= 0x80;
     let head = frame.len() - payload.len();
-    let key = [0x11, 0x82, 0x33, 0xF4];
     unmask(&mut frame[head..], key);
     frame.splice(head..head, key);
     frame
@@ -129,24 +133,18 @@ fn fragments_together_are_bounded() {
     assert_eq!(read(sent.iter().map(Vec::as_slice)).unwrap_err().code, TOO_BIG);
 }
 
-/// Numbers without a pattern, the same in every run.
-struct Noise(u64);
-
-impl Noise {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % bound
-    }
-
-    fn bytes(&mut self, size: usize) -> Vec<u8> {
-        (0..size).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
-    }
+/// Bytes that the reader holds, also those of no use yet.
+fn held(reader: &MessageReader) -> usize {
+    reader.buffer.capacity() + reader.fragments.as_ref().map_or(0, Vec::capacity)
 }
 
-/// All messages up to the end or a violation, however the bytes are cut.
+/// All messages up to the end or a violation, however the bytes are cut. What is announced takes no memory before it
+/// is there: a buffer at most doubles.
 fn read_all(pieces: &[&[u8]]) -> (Vec<Message>, Option<Violation>) {
-    let (mut reader, mut messages) = (MessageReader::default(), Vec::new());
+    const LEAST: usize = 64;
+    let (mut reader, mut messages, mut sent) = (MessageReader::default(), Vec::new(), 0);
     for piece in pieces {
+        sent += piece.len();
         reader.feed(piece);
         loop {
             match reader.next() {
@@ -155,62 +153,79 @@ fn read_all(pieces: &[&[u8]]) -> (Vec<Message>, Option<Violation>) {
                 Err(violation) => return (messages, Some(violation)),
             }
         }
+        assert!(held(&reader) <= 4 * sent + LEAST, "{} bytes for {sent}", held(&reader));
     }
     (messages, None)
 }
 
+/// Messages and the frames of them: texts in fragments, with control frames between these.
+fn conversation(noise: &mut Noise) -> (Vec<Message>, Vec<u8>) {
+    let (mut messages, mut sent) = (Vec::new(), Vec::new());
+    let key = |noise: &mut Noise| <[u8; MASK_BYTES]>::try_from(noise.bytes(MASK_BYTES)).unwrap();
+    for _ in 0..noise.below(5) {
+        let size = [0, 1, 60, 70, 140, 70_000][noise.below(6)];
+        let text = noise.one_of(&["a", "é", "中", "\u{10FFFF}"]).repeat(noise.below(size + 1));
+        let pieces = noise.cut(text.as_bytes());
+        for (number, piece) in pieces.iter().enumerate() {
+            if noise.below(4) == 0 {
+                let size = noise.below(CONTROL_BYTES + 1);
+                let payload = noise.bytes(size);
+                sent.extend(masked_with(key(noise), 0x80 | PING, &payload));
+                messages.push(Message::Ping(payload));
+            }
+            let opcode = if number == 0 { TEXT } else { CONTINUATION };
+            let last = if number + 1 == pieces.len() { 0x80 } else { 0 };
+            sent.extend(masked_with(key(noise), last | opcode, piece));
+        }
+        messages.push(Message::Text(text.clone()));
+    }
+    (messages, sent)
+}
+
+#[test]
+fn messages_come_whole_however_they_are_fragmented_and_cut() {
+    try_out(400, |noise| {
+        let (messages, sent) = conversation(noise);
+        assert_eq!(read_all(&noise.cut(&sent)), (messages, None));
+    });
+}
+
 #[test]
 fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
-    let mut noise = Noise(1);
-    for _ in 0..4000 {
-        let text = "ä".repeat(noise.below(40));
-        let ping = noise.bytes(3);
-        let mut sent = [
-            masked(TEXT, text.as_bytes()),
-            final_frame(PING, &ping),
-            final_frame(CONTINUATION, b"end"),
-            final_frame(TEXT, &vec![b'x'; noise.below(200)]),
-        ]
-        .concat();
-        for _ in 0..noise.below(3) {
-            let at = noise.below(sent.len());
-            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
-            let put = noise.bytes(size);
-            sent.splice(at..end, put);
-        }
-        let (left, right) = sent.split_at(noise.below(sent.len().max(1)));
-        assert_eq!(read_all(&[left, right]), read_all(&[&sent]), "{sent:?}");
-    }
+    let telling: [&[u8]; 6] = [&[0x81], &[0x80], &[0xFE], &[0xFF; 9], &[0x88, 0x80], &[0]];
+    try_out(2000, |noise| {
+        let mut sent = conversation(noise).1;
+        sent.truncate(2000);
+        let places = 1 + noise.below(3);
+        noise.damage(&mut sent, places, &telling);
+        assert_eq!(read_all(&noise.cut(&sent)), read_all(&[&sent]), "{sent:?}");
+    });
 }
 
 #[test]
 fn an_upgrade_is_answered_refused_or_waited_for_and_what_comes_first_decides_nothing() {
-    let mut noise = Noise(2);
-    for _ in 0..2000 {
+    let telling: [&[u8]; 5] = [b"\r\n", b"\r\n\r\n", b": ", b"Upgrade", b","];
+    try_out(2000, |noise| {
         let mut sent = request().into_bytes();
-        for _ in 0..=noise.below(3) {
-            let at = noise.below(sent.len());
-            let (end, size) = (sent.len().min(at + noise.below(4)), noise.below(4));
-            let put = if noise.below(3) == 0 { b"\r\n".to_vec() } else { noise.bytes(size) };
-            sent.splice(at..end, put);
-        }
+        let places = 1 + noise.below(3);
+        noise.damage(&mut sent, places, &telling);
         let whole = answer_upgrade(&sent);
         let early = answer_upgrade(&sent[..noise.below(sent.len())]);
         assert!(early == Ok(None) || early == whole, "{sent:?}");
         if let Ok(Some((answer, used))) = whole {
             assert!(sent[..used].ends_with(b"\r\n\r\n") && answer.ends_with(b"\r\n\r\n"));
         }
-    }
+    });
 }
 
 #[test]
 fn bytes_without_sense_never_do_more_than_violate() {
-    let mut noise = Noise(3);
-    for size in 0..4000 {
-        let bytes = noise.bytes(size % 60);
-        read_all(&[&bytes]);
+    try_out(4000, |noise| {
+        let size = noise.below(60);
+        let bytes = noise.bytes(size);
+        read_all(&noise.cut(&bytes));
         let _ = answer_upgrade(&bytes);
-    }
+    });
 }
 
 #[test]

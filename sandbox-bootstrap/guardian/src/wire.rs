@@ -9,25 +9,25 @@ use crate::limits::{BUFFER_KEPT_BYTES, FRAME_BYTES};
 /// Kinds of messages from guardian to runner.
 pub mod to_runner {
     pub const HOST_FRAME: u8 = b'H';
-    /// With descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`.
+    /// Asks for a copy, and brings its descriptors; the payload is `[index of the new runner, is a checkpoint, tag]`.
     pub const SPAWN: u8 = b'S';
-    /// To a checkpoint: it is the main worker now.
+    /// Tells a checkpoint that it is the main worker now.
     pub const PROMOTE: u8 = b'M';
     /// What cells changed after this copy was made, each as its runner wrote it down, in a JSON array.
     pub const REDO: u8 = b'R';
     /// The runner's newest cell when it called, its own number of the call, and the daemon's frame.
     pub const TOOL_ANSWER: u8 = b'A';
-    /// After a cell of the main line, with its number: the runner answers when its first thread is free.
+    /// Comes after a cell of the main line, with its number; the runner answers when its first thread is free.
     pub const ARE_YOU_BACK: u8 = b'Q';
 }
 
 /// Kinds of messages from runner to guardian.
 pub mod from_runner {
-    /// In answer to `PROMOTE`.
+    /// The answer to `PROMOTE`.
     pub const PROMOTED: u8 = b'M';
     /// First message of a runner: its pid.
     pub const PRESENT: u8 = b'P';
-    /// In answer to `ARE_YOU_BACK`, with the same number.
+    /// The answer to `ARE_YOU_BACK`, with the same number.
     pub const BACK: u8 = b'Q';
     /// What was printed has to be read before more is.
     pub const HURRY: u8 = b'U';
@@ -35,7 +35,7 @@ pub mod from_runner {
     pub const DISPLAY: u8 = b'Y';
     /// The runner's own number of the call, then its name and arguments.
     pub const TOOL_CALL: u8 = b'C';
-    /// From here on the code may have had effects; names that it may assign, if known.
+    /// Says that the code may have had effects from here on, and which names it may assign, if that is known.
     pub const CELL_BEGUN: u8 = b'B';
     /// The number of the cell, what repeats all that it changed, if that is known, then how it went.
     pub const CELL_DONE: u8 = b'D';
@@ -150,6 +150,66 @@ impl MessageReader {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::noise::try_out;
+
+    type Messages = Vec<(u8, Vec<u8>)>;
+
+    /// All messages up to the end or a breach of the framing. What is announced takes no memory before it is there.
+    fn read_all(pieces: &[&[u8]]) -> (Messages, Option<TooLong>) {
+        let (mut reader, mut found, mut sent) = (MessageReader::default(), Vec::new(), 0);
+        for piece in pieces {
+            sent += piece.len();
+            reader.feed(piece);
+            loop {
+                match reader.next() {
+                    Ok(Some(message)) => found.push(message),
+                    Ok(None) => break,
+                    Err(broken) => return (found, Some(broken)),
+                }
+            }
+            assert!(reader.buffer.capacity() <= 2 * sent + 64 && reader.unread() <= sent);
+        }
+        (found, None)
+    }
+
+    #[test]
+    fn any_messages_come_out_whole_however_they_are_cut() {
+        try_out(400, |noise| {
+            let messages: Messages = (0..noise.below(5))
+                .map(|_| {
+                    let size = [0, 9, 300, BUFFER_KEPT_BYTES + 9][noise.below(4)];
+                    (u8::try_from(noise.below(256)).unwrap(), vec![7; noise.below(size + 1)])
+                })
+                .collect();
+            let sent: Vec<u8> = messages.iter().flat_map(|(kind, payload)| pack(*kind, payload)).collect();
+            assert_eq!(read_all(&noise.cut(&sent)), (messages, None));
+        });
+    }
+
+    #[test]
+    fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
+        let telling: [&[u8]; 4] = [&[0; 4], &[255; 4], &[0, 0, 1, 0, b'D'], &[1, 128, 0, 0]];
+        try_out(2000, |noise| {
+            let mut sent = [pack(b'D', &[0; 40]), pack(b'Y', b""), pack(b'C', b"call")].concat();
+            let places = noise.below(4);
+            noise.damage(&mut sent, places, &telling);
+            assert_eq!(read_all(&noise.cut(&sent)), read_all(&[&sent]), "{sent:?}");
+        });
+    }
+
+    #[test]
+    fn the_end_of_a_cell_is_all_of_the_message_or_nothing() {
+        try_out(2000, |noise| {
+            let size = noise.below(40);
+            let mut told = noise.bytes(size);
+            noise.damage(&mut told, 1, &[&[0; 8], &[0, 2]]);
+            if let Some(Done { cell, redo, outcome }) = parse_done(&told) {
+                let length = u16::try_from(redo.len()).unwrap().to_be_bytes();
+                assert_eq!([&cell.to_be_bytes()[..], &length, redo, outcome].concat(), told);
+            }
+            parse_pid(&told);
+        });
+    }
 
     #[test]
     fn messages_come_out_whole_however_they_are_cut() {

@@ -54,7 +54,7 @@ pub struct Zygote {
     kernel: String,
     workspace: String,
     running: Option<Running>,
-    /// As Python reports it; empty until it has started once.
+    /// The version that Python reports; empty until Python has started once.
     pub version: String,
 }
 

@@ -14,9 +14,19 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 AT_ONCE = 6
 #: The longest that one class may take.
-SECONDS = 600
+SECONDS = 900
 #: The slowest first, so that none of them is alone at the end.
-FIRST = ("test_limits", "test_restart", "test_endings", "test_misuse", "test_async", "test_tools")
+FIRST = (
+    "test_pydantic_ai",
+    "test_deepagents",
+    "test_inspect_ai",
+    "test_limits",
+    "test_restart",
+    "test_endings",
+    "test_misuse",
+    "test_async",
+    "test_tools",
+)
 
 
 def classes() -> list[str]:
@@ -36,7 +46,9 @@ def run(name: str) -> tuple[str, bool, float, str]:
         done = subprocess.run(
             command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
         )
-        passed, said = done.returncode == 0, done.stderr
+        # A module whose framework is not installed is left out as a whole, for which `unittest` has no other word.
+        is_left_out = done.stderr.rstrip().rpartition("\n")[2].startswith("unittest.case.SkipTest: ")
+        passed, said = done.returncode == 0 or is_left_out, done.stderr
     except subprocess.TimeoutExpired as error:
         passed, said = False, f"not within {SECONDS} s\n{error.stderr!r}"
     return name, passed, time.monotonic() - began, said
@@ -49,6 +61,8 @@ def main() -> int:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for name, passed, seconds, said in pool.map(run, names):
             print(f"{'ok    ' if passed else 'FAILED'} {name} {seconds:.1f} s", flush=True)
+            for reason in re.findall(r"(?:\.\.\. skipped |\bskipped (?=['\"])|SkipTest: )(.+)", said):
+                print(f"       skipped: {reason}", flush=True)
             if not passed:
                 failed += 1
                 print(said)

@@ -7,7 +7,7 @@ from typing import Callable
 from unittest import mock
 
 from belljar import AsyncSandbox, BelljarError, Daemon, DaemonError, Sandbox
-from belljar import _async, _sync
+from belljar import _exchange
 
 from .harness import WithDaemon
 from .test_async import run
@@ -43,9 +43,7 @@ class LimitCases(WithDaemon):
         box = Sandbox.create(keep=True)
         self.addCleanup(box.kill)
         asynchronous = run(AsyncSandbox.connect(box.name))
-        patches = [mock.patch.object(module, "QUIET_SECONDS", 1.0) for module in (_sync, _async)]
-        patches += [mock.patch.object(module, "HEALTH_SECONDS", 1.0) for module in (_sync, _async)]
-        for patch in patches:
+        for patch in (mock.patch.object(_exchange, name, 1.0) for name in ("QUIET_SECONDS", "HEALTH_SECONDS")):
             patch.start()
             self.addCleanup(patch.stop)
         # Patience as long as it answers something.

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
-from smolagents import CodeAgent, Model, Tool, ToolCollection, tool
-from smolagents.models import ChatMessage, MessageRole
+from .frameworks import WithFramework, needs
 
-from belljar import BadRequestError, Sandbox
-from belljar.smolagents import BelljarExecutor
+needs("smolagents")
 
-from .harness import WithDaemon
+from smolagents import CodeAgent, Model, Tool, ToolCollection, tool  # noqa: E402
+from smolagents.models import ChatMessage, MessageRole  # noqa: E402
+
+from belljar import BadRequestError, Sandbox  # noqa: E402
+from belljar.smolagents import BelljarExecutor  # noqa: E402
 
 _SERVER = """
 from mcp.server.fastmcp import FastMCP
-server = FastMCP("test")
+server = FastMCP("test", log_level="ERROR")
 @server.tool()
-def greet(name: str) -> str:
+def greet(name: str, times: int = 1) -> str:
     "Greets somebody."
-    return "Hello, " + name
+    if not name:
+        raise ValueError("nobody is there")
+    return "Hello, " * times + name
+@server.tool()
+def count(words: list[str], weights: dict[str, float] | None = None) -> dict[str, float]:
+    "Counts words."
+    return {word: words.count(word) * (weights or {}).get(word, 1.0) for word in words}
 server.run()
 """
 
@@ -70,7 +79,9 @@ def weather(city: str) -> dict:  # type: ignore[type-arg]
     return {"city": city, "degrees": 20}
 
 
-class SmolagentsCases(WithDaemon):
+class SmolagentsCases(WithFramework):
+    framework = "smolagents"
+
     def test_an_agent_keeps_its_variables_calls_tools_and_answers(self) -> None:
         counter = Counter()
         with BelljarExecutor() as executor:
@@ -127,10 +138,28 @@ class SmolagentsCases(WithDaemon):
             server = Path(folder) / "server.py"
             server.write_text(_SERVER)
             parameters = StdioServerParameters(command=sys.executable, args=[str(server)])
-            with ToolCollection.from_mcp(parameters, trust_remote_code=True) as tools, BelljarExecutor() as executor:
-                model = Script("final_answer(greet(name='Ulm'))")
-                agent = CodeAgent(tools=[*tools.tools], model=model, executor=executor, verbosity_level=0)
-                self.assertEqual(agent.run("Greet."), "Hello, Ulm")
+            for structured in (False, True):
+                mcp = ToolCollection.from_mcp(parameters, trust_remote_code=True, structured_output=structured)
+                with mcp as collection, BelljarExecutor() as executor:
+                    tools = {one.name: one for one in collection.tools}
+                    executor.send_tools(tools)
+                    said = executor("greet('Ulm')").output
+                    self.assertEqual(said["result"] if structured else said, "Hello, Ulm")
+                    said = executor("greet(name='Ulm', times=2)").output
+                    self.assertEqual(said["result"] if structured else said, "Hello, Hello, Ulm")
+                    counted = executor("count(words=['a', 'b', 'a'], weights={'b': 0.5})").output
+                    self.assertEqual(counted if structured else json.loads(counted), {"a": 2.0, "b": 0.5})
+                    # What the server refuses is told, and code in the sandbox can go on.
+                    told = executor("try:\n    told = greet('')\nexcept Exception as e:\n    told = str(e)\nstr(told)").output
+                    self.assertIn("nobody is there", told)
+                    # An agent sends the tools again, which is no other set of tools.
+                    model = Script("final_answer(greet(name='Ulm'))")
+                    agent = CodeAgent(tools=[*collection.tools], model=model, executor=executor, verbosity_level=0)
+                    answer = agent.run("Greet.")
+                    self.assertEqual(answer["result"] if structured else answer, "Hello, Ulm")
+
+    def test_the_example_runs(self) -> None:
+        self.assertTrue(self.example("smolagents_mcp").endswith("GBP at 1.2\n"))
 
 
 class OnDocker(SmolagentsCases):

@@ -34,7 +34,7 @@ impl Actor for Asks {
         let prompt = if memory.asks.is_empty() {
             None
         } else {
-            spec::read_prompt(&args.settings.agent, args.owner).await.unwrap_or_else(|problem| {
+            spec::read_prompt(&args.settings.now().agent, args.owner).await.unwrap_or_else(|problem| {
                 tracing::warn!(message = problem.message, "the built-in prompt is used");
                 None
             })
@@ -99,7 +99,7 @@ impl Actor for Asks {
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),
             AsksMsg::Outer { caller, reply_to } => {
                 let outer = state.outer(&myself, caller).and_then(|outer| {
-                    spec::may_nest(Some(&outer), &state.args.settings.agent)?;
+                    spec::may_nest(Some(&outer), &state.args.settings.now().agent)?;
                     Ok(Box::new(outer))
                 });
                 let _ = reply_to.send(outer);

@@ -48,7 +48,8 @@ impl AsksState {
             return id.to_owned();
         }
         let (session, name, owner) = (self.args.id, &self.args.name, self.args.owner);
-        let asker = Asker { session, name, owner, agent: &self.args.settings.agent };
+        let settings = self.args.settings.now();
+        let asker = Asker { session, name, owner, agent: &settings.agent };
         let approval = self.approvals.approval(question, &asker, Moment::now());
         let id = approval.id.clone();
         self.record(EventBody::ApprovalWanted { approval: Box::new(approval) });

@@ -40,7 +40,7 @@ impl AsksState {
         }
         let Some(current) = &mut self.current else { return };
         for effect in current.machine.step(input) {
-            self.carry_out(myself, effect);
+            self.start_effect(myself, effect);
         }
     }
 
@@ -52,11 +52,12 @@ impl AsksState {
             return;
         };
         for effect in current.machine.outstanding() {
-            self.carry_on(myself, effect);
+            self.resume_effect(myself, effect);
         }
     }
 
-    fn carry_on(&mut self, myself: &AsksRef, effect: Effect) {
+    /// Starts an effect that has no answer after a restart, or waits for what it started before.
+    fn resume_effect(&mut self, myself: &AsksRef, effect: Effect) {
         let Some(current) = &self.current else { return };
         let ask = current.ask;
         let recalled = current.recalled.as_ref();
@@ -86,10 +87,10 @@ impl AsksState {
             }
             Effect::AskPerson { .. } | Effect::Note { .. } | Effect::Finish { .. } => {}
         }
-        self.carry_out(myself, effect);
+        self.start_effect(myself, effect);
     }
 
-    fn carry_out(&mut self, myself: &AsksRef, effect: Effect) {
+    fn start_effect(&mut self, myself: &AsksRef, effect: Effect) {
         let Some(ask) = self.current.as_ref().map(|current| current.ask) else { return };
         match effect {
             Effect::AskModel { step, request, tokens } => {
@@ -115,7 +116,7 @@ impl AsksState {
     ) {
         let Some(current) = &mut self.current else { return };
         let configured =
-            self.args.settings.models.get(&current.spec.model).and_then(|model| model.max_tokens);
+            self.args.settings.now().models.get(&current.spec.model).and_then(|model| model.max_tokens);
         let reply = configured.unwrap_or(REPLY_TOKENS);
         let reserved = match current.budget.reserve(tokens, reply) {
             Ok(reserved) => reserved,
@@ -292,7 +293,8 @@ impl AsksState {
     ) {
         let Some(current) = &mut self.current else { return };
         let (ask, id) = (origin.ask, origin.id.clone());
-        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.cells.timeout);
+        let timeout =
+            Duration::try_from_secs_f64(timeout_s).unwrap_or(self.args.settings.now().cells.timeout);
         let request = CellRequest {
             origin: Some(origin),
             rules: Some(Arc::new(CellRules { restricted, ..CellRules::of_ask(&current.spec) })),
@@ -443,6 +445,7 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
         Code::SandboxFailed
             | Code::EngineUnavailable
             | Code::ImageMissing
+            | Code::ImageArchitecture
             | Code::PreloadFailed
             | Code::PolicyViolation
             | Code::NoSuchSession

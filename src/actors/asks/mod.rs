@@ -2,14 +2,14 @@
 //! person. `agent::AskMachine` decides what has to be done; this actor does it, journals every input before
 //! acting on it, and after a restart feeds the machine the same inputs again.
 //!
-//! `actor` handles messages, `state` holds the actor's state. `spec` turns a request into an ask, `templates` those
-//! that name one, `start`
-//! begins and recalls asks, `effects` carries effects out, `approvals` asks people, `views` shows asks,
-//! `nesting` computes the bounds of inner asks, `shared_budget` counts the tokens and steps that asks share,
-//! `port` is the tools' access to the session.
+//! `actor` handles messages, `state` holds the actor's state. `client` is how the rest of the daemon reaches the actor.
+//! `spec` turns a request into an ask, `templates` those that name one, `start` begins and recalls asks, `effects`
+//! carries effects out, `approvals` asks people, `views` shows asks, `nesting` computes the bounds of inner asks,
+//! `shared_budget` counts the tokens and steps that asks share, `port` is the tools' access to the session.
 
 pub mod actor;
 mod approvals;
+pub mod client;
 mod effects;
 pub mod messages;
 mod nesting;

@@ -16,7 +16,7 @@ use crate::actors::directory::Directory;
 use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
-use crate::config::Settings;
+use crate::config::LiveSettings;
 use crate::packages::requirement::parse_all;
 use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
 use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
@@ -44,7 +44,7 @@ const EVALUATE: Duration = Duration::from_secs(10);
 /// The interval at which the end of an ask is checked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// On whose behalf a tool works.
+/// The caller on whose behalf a tool works.
 #[derive(Clone)]
 pub enum PortCaller {
     /// The model of the present ask.
@@ -56,7 +56,7 @@ pub enum PortCaller {
 /// Code in the sandbox that calls a tool.
 #[derive(Clone)]
 pub struct CallerContext {
-    /// In whose name the code calls.
+    /// The code that calls: a cell, a program, or what an earlier cell left behind.
     pub origin: CallOrigin,
     /// The rules of all code in the sandbox, because any of it may be the caller.
     pub rules: SandboxRules,
@@ -73,7 +73,7 @@ pub struct Port {
     pub accounts: UidAccounts,
     pub language: Language,
     pub image: Option<String>,
-    pub settings: Arc<Settings>,
+    pub settings: LiveSettings,
     pub last_result: LastResult,
     pub caller: PortCaller,
 }
@@ -84,7 +84,7 @@ pub type LastResult = Arc<Mutex<Option<String>>>;
 
 impl AsksState {
     pub(super) fn port(&self, myself: &AsksRef) -> Arc<Port> {
-        let agent = &self.args.settings.agent;
+        let language = self.args.settings.now().agent.language;
         Arc::new(Port {
             session: self.args.session.clone(),
             asks: myself.clone(),
@@ -92,9 +92,9 @@ impl AsksState {
             directory: self.args.directory.clone(),
             owner: self.args.owner,
             accounts: self.args.accounts.clone(),
-            language: self.current.as_ref().map_or(agent.language, |current| current.spec.language),
+            language: self.current.as_ref().map_or(language, |current| current.spec.language),
             image: self.args.image.clone(),
-            settings: Arc::clone(&self.args.settings),
+            settings: self.args.settings.clone(),
             last_result: self
                 .current
                 .as_ref()
@@ -136,7 +136,7 @@ impl SessionPort for Port {
     }
 
     async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem> {
-        let requirements = parse_all(&packages, &self.settings.packages.names)?;
+        let requirements = parse_all(&packages, &self.settings.now().packages.names)?;
         let message =
             |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: false, reply_to });
         self.session.try_call(message).await
@@ -161,7 +161,7 @@ impl SessionPort for Port {
             let message = "only restricted Python may run here, and no commands";
             return Err(Problem::new(Code::Forbidden, message));
         }
-        let timeout = self.settings.cells.timeouts().nearest(command.timeout_s);
+        let timeout = self.settings.now().cells.timeouts().nearest(command.timeout_s);
         let in_background = command.background;
         let request = CellRequest { bound_by, rules, ..CellRequest::command(command.checked()?, timeout) };
         if in_background {
@@ -218,7 +218,8 @@ impl Port {
         if !security_controls::holds("inner_sessions_are_as_isolated") {
             return usual;
         }
-        let (limits, most) = (&around.limits, &self.settings.sandbox);
+        let (limits, settings) = (&around.limits, self.settings.now());
+        let most = &settings.sandbox;
         NewSession {
             backend: Some(around.backend),
             memory_bytes: Some(limits.memory_bytes.min(most.memory_bytes)),
@@ -230,7 +231,8 @@ impl Port {
 
     /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
     async fn nested(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
-        let template = nested.template.as_ref().and_then(|name| self.settings.templates.get(name));
+        let settings = self.settings.now();
+        let template = nested.template.as_ref().and_then(|name| settings.templates.get(name));
         if template.is_some_and(|template| template.description.is_some()) && !nested.by_tool {
             // Rules for tools name it as a tool, and `ask` must be no way around them.
             let name = nested.template.as_deref().map(quotable).unwrap_or_default();

@@ -187,6 +187,7 @@ pub fn setup(
         degrade_after: agent.degrade_after,
         context_tokens: model.map_or(u64::MAX, |model| model.context_tokens),
         model_tools: model.is_none_or(|model| model.tools),
+        vision: model.is_some_and(|model| model.vision),
         cell_timeout_s: settings.cells.timeout.as_secs_f64(),
         max_cell_timeout_s: settings.cells.max_timeout.as_secs_f64(),
         workspace: crate::sandbox::spec::WORKSPACE.to_owned(),
@@ -224,7 +225,7 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
         let problem = bad("no model is configured");
         return Err(if known.is_empty() {
             problem.hint(
-                "write a `[model.NAME]` with a `provider` into the file that `belljar config path` names, for example `[model.qwen]` with `provider = \"dashscope\"`; after `belljar daemon stop` the next command starts a daemon that has read it",
+                "write a `[model.NAME]` with a `provider` into the file that `belljar config path` names, for example `[model.qwen]` with `provider = \"dashscope\"`; `belljar daemon reload` has the daemon read it, and a new key in its environment needs `belljar daemon stop`",
             )
         } else {
             problem.hint(format!(

@@ -75,10 +75,11 @@ impl AsksState {
         memory: Option<Charge>,
         reply_to: Reply<AskView>,
     ) {
-        if self.args.settings.agent.prompt.is_none() {
+        let settings = self.args.settings.now();
+        if settings.agent.prompt.is_none() {
             return self.start(myself, *new, outer, reply_to);
         }
-        let (asks, settings, owner) = (myself.clone(), Arc::clone(&self.args.settings), self.args.owner);
+        let (asks, owner) = (myself.clone(), self.args.owner);
         tokio::spawn(async move {
             match spec::read_prompt(&settings.agent, owner).await {
                 Ok(prompt) => {
@@ -158,7 +159,7 @@ impl AsksState {
         Ok(charge)
     }
 
-    /// As `schema_in_memory`, for an ask of an earlier daemon, which had room for it.
+    /// Charges the schema of an ask of an earlier daemon, which had room for it, even if there is no room now.
     fn schema_in_memory_anyway(&self, spec: &AskSpec) -> Charge {
         self.args.quotas.memory(self.args.owner).charge_anyway(MemoryPurpose::Schemas, schema_bytes(spec))
     }
@@ -173,13 +174,9 @@ impl AsksState {
                 self.args.name
             )));
         }
-        let tools = (self.args.tools)();
-        let around = spec::Circumstances {
-            settings: &self.args.settings,
-            tools: &tools,
-            outer,
-            contained: self.args.contained,
-        };
+        let (tools, settings) = ((self.args.tools)(), self.args.settings.now());
+        let around =
+            spec::Circumstances { settings: &settings, tools: &tools, outer, contained: self.args.contained };
         let spec = spec::resolve(new, &around)?;
         if let Some(variable) = self.args.models.missing_key(&spec.model) {
             return Err(Problem::new(
@@ -191,7 +188,7 @@ impl AsksState {
                 spec.model
             )));
         }
-        spec::setup(&self.args.settings, &spec, &tools, ImagePackages::default(), self.prompt.clone())
+        spec::setup(&settings, &spec, &tools, ImagePackages::default(), self.prompt.clone())
             .check(&spec)
             .map_err(|problem| Problem::new(Code::BadRequest, problem.to_string()))?;
         Ok(spec)
@@ -225,7 +222,7 @@ impl AsksState {
 
     pub(super) fn machine(&self, spec: &AskSpec, tools: &Registry, history: Vec<Message>) -> AskMachine {
         let packages = (self.args.packages)();
-        let setup = spec::setup(&self.args.settings, spec, tools, packages, self.prompt.clone());
+        let setup = spec::setup(&self.args.settings.now(), spec, tools, packages, self.prompt.clone());
         AskMachine::new(spec.clone(), setup, history)
     }
 

@@ -9,7 +9,7 @@ use crate::actors::llm::Models;
 use crate::actors::session::messages::OwnSession;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::agent::{AskMachine, Effect};
-use crate::config::Settings;
+use crate::config::LiveSettings;
 use crate::llm::{REPLY_BYTES, reply_bytes};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::memory::{NoRoom, Pool};
@@ -56,7 +56,7 @@ pub struct AsksArgs {
     pub accounts: UidAccounts,
     pub quotas: quota::Ledger,
     pub log: Arc<EventLog>,
-    pub settings: Arc<Settings>,
+    pub settings: LiveSettings,
     pub models: Models,
     /// The tools of the session, including those that clients lend it.
     pub tools: Arc<dyn Fn() -> Arc<Registry> + Send + Sync>,
@@ -106,7 +106,7 @@ pub(super) struct QueuedAsk {
     pub(super) ask: AskNumber,
     pub(super) spec: AskSpec,
     pub(super) above: Option<ParentBudget>,
-    /// For the compiled schema of the answer, which the ask has when it is its turn.
+    /// The memory charged for the compiled schema of the answer, which is passed on to [`Current`].
     pub(super) schema_memory: Charge,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Current {
     /// The running calls by their id; dropping one stops it.
     pub(super) tasks: HashMap<String, Task>,
     pub(super) model: Option<Task>,
-    /// By the time since `taken_up`.
+    /// How long the ask has worked, counted by the time since `taken_up`.
     pub(super) clock: AskClock,
     pub(super) taken_up: Instant,
     pub(super) tools: Arc<Registry>,
@@ -132,12 +132,12 @@ pub(super) struct Current {
     /// The memory charged for the conversation.
     pub(super) conversation: Option<Charge>,
     pub(super) above: Option<ParentBudget>,
-    /// For the compiled schema of the answer.
+    /// The memory charged for the compiled schema of the answer.
     pub(super) _schema_memory: Charge,
     /// The approvals that inner asks wait for, by the session of the inner ask.
     pub(super) waiting_within: BTreeMap<SessionId, Vec<Approval>>,
     pub(super) last_result: LastResult,
-    /// For an ask resumed after a restart: what it had begun before.
+    /// What an ask that is resumed after a restart had begun before it; none for other asks.
     pub(super) recalled: Option<RecalledAsk>,
 }
 

@@ -93,7 +93,7 @@ impl AsksState {
 
     pub(super) fn submit_plan(&mut self, plan: PlanTree, reply_to: Reply<PlanVersion>) {
         let language =
-            self.current.as_ref().map_or(self.args.settings.agent.language, |now| now.spec.language);
+            self.current.as_ref().map_or(self.args.settings.now().agent.language, |now| now.spec.language);
         // All versions of a plan stay in memory, so each is charged before it is taken.
         let bytes = serde_json::to_value(&plan).map_or(0, |tree| plan_bytes(&tree));
         if let Err(no_room) = self.plans_memory.try_grow(bytes) {

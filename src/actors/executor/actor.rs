@@ -23,7 +23,8 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, LiveResources};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::workspace::artifacts::Snapshot;
-use crate::sandbox::workspace::last_look::LastLook;
+use crate::sandbox::workspace::remeasure::LastLook;
+use crate::security_controls;
 use crate::session::rules::SandboxRules;
 use crate::store::EventLog;
 
@@ -245,8 +246,8 @@ impl ExecutorState {
                 }
             }
             Command::Variables { which, reply_to } => {
-                let VariablesFilter { private, imports } = which;
-                let frame = |request| HostFrame::Variables { request, private, imports };
+                let VariablesFilter { private, imports, of, keys, begins } = which.clone();
+                let frame = |request| HostFrame::Variables { request, private, imports, of, keys, begins };
                 self.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             Command::Compute { expression, values, timeout, memory, reply_to } => {
@@ -262,6 +263,9 @@ impl ExecutorState {
                 // The rules of the earlier code end only when the kernel confirms that none of that code is
                 // left.
                 let up_to = self.bound.newest();
+                if !security_controls::holds("rules_end_when_a_reset_is_done") {
+                    self.bound.release_up_to(up_to);
+                }
                 let frame = |request| HostFrame::Reset { request };
                 let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
                 self.request(myself, reset, frame, Duration::ZERO);

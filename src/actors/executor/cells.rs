@@ -1,4 +1,5 @@
-//! Cells: begin, interrupt, kill, end.
+//! The cells of a sandbox: how they begin, the deadline of each (`arm`, `end_cell`), how they are interrupted and killed,
+//! and how they end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -16,6 +16,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 use crate::protocol::text::brief;
+use crate::security_controls;
 use crate::session::outcome::EndedBy;
 use crate::tools::Responses;
 
@@ -66,9 +67,10 @@ impl ExecutorState {
     /// Handles an answer of the kernel. An answer that matches no request is dropped.
     pub(super) fn answered(&mut self, myself: &ExecutorRef, frame: KernelFrame, frame_guard: FrameGuard) {
         match frame {
-            KernelFrame::Variables { request, variables, total, as_before } => {
-                if let Some(Request::Variables { reply_to, .. }) = self.requests.remove(&request) {
-                    let _ = reply_to.send(Ok(VariableList { variables, total, as_before }));
+            KernelFrame::Variables { request, variables, total, as_before, of } => {
+                if let Some(Request::Variables { which, reply_to }) = self.requests.remove(&request) {
+                    let list = VariableList { variables, total, as_before };
+                    let _ = reply_to.send(Ok(of_question(list, which.of.as_deref(), of.as_deref())));
                 }
             }
             KernelFrame::Computed { request, outcome } => {
@@ -152,7 +154,10 @@ impl ExecutorState {
         } else if let Some(cell) = cell {
             if code == RefusedCode::Busy {
                 let mode = self.running.get(&cell).map(|running| running.start.mode);
-                if mode == Some(Mode::Main) && !self.waits_for_unrecorded() {
+                if mode == Some(Mode::Main)
+                    && !self.waits_for_unrecorded()
+                    && security_controls::holds("busy_for_a_main_cell_is_a_violation")
+                {
                     self.give_up(myself, "the kernel refused a cell that nothing was in the way of".into());
                 } else {
                     self.put_back(cell);
@@ -196,6 +201,12 @@ impl ExecutorState {
     }
 }
 
+/// The list, if it is of the value that was asked for. A kernel of an earlier version does not know that question, and
+/// lists the session's variables instead.
+fn of_question(list: VariableList, asked: Option<&str>, answered: Option<&str>) -> VariableList {
+    if asked == answered { list } else { VariableList { variables: Vec::new(), total: 0, ..list } }
+}
+
 fn refusal(code: RefusedCode, message: &str) -> Problem {
     match code {
         RefusedCode::Busy | RefusedCode::NoWorker => {
@@ -213,5 +224,19 @@ fn refusal(code: RefusedCode, message: &str) -> Problem {
         RefusedCode::NoShell | RefusedCode::Malformed => {
             Problem::new(Code::SandboxFailed, format!("the kernel refused: {message}"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_not_taken_for_attributes() {
+        let list = VariableList { variables: Vec::new(), total: 3, as_before: Some(2) };
+        let total = |asked, answered| of_question(list.clone(), asked, answered).total;
+        assert_eq!(total(None, None), 3);
+        assert_eq!(total(Some("a.b"), Some("a.b")), 3);
+        assert_eq!(total(Some("a.b"), None), 0);
     }
 }

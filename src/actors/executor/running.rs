@@ -148,7 +148,7 @@ impl FinishedCell {
     }
 }
 
-/// Since when a person has been asked, and what the cell computed meanwhile.
+/// A wait for a person: since when, and what the cell has computed meanwhile.
 pub(super) struct ApprovalWait {
     pub since: Instant,
     /// The time that the cell may have computed since.

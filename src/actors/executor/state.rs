@@ -30,7 +30,7 @@ use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
-use crate::sandbox::workspace::last_look::LastLook;
+use crate::sandbox::workspace::remeasure::LastLook;
 use crate::sandbox::workspace::usage::DiskUsage;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
@@ -152,7 +152,7 @@ impl Drop for AbortOnDrop {
 
 /// Whether the sandbox is frozen, and why.
 pub(super) struct FreezeState {
-    /// Since when no time passes for the cells.
+    /// When the sandbox was frozen, from which moment on no time passes for the cells; none while it is not frozen.
     pub at: Option<Instant>,
     /// Whether the sandbox was frozen when the earlier daemon ended, and is to be frozen again.
     pub again: bool,

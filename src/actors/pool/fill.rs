@@ -7,6 +7,7 @@ use crate::actors::launch::launch;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::preload::Preload;
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::images::is_same_name;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::pool::Class;
 use crate::sandbox::spec::Choice;
@@ -21,6 +22,7 @@ const PREFIX: &str = "pool-";
 pub async fn fill(launcher: Arc<Launcher>, class: Class) -> Result<WaitingSandbox, Problem> {
     let Class { backend, wanted, preloads } = class;
     let settings = Arc::clone(&launcher.settings);
+    let image = wanted.first_image.as_ref().map(|image| image.reference.clone());
     let slot = launcher.slots.take()?;
     disk::check_at(&launcher.paths.workspaces_dir(), settings.sandbox.disk_reserve_bytes)?;
     let mapping = launcher.backend(backend).user_mapping().await?;
@@ -44,9 +46,9 @@ pub async fn fill(launcher: Arc<Launcher>, class: Class) -> Result<WaitingSandbo
         return Err(Problem::new(Code::Internal, "a launch still has its workspace"));
     };
     let mut waiting = WaitingSandbox::new(ready, workspace, slot);
-    if preloads
-        && let Err(problem) = preload(&mut waiting, &settings.pool.preload, &settings.sessions.preload).await
-    {
+    let of_pool =
+        settings.pool.preload.of(|name| image.as_deref().is_some_and(|image| is_same_name(image, name)));
+    if preloads && let Err(problem) = preload(&mut waiting, of_pool, &settings.sessions.preload).await {
         waiting.discard().await;
         return Err(problem);
     }

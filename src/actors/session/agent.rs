@@ -46,7 +46,7 @@ pub(super) async fn spawn_asks(
         accounts: args.launcher.accounts.clone(),
         quotas: args.ledger.clone(),
         log: Arc::clone(log),
-        settings: Arc::clone(&args.launcher.settings),
+        settings: args.launcher.live.clone(),
         models: args.models.clone(),
         tools: Arc::new(move || lent.added_to(&own)),
         packages: Arc::new(packages),
@@ -76,7 +76,7 @@ impl SessionActorState {
     }
 
     pub(super) fn port(&self) -> Port {
-        let agent = &self.args.launcher.settings.agent;
+        let live = &self.args.launcher.live;
         Port {
             session: self.myself.clone(),
             asks: self.asks.clone(),
@@ -84,9 +84,9 @@ impl SessionActorState {
             directory: self.args.directory.clone(),
             owner: self.args.owner,
             accounts: self.args.launcher.accounts.clone(),
-            language: agent.language,
+            language: live.now().agent.language,
             image: self.args.wanted.image.name().map(ToOwned::to_owned),
-            settings: Arc::clone(&self.args.launcher.settings),
+            settings: live.clone(),
             last_result: LastResult::default(),
             caller: PortCaller::Model(None),
         }

@@ -11,7 +11,7 @@ use ractor::{ActorCell, ActorProcessingErr};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::ending::{remove_folder, remove_workspace};
 use super::journal_waits::RemovalRecord;
@@ -102,6 +102,8 @@ struct ParkedSession {
     /// Held so that no other session gets the user id of this one's guests.
     slot: Option<UserSlot>,
     why: String,
+    /// When the session was parked first.
+    since: Instant,
 }
 
 impl ParkedSession {
@@ -109,7 +111,7 @@ impl ParkedSession {
         let slot = inheritance.args.before.and_then(|before| before.slot);
         let slot = slot.map(|uid| inheritance.args.launcher.slots.keep(uid));
         let why = format!("failed {TOO_MANY} times within {} s", WITHIN.as_secs());
-        Self { inheritance, view, sandboxes, slot, why }
+        Self { inheritance, view, sandboxes, slot, why, since: Instant::now() }
     }
 
     /// Parks a session of an earlier daemon.
@@ -118,6 +120,12 @@ impl ParkedSession {
         let sandboxes = args.journal.sandboxes(args.id).unwrap_or_default();
         let view = args.parked_view();
         Self::new(inheritance, view, sandboxes)
+    }
+
+    /// Whether an ephemeral session has to be removed: one that lingers stays for its idle time.
+    fn is_forsaken(&self) -> bool {
+        let Inheritance { args, holders, .. } = &self.inheritance;
+        args.ephemeral && holders.are_gone() && !(args.lingers && self.since.elapsed() < args.idle)
     }
 
     fn problem(&self) -> Problem {
@@ -239,7 +247,7 @@ impl Generations {
     /// Starts the next generation. False if that fails; the session is parked then.
     async fn revive(&mut self, myself: &SessionRef, parked: ParkedSession) -> bool {
         // `slot` keeps the user id reserved during the attempt.
-        let ParkedSession { inheritance, view, sandboxes, slot, .. } = parked;
+        let ParkedSession { inheritance, view, sandboxes, slot, since, .. } = parked;
         let spare = inheritance.spare();
         let own = OwnSession::new(myself.clone(), self.number);
         let born = AssertUnwindSafe(SessionActorState::begin(own, inheritance)).catch_unwind().await;
@@ -254,7 +262,7 @@ impl Generations {
         tracing::error!(why, session = %view.id, "a session cannot go on, and is parked");
         self.number += 1;
         let why = format!("cannot go on ({why})");
-        self.park(ParkedSession { inheritance: spare, view, sandboxes, slot, why });
+        self.park(ParkedSession { inheritance: spare, view, sandboxes, slot, why, since });
         false
     }
 
@@ -312,7 +320,7 @@ impl Generations {
             message @ (SessionMsg::Reset { replay: None, .. }
             | SessionMsg::Remove { .. }
             | SessionMsg::Removed { .. }) => self.try_again(myself, message).await,
-            SessionMsg::Tick if args.ephemeral && parked.inheritance.holders.are_gone() => {
+            SessionMsg::Tick if parked.is_forsaken() => {
                 self.try_again(myself, SessionMsg::Remove { remover: None }).await;
             }
             message => message.refuse(parked.problem()),

@@ -89,7 +89,7 @@ impl SessionActorState {
                     () = tokio::time::sleep(LOOK_FOR_CALLER) => {}
                 }
                 if waits.lock().as_ref().is_some_and(Reply::is_closed) {
-                    // It ends its sandbox, gives its room back, and is done soon.
+                    // The installation ends its sandbox, gives its room back, and is done soon.
                     wanted.stop.cancel();
                 }
             }

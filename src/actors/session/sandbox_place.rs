@@ -1,5 +1,6 @@
 //! Where a session begins: its workspace, its user id, and a sandbox of the pool if one fits.
 
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
@@ -109,6 +110,9 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         (false, None, None) => Some(launcher.slots.take()?),
     };
     if is_new {
+        if let Some(image) = &later {
+            fix_place(&mut record.request, choice.backend, image);
+        }
         record.slot = slot.as_ref().map(|slot| slot.uid).or(waiting.as_ref().map(WaitingSandbox::uid));
         if let Err(problem) = note(&launcher, &journal, &record).await {
             if let Some(waiting) = waiting {
@@ -166,6 +170,17 @@ async fn known_image(
 ) -> Result<Option<ImageFact>, Problem> {
     let image = launcher.backend(choice.backend).resolve_image(wanted, &|_| {}).await?;
     Ok(kernel_files::packages(&launcher.paths.kernel_dir(), &image.id).map(|_| image))
+}
+
+/// Puts the place of a session that begins without a sandbox into its record: the next daemon would choose anew, and the
+/// session may have been told of what the image has.
+fn fix_place(request: &mut Value, backend: Backend, image: &ImageFact) {
+    let Some(request) = request.as_object_mut() else { return };
+    request.insert("backend".to_owned(), json!(backend));
+    let named = request.entry("image").or_insert(Value::Null);
+    if named.is_null() {
+        *named = json!(image.reference);
+    }
 }
 
 /// Writes the new session down. First in the journal: nothing may exist that the next daemon would not find.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::actors::asks::messages::{AsksMsg, AsksRef};
 use crate::protocol::ask::{Approval, ApprovalPolicy, AskEnd, Decision, NewAsk};
+use crate::protocol::event::ToolOutcome;
 
 /// The model wants one cell with the code `work`, and is content then.
 pub(super) const ONE_CELL: &str = r#"
@@ -146,4 +147,29 @@ async fn who_else_asks_does_not_wait_for_the_file_of_the_prompt() {
     tokio::task::spawn_blocking(move || std::fs::write(pipe, "You work.")).await.unwrap().unwrap();
     within("it is started", started).await.unwrap().unwrap();
     assert_eq!(client.only_end().await.answer, Some("It is done.".to_owned()));
+}
+
+/// What an ask left behind calls a tool in the moment between the request for a reset and the end of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rules_of_an_ask_hold_until_the_kernel_has_done_a_reset() {
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    home.backend.plays(WHILE_RESETTING, &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.only_end().await;
+    client.reset().await;
+    client.has_event(|event| matches!(event, EventBody::ToolAnswered { .. })).await;
+    let answers = client.events().into_iter().filter_map(|event| match event {
+        EventBody::ToolAnswered { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    let answers: Vec<ToolOutcome> = answers.collect();
+    assert!(matches!(answers[..], [ToolOutcome::Failure(_)]), "{answers:?}");
+    // After it, nothing of before is there to be bound.
+    client.has_event(|event| matches!(event, EventBody::ResetDone { .. })).await;
+    home.backend.plays("later", &[Step::Call("answer")]);
+    let ticket = client.run("later").await;
+    assert_eq!(client.result(ticket).await.stdout, "42");
 }

@@ -2,10 +2,15 @@ use super::*;
 use crate::protocol::frames::HostFrame;
 use crate::store::Durability;
 
-/// As many as may wait, and one that runs.
+/// The number of cells: as many as may wait, and one that runs.
 const CELLS: usize = 17;
 /// Commits of other work that may come in between.
 const SLACK: usize = 5;
+/// Cells before the counting, until caches and buffers have their sizes.
+const WARM_UPS: usize = 10;
+/// What the daemon's own threads allocate for a cell: twice of what was counted. The thread of the journal is not one of
+/// them.
+const ALLOCATIONS: usize = 240;
 
 /// Otherwise each cell waits for the journal once more than it has to.
 #[tokio::test(flavor = "multi_thread")]
@@ -20,6 +25,25 @@ async fn a_cell_takes_two_commits() {
     }
     let commits = daemon.journal.commits().len() - before;
     assert!(commits <= 2 * CELLS + SLACK, "{commits} commits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_takes_few_allocations() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let mut before = 0;
+    for number in 0..WARM_UPS + CELLS {
+        if number == WARM_UPS {
+            before = daemon.allocations.made();
+        }
+        let ticket = client.run("1 + 1").await;
+        client.result(ticket).await;
+    }
+    let made = daemon.allocations.made() - before;
+    assert!(made > CELLS, "nothing is counted");
+    assert!(made <= ALLOCATIONS * CELLS, "{made} allocations for {CELLS} cells");
+    eprintln!("{made} allocations for {CELLS} cells");
 }
 
 /// The end of a cell and the start of the next one are one commit.

@@ -3,6 +3,8 @@
 
 /// What a session may do when its user id has become another account.
 mod accounts;
+/// How much a daemon allocates.
+mod allocations;
 /// Models are asked, run cells and wait for persons.
 mod asks;
 /// Cells run, wait for each other and survive the death of their process.
@@ -30,6 +32,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::allocations::Allocations;
 use crate::actors::calls::{call, try_call};
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
@@ -45,7 +48,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::quota::Ledger;
-use crate::sandbox::backend::fake::{FakeBackend, Step};
+use crate::sandbox::backend::fake::{FakeBackend, Step, WHILE_RESETTING};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::Journal;
@@ -86,6 +89,7 @@ struct Daemon {
     ledger: Ledger,
     pool: Pool,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
+    allocations: Allocations,
 }
 
 /// A session of a daemon, as a client sees it.
@@ -158,19 +162,21 @@ impl Home {
             launcher: Arc::clone(&launcher),
             pool: pool.clone(),
             tools: Arc::new(tools),
-            models: Models::new(Arc::clone(&settings)),
+            models: Models::new(crate::config::LiveSettings::new(Arc::clone(&settings))),
             ledger: ledger.clone(),
             directory: directory.clone(),
             restores: Arc::clone(&self.restores),
         };
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all();
+        let allocations = Allocations::new();
+        runtime.on_thread_start(move || allocations.count_this_thread());
         let runtime = runtime.build().unwrap();
         let (supervisor, _) = runtime.spawn(Supervisor::spawn(args)).await.unwrap().unwrap();
         let started = pool.clone();
         let start = async move { started.start(pool_args, CancellationToken::new()).await };
         runtime.spawn(start).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, pool, supervisor }
+        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, pool, supervisor, allocations }
     }
 }
 

@@ -124,7 +124,7 @@ async fn without_any_quota_left_refusals_ends_and_the_removal_are_written() {
     log.flushed().await;
     let before = client.events().len();
     for _ in 0..3 {
-        let which = VariablesFilter { private: false, imports: false };
+        let which = VariablesFilter::default();
         let list = |reply_to| SessionMsg::Variables { which, patient: false, reply_to };
         let problem = within("variables", try_call(&client.session, list)).await.unwrap_err();
         assert_eq!(problem.code, Code::QuotaExceeded, "{problem:?}");

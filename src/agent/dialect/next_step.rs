@@ -16,6 +16,9 @@ use crate::protocol::tool_names::PURPOSE;
 /// The member of the union that ends the ask.
 pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
 
+/// The keys of a schema whose meaning stays when it is put into words.
+const IN_WORDS: [&str; 5] = ["type", "description", "default", "examples", "title"];
+
 pub(super) struct NextStep;
 
 impl Speech for NextStep {
@@ -166,11 +169,40 @@ pub(in crate::agent) fn described_parameters(tool: &ModelTool) -> Value {
     let mut properties = tool.parameters.get("properties").cloned().unwrap_or_default();
     if let Some(properties) = properties.as_object_mut() {
         properties.remove(PURPOSE);
-        for schema in properties.values_mut().filter_map(Value::as_object_mut) {
-            schema.remove("examples");
+        for schema in properties.values_mut() {
+            if let Some(words) = in_words(schema) {
+                *schema = words.into();
+            } else if let Some(schema) = schema.as_object_mut() {
+                schema.remove("examples");
+            }
         }
     }
     properties
+}
+
+/// The type of a value as in Python; none if the schema does not name one.
+pub(in crate::agent) fn python_type(schema: &Value) -> Option<&'static str> {
+    Some(match schema.get("type").and_then(Value::as_str)? {
+        "string" => "str",
+        "integer" => "int",
+        "number" => "float",
+        "boolean" => "bool",
+        "array" => "list",
+        "object" => "dict",
+        _ => return None,
+    })
+}
+
+/// A plain value in words: its type as in Python, its default, and what it is. None if its schema says more, which the
+/// model could not know.
+fn in_words(schema: &Value) -> Option<String> {
+    if schema.as_object()?.keys().any(|key| !IN_WORDS.contains(&key.as_str())) {
+        return None;
+    }
+    let kind = python_type(schema).filter(|kind| !matches!(*kind, "list" | "dict"))?;
+    let default = schema.get("default").map(|default| format!(" = {default}")).unwrap_or_default();
+    let about = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+    Some(format!("{kind}{default}: {about}"))
 }
 
 /// Moves the definitions of a schema to those of the outer schema, where references look for them. Each name
@@ -220,6 +252,22 @@ mod tests {
         assert_eq!(member_name("compute_with_python"), "Req_ComputeWithPython");
         assert_eq!(member_name("get_secret"), "Req_GetSecret");
         assert_eq!(member_name("ünïcode"), "Req_NCode");
+    }
+
+    #[test]
+    fn parameters_with_further_rules_are_told_by_their_schema() {
+        let mode = json!({"type": "string", "enum": ["fast", "slow"]});
+        let size = json!({"type": "integer", "minimum": 1, "default": 3});
+        let name = json!({"type": "string", "title": "Name", "description": "Its name.", "default": "x"});
+        let tool = ModelTool {
+            name: "t".into(),
+            description: String::new(),
+            parameters: json!({"type": "object", "properties": {"mode": mode, "size": size, "name": name}}),
+        };
+        assert_eq!(
+            described_parameters(&tool),
+            json!({"mode": mode, "size": size, "name": "str = \"x\": Its name."})
+        );
     }
 
     #[test]

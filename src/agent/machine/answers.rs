@@ -17,6 +17,9 @@ impl AskMachine {
         let allowed = Rules::of(&self.spec, &self.setup).timeout_s(*wanted);
         let cut = wanted.filter(|wanted| *wanted > allowed);
         let verdict = if result.status == Status::Success { CallVerdict::Good } else { CallVerdict::Bad };
+        if self.setup.vision {
+            self.shown.take(result);
+        }
         let report = if self.speech.has_plain_results() { plain_report } else { report };
         let mut text = report(result, self.spec.language, self.setup.told_chars);
         if let Some(wanted) = cut {

@@ -18,15 +18,10 @@ pub(super) static TEXTS: Texts = Texts {
 - 文件放在工作区 {workspace}，它也是当前目录。读写文本一律使用 UTF-8，打开文件时写明编码。
 - 图片：使用带编号、含义明确的文件名保存，并打印绝对路径。
 - 执行时间过长的单元会被终止。请拆分耗时的工作，或申请更长的时间限制。
-- 没有网络。{install}除标准库外可以使用：{dependencies}。
-- 及时关闭文件和连接（使用 `with`），不要输出大量数据。",
+- 没有网络。{install}除标准库外可以使用：{dependencies}。",
     compute: "# 精确的小计算
-`compute_with_python` 计算一个 Python 表达式。凡是必须逐字准确的操作都要使用它：文本的反转、切片和查找，算术，排序，筛选，列表和字典的处理。不要心算。
-- 可以使用字符串方法、切片、运算符、推导式和常用函数（`len`、`sorted`、`sum`、`max` 等），以及 `re`、`math`、`statistics`、`decimal`、`fractions`、`json`、`datetime`、`itertools`、`string`、`textwrap`。不能使用语句。
-- `last_result` 是上一个表达式的结果（文本）。
-- 它只做变换：数据的输入和输出通过其他工具完成。务必在 `description` 中说明表达式的用途。
-示例：需要把密文 `x7Kp` 反转。先取得密文，再计算 `'x7Kp'[::-1]` 得到 `pK7x`，提交 `pK7x`，最后报告完成。
-示例：需要 `red,green,blue` 的第二项。计算 `'red,green,blue'.split(',')[1]` 得到 `green`。",
+凡是必须逐字准确的操作都要使用 `compute_with_python`，不要心算。它只做变换：数据的输入和输出通过其他工具完成，`last_result` 把结果传给下一个表达式。
+示例：需要把密文 `x7Kp` 反转。先取得密文，再计算 `'x7Kp'[::-1]` 得到 `pK7x`，提交 `pK7x`，最后报告完成。",
     errors: "# 出错时
 先阅读报错信息并分析原因，再重试。修正代码或参数，或者换一种方法，不要重复失败的操作。记录尝试的次数：多次失败后放弃该路径，必要时跳过该子任务，并在答案中说明。",
     tools: "# 工具

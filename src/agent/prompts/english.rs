@@ -18,15 +18,10 @@ Your code runs as cells of one session, as in a notebook: variables, functions a
 - Files belong into the workspace {workspace}, which is the working directory. Read and write text in UTF-8, and name the encoding when you open a file.
 - Figures: save them with numbered, telling file names and print their absolute paths.
 - A cell that takes too long is stopped. Split long work, or ask for a longer time limit.
-- There is no network. {install} Beside the standard library there is: {dependencies}.
-- Close files and connections (use `with`), and keep large data out of the output.",
+- There is no network. {install} Beside the standard library there is: {dependencies}.",
     compute: "# Exact small computations
-`compute_with_python` evaluates one Python expression. Use it for everything that has to be right to the character: reversing, slicing and searching text, arithmetic, sorting, filtering, lists and dicts. Do not do these in your head.
-- Text methods, slicing, operators, comprehensions and the usual functions (`len`, `sorted`, `sum`, `max`, …) are there, and so are `re`, `math`, `statistics`, `decimal`, `fractions`, `json`, `datetime`, `itertools`, `string` and `textwrap`. No statements.
-- `last_result` holds the result of the expression before, as text.
-- It only transforms: data comes and goes through the other tools. Always say in `description` what the expression is for.
-Example: the secret `x7Kp` is wanted backwards. Get the secret, then evaluate `'x7Kp'[::-1]`, which gives `pK7x`, then hand in `pK7x`, then report completion.
-Example: the second entry of `red,green,blue` is wanted. Evaluate `'red,green,blue'.split(',')[1]`, which gives `green`.",
+Whatever has to be right to the character is for `compute_with_python`, and not for your head. It only transforms: data comes and goes through the other tools, and `last_result` from one expression to the next.
+Example: the secret `x7Kp` is wanted backwards. Get the secret, then evaluate `'x7Kp'[::-1]`, which gives `pK7x`, then hand in `pK7x`, then report completion.",
     errors: "# When something fails
 Read the error and find its cause before you try again. Correct the code or the arguments, or take another way; do not repeat what failed. After several failures give that way up, skip the sub-task if you must, and say so in the answer.",
     tools: "# Tools

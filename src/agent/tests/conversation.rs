@@ -130,6 +130,111 @@ fn too_many_calls_in_one_reply_are_not_all_made() {
     assert!(last_message(&last).content.starts_with("8 further calls of your last reply were not executed"));
 }
 
+/// The result of a cell that shows a number of pictures, and one that is none.
+fn result_with_pictures(stdout: &str, pictures: usize) -> Box<ExecutionResult> {
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x09\0\0\0\x09rest";
+    let base64 = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, png);
+    let display = |content: &str| {
+        let mime = json!({"image/png": content, "text/plain": "figure"}).as_object().unwrap().clone();
+        crate::protocol::result::Display { mime }
+    };
+    let mut result = cell_result(stdout, None);
+    result.displays = (0..pictures).map(|_| display(&base64)).collect();
+    result.displays.push(display("no"));
+    result
+}
+
+/// A machine of a model that sees, and its request after a cell with this result.
+fn shown(result: Box<ExecutionResult>) -> (AskMachine, Vec<Effect>) {
+    let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { vision: true, ..setup() });
+    reply(&mut machine, cell_call("a", "plot()"));
+    let effects = machine.step(Input::CellFinished { id: "a".into(), result });
+    (machine, effects)
+}
+
+fn refused(machine: &mut AskMachine, kind: ModelFailureKind) -> Vec<Effect> {
+    let failure = ModelFailure { kind, message: "no".into(), attempts: 1 };
+    machine.step(Input::ModelFailed { step: machine.steps(), failure })
+}
+
+#[test]
+fn a_request_that_is_too_long_loses_its_pictures_first() {
+    let output = "y".repeat(1_500);
+    let (mut machine, effects) = shown(result_with_pictures(&output, 4));
+    assert_eq!(last_message(&effects).pictures.len(), 4);
+    let effects = refused(&mut machine, ModelFailureKind::ContextTooLong);
+    assert_eq!(effect_names(&effects), ["note", "model 3"]);
+    let messages = &request(&effects).messages;
+    assert!(messages.iter().all(|message| message.pictures.is_empty()));
+    assert!(messages.iter().any(|message| message.content.contains(&output)), "{messages:#?}");
+    // Then the result is shortened, until nothing is left to cut.
+    let mut effects = refused(&mut machine, ModelFailureKind::ContextTooLong);
+    assert_eq!(effect_names(&effects), ["note", "model 4"]);
+    for _ in 0..4 {
+        if !machine.has_ended() {
+            effects = refused(&mut machine, ModelFailureKind::ContextTooLong);
+        }
+    }
+    assert_eq!(end(&effects).outcome, AskOutcome::ModelFailed);
+}
+
+#[test]
+fn a_request_that_is_refused_is_made_once_more_without_pictures() {
+    // A restart of the daemon drops the pictures, but the ask has to take the same path.
+    for is_restarted in [false, true] {
+        let mut result = result_with_pictures("", 1);
+        if is_restarted {
+            result.leave_out_displays();
+        }
+        let (mut machine, effects) = shown(result);
+        assert_eq!(last_message(&effects).pictures.is_empty(), is_restarted);
+        let effects = refused(&mut machine, ModelFailureKind::InvalidRequest);
+        assert_eq!(effect_names(&effects), ["note", "model 3"]);
+        let last = last_message(&effects);
+        assert!(last.pictures.is_empty() && last.content.starts_with("[Pictures that the code showed, "));
+        assert_eq!(last.content.contains("refused"), !is_restarted);
+        let effects = refused(&mut machine, ModelFailureKind::InvalidRequest);
+        assert_eq!(end(&effects).outcome, AskOutcome::ModelFailed);
+    }
+}
+
+#[test]
+fn a_broken_picture_is_told_with_the_result() {
+    let (mut machine, effects) = shown(result_with_pictures("", 0));
+    let told = last_message(&effects);
+    assert_eq!(told.role, Role::Tool);
+    assert!(told.content.contains("1 picture is not here, because"), "{}", told.content);
+    assert!(!told.content.contains("smaller"), "{}", told.content);
+    let effects = refused(&mut machine, ModelFailureKind::InvalidRequest);
+    assert_eq!(end(&effects).outcome, AskOutcome::ModelFailed);
+}
+
+#[test]
+fn pictures_are_shown_to_models_that_see_and_the_newest_stay() {
+    for vision in [false, true] {
+        let (mut machine, _) = started(spec(Dialect::ToolCalls), Setup { vision, ..setup() });
+        let mut last = Vec::new();
+        for id in ["a", "b"] {
+            reply(&mut machine, cell_call(id, "plot()"));
+            let result = result_with_pictures("", 3);
+            last = machine.step(Input::CellFinished { id: id.into(), result });
+        }
+        let messages = &request(&last).messages;
+        let shown: Vec<(usize, &str)> = messages
+            .iter()
+            .filter(|message| message.content.to_lowercase().contains("pictures that the code showed"))
+            .map(|message| (message.pictures.len(), message.content.lines().next().unwrap()))
+            .collect();
+        let expected = [
+            (0, "[Pictures that the code showed, no longer here]"),
+            (3, "The pictures that the code showed:"),
+        ];
+        assert_eq!(shown, if vision { expected.to_vec() } else { Vec::new() });
+        let history = machine.into_history();
+        assert!(history.iter().all(|message| message.pictures.is_empty()));
+    }
+}
+
 #[test]
 fn a_file_may_replace_the_prompt() {
     let setup = Setup {

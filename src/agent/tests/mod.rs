@@ -56,6 +56,7 @@ fn setup() -> Setup {
         python: true,
         degrade_after: 0,
         context_tokens: 100_000,
+        vision: false,
         model_tools: true,
         cell_timeout_s: 30.0,
         max_cell_timeout_s: 3_600.0,

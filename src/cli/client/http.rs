@@ -26,7 +26,7 @@ use crate::cli::client::autostart::Starter;
 use crate::cli::client::follow::{PAUSE, TRIES};
 use crate::cli::failure::Failure;
 use crate::config::{SYSTEM_SOCKET, is_system};
-use crate::protocol::api::CONFIG_HEADER;
+use crate::protocol::config::CONFIG_HEADER;
 use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
@@ -98,21 +98,27 @@ impl Client {
 
     /// Says that the daemon has not read the configuration that the caller names.
     fn compare_config(&self, response: &Response<Incoming>) {
-        let wanted = self.config.lock().ok().and_then(|mut config| config.take());
         let read = response.headers().get(CONFIG_HEADER);
-        let (Some(wanted), Some(read)) = (wanted, read) else { return };
-        let read = Path::new(OsStr::from_bytes(read.as_bytes()));
-        let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        if whole(&wanted) != whole(read) {
-            // Not `eprintln`, which panics if stderr is closed.
-            let _ = writeln!(
-                std::io::stderr(),
-                "warning: the daemon runs with `{}`, and `{}` is not read; `belljar daemon stop` lets the next command \
-                 start one with it",
-                read.display(),
-                wanted.display()
-            );
+        // A request may be refused before the daemon looks at who sent it.
+        if read.is_none() && !response.status().is_success() {
+            return;
         }
+        let wanted = self.config.lock().ok().and_then(|mut config| config.take());
+        let Some(wanted) = wanted else { return };
+        let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let named = wanted.display();
+        let told = match read.map(|read| Path::new(OsStr::from_bytes(read.as_bytes()))) {
+            Some(read) if whole(&wanted) == whole(read) => return,
+            Some(read) => format!(
+                "the daemon runs with `{}`, and `{named}` is not read; `belljar daemon stop` lets the next command start \
+                 one with it",
+                read.display()
+            ),
+            // Whoever does not run the daemon is not told which file it has read.
+            None => format!("the daemon is not yours, and `{named}` is not read"),
+        };
+        // Not `eprintln`, which panics if stderr is closed.
+        let _ = writeln!(std::io::stderr(), "warning: {told}");
     }
 
     pub async fn get(&self, path: &str) -> Result<JsonResponse, Failure> {

@@ -4,14 +4,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use ractor::RpcReplyPort;
-use std::time::Duration;
 
 use super::requests::{AnswerQuery, SessionRequest};
+use crate::actors::asks::client::call_asks;
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::asks::port::ended;
 use crate::actors::asks::spec::default_model;
-use crate::actors::calls::{PROMPT, call_part, lives, try_call};
+use crate::actors::calls::{PROMPT, lives, try_call};
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::control::app::App;
 use crate::control::body::{JsonBody, Path, Query};
@@ -22,16 +21,6 @@ use crate::protocol::ask::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::store::EventLog;
-
-/// Asks the part of a session that leads its asks.
-async fn of_asks<T: Send + 'static>(
-    session: &SessionRef,
-    patience: Option<Duration>,
-    message: impl FnOnce(RpcReplyPort<T>) -> AsksMsg,
-) -> ApiResult<T> {
-    let asks = try_call(session, |reply_to| SessionMsg::Asks { reply_to }).await?;
-    Ok(call_part(session, &asks, patience, message).await?)
-}
 
 /// Waits until an ask has ended. If the asks actor dies meanwhile, the ask continues in its successor, and so does the
 /// wait.
@@ -73,13 +62,13 @@ pub async fn start(
     let session = request.session().await?;
     let (new, memory) = (Box::new(new), Some(memory));
     let start = |reply_to| AsksMsg::Start { new, outer: None, memory, reply_to };
-    let view = of_asks(&session, None, start).await??;
+    let view = call_asks(&session, None, start).await??;
     answer(&request, &session, &query, (StatusCode::ACCEPTED, view)).await
 }
 
 pub async fn list(request: SessionRequest) -> ApiResult<Json<AskList>> {
     let list = |reply_to| AsksMsg::List { reply_to };
-    Ok(Json(AskList { asks: of_asks(&request.session().await?, Some(PROMPT), list).await? }))
+    Ok(Json(AskList { asks: call_asks(&request.session().await?, Some(PROMPT), list).await? }))
 }
 
 pub async fn show(
@@ -89,7 +78,7 @@ pub async fn show(
 ) -> ApiResult<Response> {
     let session = request.session().await?;
     let view = |reply_to| AsksMsg::View { ask: number, reply_to };
-    let view = of_asks(&session, Some(PROMPT), view).await?;
+    let view = call_asks(&session, Some(PROMPT), view).await?;
     let view = view.ok_or_else(|| Problem::new(Code::NoSuchAsk, format!("there is no ask {number}")))?;
     answer(&request, &session, &query, (StatusCode::OK, view)).await
 }
@@ -99,21 +88,22 @@ pub async fn cancel(
     Path((_, number)): Path<(String, AskNumber)>,
 ) -> ApiResult<Json<AskView>> {
     let cancel = |reply_to| AsksMsg::Cancel { ask: number, reply_to };
-    Ok(Json(of_asks(&request.session().await?, None, cancel).await??))
+    Ok(Json(call_asks(&request.session().await?, None, cancel).await??))
 }
 
 pub async fn history(request: SessionRequest) -> ApiResult<Json<History>> {
     let history = |reply_to| AsksMsg::History { reply_to };
-    Ok(Json(History { messages: of_asks(&request.session().await?, Some(PROMPT), history).await? }))
+    Ok(Json(History { messages: call_asks(&request.session().await?, Some(PROMPT), history).await? }))
 }
 
 pub async fn plan(request: SessionRequest) -> ApiResult<Json<PlanView>> {
     let plans = |reply_to| AsksMsg::Plans { reply_to };
-    Ok(Json(PlanView { versions: of_asks(&request.session().await?, Some(PROMPT), plans).await? }))
+    Ok(Json(PlanView { versions: call_asks(&request.session().await?, Some(PROMPT), plans).await? }))
 }
 
 pub async fn models(State(app): State<App>) -> Json<ModelList> {
-    let default = default_model(&app.settings);
+    let settings = app.live();
+    let default = default_model(&settings);
     let view = |(name, model): (&String, &crate::config::Model)| ModelView {
         name: name.clone(),
         provider: model.provider.name().to_owned(),
@@ -121,9 +111,9 @@ pub async fn models(State(app): State<App>) -> Json<ModelList> {
         default: default == Some(name.as_str()),
         missing_key: app.models.missing_key(name),
     };
-    Json(ModelList { models: app.settings.models.iter().map(view).collect() })
+    Json(ModelList { models: settings.models.iter().map(view).collect() })
 }
 
 pub async fn tools(State(app): State<App>) -> Json<ToolList> {
-    Json(ToolList { tools: app.tools.model_tools(app.settings.agent.language) })
+    Json(ToolList { tools: app.tools.model_tools(app.live().agent.language) })
 }

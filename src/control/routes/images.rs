@@ -1,4 +1,5 @@
-//! Images: list, get, build and remove. Whoever builds an image may use it; administrators see and remove those of others.
+//! Images: list, get, build and remove. The user who builds an image may use it; administrators see and remove those of
+//! others.
 
 use axum::Json;
 use axum::body::Body;
@@ -45,7 +46,7 @@ pub async fn pull(
 ) -> ApiResult<Response> {
     // A pull changes for all users which image a name refers to.
     if app.launcher.paths.system() && security_controls::holds("pulls_are_for_administrators") {
-        caller.require_admin(&app.settings.admin.group, "get images for all users")?;
+        caller.require_admin(&app.live().admin.group, "get images for all users")?;
     }
     let pull = |steps: Steps, stop: CancellationToken| async move {
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
@@ -64,7 +65,7 @@ pub async fn build(
 ) -> ApiResult<Response> {
     // The images of all users take room and names in one engine, and the steps of a Dockerfile have its rights.
     if app.launcher.paths.system() && security_controls::holds("builds_are_for_administrators") {
-        caller.require_admin(&app.settings.admin.group, "build images in the machine's engine")?;
+        caller.require_admin(&app.live().admin.group, "build images in the machine's engine")?;
     }
     let recipe = ImageRecipe::of(body, &app.settings.sandbox.images, &app.settings.packages.names)?;
     let build = |steps: Steps, stop: CancellationToken| async move {

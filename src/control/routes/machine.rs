@@ -11,6 +11,7 @@ use crate::control::body::{JsonBody, Query};
 use crate::control::caller::Caller;
 use crate::control::problems::ApiResult;
 use crate::protocol::api::{Done, Health, HealthStatus, QuotaView, Shutdown, Version};
+use crate::protocol::config::{ConfigReloaded, ConfigView};
 use crate::protocol::limits::BRIDGE_VERSION;
 use crate::protocol::problem::{Code, Problem};
 
@@ -20,7 +21,7 @@ pub async fn health(State(app): State<App>, caller: Caller) -> ApiResult<Json<He
     let mut problems = app.launcher.troubles().await;
     problems.extend(app.journal.healthy().err().map(|trouble| trouble.to_string()));
     let status = if problems.is_empty() { HealthStatus::Ok } else { HealthStatus::Degraded };
-    let serves_all = caller.admin || caller.principal == app.launcher.service.principal();
+    let serves_all = app.is_run_by(&caller);
     // What waits, and how often it is asked for, tells of other users.
     let pool = if serves_all { app.pool.view().await } else { None };
     Ok(Json(Health { status, problems, sessions, pool }))
@@ -47,16 +48,30 @@ pub async fn shut_down(
     caller: Caller,
     JsonBody(body, _charge): JsonBody<Shutdown>,
 ) -> ApiResult<Json<Done>> {
-    if !caller.admin && caller.principal != app.launcher.service.principal() {
-        return Err(Problem::new(
-            Code::Forbidden,
-            "only the daemon's own user, root and administrators may stop it",
-        )
-        .into());
-    }
+    only_who_runs_it(&app, &caller, "stop it")?;
     app.remove_all.store(body.remove, std::sync::atomic::Ordering::Relaxed);
     app.stop.cancel();
     Ok(Json(Done {}))
+}
+
+fn only_who_runs_it(app: &App, caller: &Caller, what: &str) -> Result<(), Problem> {
+    if app.is_run_by(caller) {
+        return Ok(());
+    }
+    let message = format!("only the daemon's own user, root and administrators may {what}");
+    Err(Problem::new(Code::Forbidden, message))
+}
+
+pub async fn config(State(app): State<App>, caller: Caller) -> ApiResult<Json<ConfigView>> {
+    only_who_runs_it(&app, &caller, "see its configuration")?;
+    Ok(Json(app.config.view()))
+}
+
+pub async fn reload(State(app): State<App>, caller: Caller) -> ApiResult<Json<ConfigReloaded>> {
+    only_who_runs_it(&app, &caller, "have it read its configuration")?;
+    // It continues if the client disconnects: half of it would leave models that do not fit the settings.
+    let reloaded = tokio::spawn(async move { app.reload().await });
+    Ok(Json(reloaded.await.map_err(|error| Problem::new(Code::Internal, error.to_string()))??))
 }
 
 #[derive(Deserialize)]
@@ -77,14 +92,14 @@ pub async fn quota(
             let none = || Problem::new(Code::BadRequest, "there is no such user");
             let named = app.users.named(&user, &caller).await;
             if named != Some(caller.principal) {
-                caller.require_admin(&app.settings.admin.group, "see what others have")?;
+                caller.require_admin(&app.live().admin.group, "see what others have")?;
             }
             named.ok_or_else(none)?
         }
     };
     let who = app.users.of(owner).await?;
     if owner != caller.principal {
-        app.ledger.set_limits(owner, app.settings.quota.of(owner, who.name.as_deref(), &who.groups));
+        app.ledger.set_limits(owner, app.live().quota.of(owner, who.name.as_deref(), &who.groups));
     }
     Ok(Json(QuotaView { uid: owner, user: who.name.clone(), quotas: app.ledger.usage(owner) }))
 }

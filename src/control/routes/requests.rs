@@ -96,7 +96,7 @@ impl ListQuery {
     /// The user whose things are listed; `None` for all users.
     pub(super) fn owner(&self, app: &App, caller: &Caller) -> Result<Option<Principal>, Problem> {
         if self.all {
-            caller.require_admin(&app.settings.admin.group, "see what others have")?;
+            caller.require_admin(&app.live().admin.group, "see what others have")?;
         }
         Ok((!self.all).then_some(caller.principal))
     }

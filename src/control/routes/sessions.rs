@@ -25,6 +25,7 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::labels;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
+use crate::protocol::values::is_identifier;
 
 pub const PATH: &str = "/v1/sessions";
 
@@ -105,10 +106,21 @@ pub async fn reset(request: SessionRequest) -> ApiResult<Json<Done>> {
     request.act(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await
 }
 
+/// The longest name of a value whose attributes are asked for, and the longest beginning of theirs.
+const DOTTED_BYTES: usize = 200;
+
 pub async fn variables(
     request: SessionRequest,
     Query(which): Query<VariablesFilter>,
 ) -> ApiResult<Json<VariableList>> {
+    let is_dotted = |of: &String| of.len() <= DOTTED_BYTES && of.split('.').all(is_identifier);
+    if !which.of.iter().all(is_dotted) {
+        return Err(Problem::new(Code::BadRequest, "`of` is no name, or names with dots between them").into());
+    }
+    if which.begins.len() > DOTTED_BYTES {
+        let what = format!("`begins` has more than {DOTTED_BYTES} bytes");
+        return Err(Problem::new(Code::BadRequest, what).into());
+    }
     request.try_call(|reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await.map(Json)
 }
 

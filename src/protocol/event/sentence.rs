@@ -18,7 +18,7 @@ const QUOTE_CHARS: usize = 160;
 pub enum Severity {
     /// Ordinary progress, for readers of the log.
     Progress,
-    /// For a person who watches.
+    /// A person who watches is told.
     Notice,
     /// A person has to know it.
     Warning,

@@ -42,6 +42,24 @@ fn a_permit_comes_back_when_the_thread_that_had_it_panics() {
     assert!(ledger.take(Principal::ANN, "a", cell()).is_ok());
 }
 
+#[test]
+fn new_limits_of_everyone_hold_for_users_without_their_own() {
+    let ledger = ledger(&[(Kind::Cells, 1), (Kind::DaemonMemory, 10)], &[]);
+    let own = |cells: u64| [(Kind::Cells, cells), (Kind::DaemonMemory, 10)].into_iter().collect::<Limits>();
+    ledger.set_limits(Principal::BOB, own(2));
+    let _held = ledger.take(Principal::ANN, "a", cell()).unwrap();
+    let mut waits = ledger.wait(Principal::ANN, "a", cell()).unwrap();
+    ledger.set_everyone(own(2));
+    assert!(waits.try_take().is_some(), "who waits is served");
+    assert_eq!(ledger.users().into_iter().collect::<Vec<_>>(), [Principal::ANN, Principal::BOB]);
+    ledger.set_everyone(own(3));
+    let limit = |owner| {
+        let usage = ledger.usage(owner).into_iter().find(|usage| usage.kind == Kind::Cells);
+        usage.and_then(|usage| usage.limit)
+    };
+    assert_eq!((limit(Principal::ANN), limit(Principal::BOB)), (Some(3), Some(2)));
+}
+
 #[tokio::test]
 async fn who_waits_takes_turns_with_other_users() {
     let ledger = ledger(&[], &[(Kind::Cells, 2)]);

@@ -1,5 +1,6 @@
-//! The backends that hold sandboxes. Each is a folder that implements [`SandboxBackend`] and [`RunningSandbox`]; code
-//! outside of the folder uses nothing but these traits.
+//! The backends that hold sandboxes. Each is a folder that implements [`SandboxBackend`] and [`RunningSandbox`], through
+//! which sandboxes are used. Two kinds of code outside of the folders name a backend itself: `launch.rs`, which makes and
+//! holds all of them, and what is about the engine's images, which no other backend has: `image_build.rs`, lists and pulls.
 
 mod bridge_socket;
 mod contract;

@@ -5,9 +5,10 @@
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ const SITE_CHARS: usize = 200;
 /// Longest cache tag of a Python, as in `cpython-312`.
 const TAG_CHARS: usize = 32;
 /// Part of the folder's name, so that a tree of an earlier layout is not used again.
-const LAYOUT: &str = "3";
+const LAYOUT: &str = "4";
 /// The program in the tree that is the first process of a sandbox.
 pub const GUARDIAN_FILE: &str = "belljar-guardian";
 /// The folders in the tree of programs and of modules that stand before those of the image: `pip` and `uv`.
@@ -33,6 +34,8 @@ pub const SHIMS_BIN: &str = "shims/bin";
 pub const SHIMS_LIB: &str = "shims/lib";
 const PACKAGES_FILE: &str = "packages.json";
 const PREPARED_FILE: &str = "prepared.json";
+/// The file with the sum of what is in the tree and not in the binary.
+const SUM_FILE: &str = "sum";
 
 include!(concat!(env!("OUT_DIR"), "/kernel_files.rs"));
 
@@ -98,21 +101,36 @@ pub fn assemble(folder: &Path, output: &Path) -> std::io::Result<()> {
         return Err(std::io::Error::other("the image's Python has a tag that is none"));
     }
     write(folder)?;
+    let mut made = BTreeMap::new();
     for module in modules() {
         let bytecode = take(&output, &prepared_name(module), BYTECODE_BYTES)?;
-        write_new(&folder.join(bytecode_name(module, tag)), &bytecode)?;
+        made.insert(bytecode_name(module, tag), bytecode);
     }
     let bounded =
         |names: Vec<String>| names.into_iter().filter(|name| is_package(name)).take(PACKAGES).collect();
     let packages =
         ImagePackages { installed: bounded(prepared.packages), main: bounded(prepared.main_packages) };
     let note = ImageNote { packages, site: Some(prepared.site).filter(|path| is_plain_path(path)) };
-    write_new(&folder.join(PACKAGES_FILE), serde_json::to_string(&note)?.as_bytes())?;
+    made.insert(PACKAGES_FILE.into(), serde_json::to_vec(&note)?);
+    for (name, bytes) in &made {
+        write_new(&folder.join(name), bytes)?;
+    }
+    write_new(&folder.join(SUM_FILE), sum(&made).as_bytes())?;
     open_to_all(folder)
 }
 
-/// Whether a tree is still as `assemble` made it: the daemon owns every file in it, no other user may write there, and
-/// the sources are those of the binary.
+/// The sum of what was made of an image, by the names of the files.
+fn sum(made: &BTreeMap<PathBuf, Vec<u8>>) -> String {
+    let mut digest = Sha256::new();
+    for (name, bytes) in made {
+        digest.update(Sha256::digest(name.as_os_str().as_bytes()));
+        digest.update(Sha256::digest(bytes));
+    }
+    hex::encode(digest.finalize())
+}
+
+/// Whether a tree is still as `assemble` made it: the daemon owns every file in it, no other user may write there, the
+/// sources are those of the binary, and all else has the sum that was noted.
 pub fn is_sound(folder: &Path) -> bool {
     let mut found = BTreeSet::new();
     if !is_ours(folder, Path::new(""), &mut found) {
@@ -123,13 +141,18 @@ pub fn is_sound(folder: &Path) -> bool {
             .is_ok_and(|found| found == security_controls::kernel_text(text).as_bytes())
     };
     let sources: BTreeSet<PathBuf> = KERNEL_FILES.iter().map(|(name, _)| PathBuf::from(name)).collect();
-    let compiled = found.iter().filter(|name| name.extension().is_some_and(|extension| extension == "pyc"));
+    let of_binary = |name: &Path| sources.contains(name) || name == Path::new(GUARDIAN_FILE);
+    let made = found.iter().filter(|name| !of_binary(name) && *name != Path::new(SUM_FILE));
+    let made: std::io::Result<BTreeMap<PathBuf, Vec<u8>>> =
+        made.map(|name| Ok((name.clone(), std::fs::read(folder.join(name))?))).collect();
+    let noted = std::fs::read_to_string(folder.join(SUM_FILE));
     found.is_superset(&sources)
         && KERNEL_FILES.iter().all(same)
         && std::fs::read(folder.join(GUARDIAN_FILE)).is_ok_and(|found| found == GUARDIAN)
-        && compiled.count() == modules().count()
-        && found.len() == sources.len() + modules().count() + 2
-        && found.contains(Path::new(PACKAGES_FILE))
+        && made.is_ok_and(|made| {
+            let as_noted = noted.is_ok_and(|noted| noted == sum(&made));
+            as_noted || !security_controls::holds("kernel_bytecode_is_as_it_was_made")
+        })
 }
 
 /// Collects the files below a folder; false unless all entries are files and folders that only the daemon can write.
@@ -329,11 +352,21 @@ mod tests {
     #[test]
     fn a_tree_that_somebody_else_could_have_changed_is_not_sound() {
         type Change = fn(&Path);
-        let changes: [Change; 8] = [
+        let changes: [Change; 11] = [
             |tree| std::fs::write(tree.join(GUARDIAN_FILE), "#!/bin/sh").unwrap(),
             |tree| std::fs::remove_file(tree.join(GUARDIAN_FILE)).unwrap(),
             |tree| std::fs::write(tree.join("__main__.py"), "import evil").unwrap(),
             |tree| std::fs::write(tree.join("more.py"), "").unwrap(),
+            |tree| {
+                let bytecode = tree.join("__pycache__/prepare.cpython-312.pyc");
+                let changed = std::fs::read_to_string(&bytecode).unwrap().replace("bytecode", "evilcode");
+                std::fs::write(bytecode, changed).unwrap();
+            },
+            |tree| {
+                std::fs::write(tree.join(PACKAGES_FILE), r#"{"installed":[],"main":[],"site":"/evil"}"#)
+                    .unwrap();
+            },
+            |tree| std::fs::remove_file(tree.join(SUM_FILE)).unwrap(),
             |tree| std::fs::remove_file(tree.join(PACKAGES_FILE)).unwrap(),
             |tree| std::os::unix::fs::symlink("/tmp", tree.join("link")).unwrap(),
             |tree| std::fs::hard_link(tree.join("__main__.py"), tree.parent().unwrap().join("held")).unwrap(),

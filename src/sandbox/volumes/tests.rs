@@ -114,7 +114,7 @@ async fn a_change_that_a_client_gave_up_is_settled_when_it_is_done() {
     assert_eq!(late.code, Code::Storage, "{late:?}");
     let late = home.volumes.create(&home.ledger, owner, &named("w"), MOST).await.unwrap_err();
     assert_eq!(late.code, Code::Storage, "{late:?}");
-    // Nobody uses, makes or removes them meanwhile, and their user has them.
+    // The two volumes can neither be used, made nor removed meanwhile, and their user still has them.
     for name in [&name, &named("w")] {
         assert_eq!(home.volumes.transfer(owner, name).err().map(|problem| problem.code), Some(Code::Busy));
         let again = home.volumes.create(&home.ledger, owner, name, MOST).await.unwrap_err();
@@ -212,7 +212,7 @@ async fn what_an_earlier_daemon_was_removing_counts_until_it_is_gone() {
     assert!(!left.exists());
 }
 
-/// Nobody but a process of the host writes, and no session has the volume.
+/// Only a process of the host writes, and no session has the volume.
 #[tokio::test]
 async fn a_volume_is_measured_again_and_again_whoever_writes() {
     let home = home();

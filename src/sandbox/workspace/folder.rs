@@ -237,7 +237,7 @@ impl Workspace {
         let alone = |uid| Ids::alone(uid, groups::without_account(uid));
         let ids = service.system.then(|| Arc::new(CurrentIds::of_account(alone(user.host_uid))));
         let looked = acting_as(ids.as_ref().map(|ids| ids.now()).as_deref(), || {
-            set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid })
+            set_id::check(&Root { folder: root.as_fd(), managed: false, uid: user.host_uid }, &path)
         });
         looked
             .map_err(|error| bad(format!("the folder `{printable_path}` cannot be looked at: {error}")))??;

@@ -21,7 +21,7 @@ pub struct HoldingSandbox {
     pub id: SandboxId,
     /// The volumes of all users, which know whether the sandbox still has those that it was started with.
     pub volumes: Volumes,
-    /// Its first process.
+    /// The pid of the sandbox's first process.
     pub first: i32,
 }
 

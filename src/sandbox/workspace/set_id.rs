@@ -1,15 +1,16 @@
 //! Programs in a caller's folder that run with more rights than who starts them: by a set-id bit, or by capabilities of
 //! the file. No guest can make one, but a write to a shared mapping of a file that has them already does not take them
 //! away: hostile code could replace the program, and the next user who runs it would run that code with its rights. So a
-//! folder with such a file that the guest may write to is refused as a workspace.
+//! folder with such a file that the guest may write to, or owns, is refused as a workspace and as a mount.
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::protocol::problem::{Code, Problem};
+use crate::sandbox::workspace::files::beneath;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::usage::{ENTRIES_LOOKED_AT, is_guests};
 use crate::sandbox::workspace::walk::{Entry, Walk, WalkItem};
@@ -21,9 +22,10 @@ const CAPABILITIES: &str = "security.capability";
 /// Room for the value of the attribute, which is not looked at.
 const CAPABILITIES_BYTES: usize = 64;
 
-/// A refusal that names the first such file, or says that the folder cannot be checked. Folders of other users that the
-/// guest's user cannot read are passed over, because the guest cannot read them, either.
-pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
+/// A refusal that names the first such file, or says that the folder at `path` cannot be checked. Folders of other users
+/// that the guest's user can neither read nor enter are passed over, because the guest cannot do that, either.
+pub(super) fn check(root: &Root<'_>, path: &Path) -> Result<(), Problem> {
+    let top = path.display();
     let refused = |message: String, hint: &str| Err(Problem::new(Code::Forbidden, message).hint(hint));
     let printable = |path: &Path| path.to_string_lossy().escape_default().to_string();
     match find(root, ENTRIES_LOOKED_AT) {
@@ -31,42 +33,42 @@ pub(super) fn check(root: &Root<'_>) -> Result<(), Problem> {
         Ok(()) => Ok(()),
         Err(FolderRefusal::SetId(path)) => refused(
             format!(
-                "`{}` in the workspace has a set-user-id or set-group-id bit and can be written to, so that code in \
-                 the sandbox could replace a program that runs with the rights of somebody else",
+                "`{}` in the folder `{top}` has a set-user-id or set-group-id bit and is the guest's own or writable, so \
+                 that code in the sandbox could replace a program that runs with the rights of somebody else",
                 printable(&path)
             ),
             "take the bit away (`chmod ug-s FILE`), or use another folder",
         ),
         Err(FolderRefusal::Capable(path)) => refused(
             format!(
-                "`{}` in the workspace has capabilities (`{CAPABILITIES}`) and can be written to, so that code in the \
-                 sandbox could replace a program that runs with rights which its user does not have",
+                "`{}` in the folder `{top}` has capabilities (`{CAPABILITIES}`) and is the guest's own or writable, so that \
+                 code in the sandbox could replace a program that runs with rights which its user does not have",
                 printable(&path)
             ),
             "take them away (`setcap -r FILE`), or use another folder",
         ),
         Err(FolderRefusal::Unread(path)) => refused(
             format!(
-                "`{}` in the workspace cannot be looked into for programs that run with the rights of somebody else; \
+                "`{}` in the folder `{top}` cannot be looked into for programs that run with the rights of somebody else; \
                  code in the sandbox could open it",
                 printable(&path)
             ),
-            "give its owner the right to read it (`chmod u+rx FOLDER`), or use another folder",
+            "give its owner the right to read it (`chmod u+rx FOLDER`), or move it out, or use another folder",
         ),
         Err(FolderRefusal::Mount(path)) => refused(
             format!(
-                "another file system is mounted in the folder `{}` of the workspace, which code in the sandbox would reach, and in \
-                 which nothing is looked at or counted",
+                "another file system is mounted in `{}` of the folder `{top}`, which code in the sandbox would reach, \
+                 and in which nothing is looked at or counted",
                 printable(&Path::new(".").join(path))
             ),
             "unmount it, or use a folder without mounts in it",
         ),
         Err(FolderRefusal::TooMany) => refused(
             format!(
-                "the workspace has more than {ENTRIES_LOOKED_AT} files, too many to look for programs with a \
+                "the folder `{top}` has more than {ENTRIES_LOOKED_AT} files, too many to look for programs with a \
                  set-user-id bit, which code in the sandbox could replace"
             ),
-            "use a smaller folder as workspace",
+            "use a smaller folder",
         ),
     }
 }
@@ -85,7 +87,7 @@ enum FolderRefusal {
 
 fn find(root: &Root<'_>, most: usize) -> Result<(), FolderRefusal> {
     Walk { entries: most, sorted: false }.run(root.folder(), |met| match met {
-        WalkItem::Entry(entry) if is_writable_set_id(&entry.stat, root.uid) => {
+        WalkItem::Entry(entry) if is_replaceable_set_id(&entry.stat, root.uid) => {
             Err(FolderRefusal::SetId(entry.path()))
         }
         WalkItem::Entry(entry) if may_be_replaced(&entry.stat, root.uid) && has_capabilities(&entry) => {
@@ -100,16 +102,13 @@ fn find(root: &Root<'_>, most: usize) -> Result<(), FolderRefusal> {
     })
 }
 
-/// Only regular files are checked, because on a folder the bit has another meaning. A guest cannot give itself the right
-/// to write to a file and leave the bit: that takes a mode with the bit, which no guest may set.
-fn is_writable_set_id(found: &Stat, uid: u32) -> bool {
-    let writable = if found.st_uid == uid { 0o222 } else { 0o022 };
-    FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
-        && found.st_mode & SET_ID != 0
-        && found.st_mode & writable != 0
+fn is_replaceable_set_id(found: &Stat, uid: u32) -> bool {
+    found.st_mode & SET_ID != 0 && may_be_replaced(found, uid)
 }
 
-/// Whether the guest may write to a file, or give itself the right to: a change of the mode leaves capabilities.
+/// Whether the guest may write to a file, or give itself the right to. The owner always can, and keep the bits as well as
+/// the capabilities: a list of access rights (`system.posix_acl_access`) changes nothing of a mode but its lowest nine
+/// bits. Only regular files count, because on a folder the bits have another meaning.
 fn may_be_replaced(found: &Stat, uid: u32) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
         && (found.st_uid == uid || found.st_mode & 0o022 != 0)
@@ -126,11 +125,17 @@ fn has_capabilities(entry: &Entry<'_>) -> bool {
 /// Whether the guest has no way to what could not be read, either.
 fn is_out_of_reach(root: &Root<'_>, folder: &Path, error: Errno) -> bool {
     match error {
-        Errno::ACCESS | Errno::PERM => !is_guests(root, folder),
+        Errno::ACCESS | Errno::PERM => !is_guests(root, folder) && !can_be_entered(root, folder),
         // The entry is gone meanwhile, or was replaced.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => true,
         _ => false,
     }
+}
+
+/// Whether who knows a name in the folder can open it: that needs the right to enter the folder, not to list it.
+fn can_be_entered(root: &Root<'_>, folder: &Path) -> bool {
+    let inside = beneath(root.folder(), folder.join("."), OFlags::PATH, Mode::empty());
+    !matches!(inside, Err(Errno::ACCESS | Errno::PERM | Errno::NOENT))
 }
 
 #[cfg(test)]
@@ -142,7 +147,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn only_files_with_the_bit_that_can_be_written_to_are_found() {
+    fn every_file_of_the_guest_with_the_bit_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("deep");
         std::fs::create_dir(&deep).unwrap();
@@ -151,10 +156,11 @@ mod tests {
             std::fs::set_permissions(deep.join("program"), Permissions::from_mode(mode)).unwrap();
             find(&Root::of_daemon(File::open(folder.path()).unwrap().as_fd()), 2)
         };
-        for mode in [0o755, 0o777, 0o6555, 0o2444, 0o1777] {
+        for mode in [0o755, 0o777, 0o1777] {
             assert_eq!(found(mode), Ok(()), "{mode:o}");
         }
-        for mode in [0o4755, 0o2755, 0o6700, 0o4575, 0o2557] {
+        // The owner gives itself the right to write, and the bit stays.
+        for mode in [0o4755, 0o2755, 0o6700, 0o4575, 0o2557, 0o6555, 0o2444, 0o4000] {
             assert_eq!(found(mode), Err(FolderRefusal::SetId("deep/program".into())), "{mode:o}");
         }
         // Files in a folder with the set-group-id bit get the folder's group, and no more rights.
@@ -202,9 +208,39 @@ mod tests {
         }
         assert_eq!(of(OWNER, 0o700), Ok(()));
         if rustix::process::geteuid().is_root() {
-            assert_eq!(of(ANOTHER, 0o700), Ok(()));
+            for mode in [0o700, 0o744, 0o750] {
+                assert_eq!(of(ANOTHER, mode), Ok(()), "{mode:o}");
+            }
+            // Who may enter it can open a name in it that is known.
+            for mode in [0o711, 0o751] {
+                assert_eq!(of(ANOTHER, mode), Err(FolderRefusal::Unread("closed".into())), "{mode:o}");
+            }
         }
         std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// Only root may give a file away, so others leave this test out.
+    #[test]
+    fn of_another_users_files_with_the_bit_only_those_are_found_that_can_be_written_to() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        give(folder.path(), OWNER);
+        let program = folder.path().join("program");
+        std::fs::write(&program, "x").unwrap();
+        give(&program, ANOTHER);
+        let found = |mode: u32| {
+            std::fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
+            found_by_owner(folder.path())
+        };
+        for mode in [0o4755, 0o6555, 0o2444] {
+            assert_eq!(found(mode), Ok(()), "{mode:o}");
+        }
+        // The bits of the group are also the most that a list of access rights gives anybody.
+        for mode in [0o4775, 0o2757] {
+            assert_eq!(found(mode), Err(FolderRefusal::SetId("program".into())), "{mode:o}");
+        }
     }
 
     /// Only root may mount, so others leave this test out.

@@ -90,7 +90,7 @@ impl Drop for FillLevelUse {
 pub struct MeasuringWalk(FillLevelUse);
 
 impl MeasuringWalk {
-    /// To be called before the first look.
+    /// Begins a walk. This has to be called before the first look at the folder.
     pub fn begin(fill_level: &Arc<FillLevel>) -> Self {
         Self(fill_level.begin_use())
     }

@@ -20,9 +20,13 @@ impl<W> SessionMachine<W> {
             return;
         }
         if self.attaching {
-            // Its sandbox is not there yet: it is interrupted as soon as it is, and killed if it does not end.
+            // The sandbox of the command is not attached yet: the command is interrupted as soon as it is, and killed if
+            // it does not end.
             self.cancelled.insert(cell);
             return;
+        }
+        if !self.is_ready() {
+            return; // its sandbox is gone, and its end with it is about to be told
         }
         // A frozen process does not hear of it.
         self.thaw(out);

@@ -1,83 +1,19 @@
 //! For any inputs in any order: every cell ends once, every list of variables is answered once, the sandbox
 //! never gets a forbidden request, and no state is a dead end.
 
+mod ops;
+
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
 use crate::protocol::api::VariablesFilter;
+use crate::protocol::command::EndCommand;
+use ops::{Left, Op, left, op};
 
 const IDLE: Duration = Duration::from_secs(60);
 const MAX_AGE: Duration = Duration::from_secs(600);
-
-#[derive(Clone, Debug)]
-enum Op {
-    Cell {
-        copy: bool,
-        ask: Option<AskNumber>,
-    },
-    View {
-        patient: bool,
-        taken: bool,
-    },
-    Place,
-    /// The sandbox is ready, or could not be started.
-    Ready(bool),
-    /// The sandbox dies; its cells are reported, or never reached it.
-    Dies {
-        reported: bool,
-    },
-    Permit(bool),
-    Written {
-        which: usize,
-        in_time: bool,
-    },
-    Finish(usize),
-    PutBack(usize),
-    CellUnwritten(usize),
-    Interrupt,
-    CancelCells(AskNumber),
-    Undo,
-    UndoDone,
-    Reset {
-        replay: bool,
-    },
-    ResetNoted,
-    ReplayWanted,
-    ReplayEnded(bool),
-    Freeze,
-    FreezeFailed,
-    Thaw,
-    Tick(u64),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        6 => (any::<bool>(), prop::option::of(1..3_u64)).prop_map(|(copy, ask)| Op::Cell { copy, ask }),
-        2 => (any::<bool>(), prop::bool::weighted(0.9)).prop_map(|(patient, taken)| Op::View { patient, taken }),
-        1 => Just(Op::Place),
-        4 => prop::bool::weighted(0.9).prop_map(Op::Ready),
-        1 => any::<bool>().prop_map(|reported| Op::Dies { reported }),
-        5 => prop::bool::weighted(0.95).prop_map(Op::Permit),
-        5 => (0..3_usize, prop::bool::weighted(0.9)).prop_map(|(which, in_time)| Op::Written { which, in_time }),
-        4 => (0..5_usize).prop_map(Op::Finish),
-        1 => (0..5_usize).prop_map(Op::PutBack),
-        1 => (0..5_usize).prop_map(Op::CellUnwritten),
-        1 => Just(Op::Interrupt),
-        1 => (1..3_u64).prop_map(Op::CancelCells),
-        1 => Just(Op::Undo),
-        1 => Just(Op::UndoDone),
-        1 => any::<bool>().prop_map(|replay| Op::Reset { replay }),
-        1 => Just(Op::ResetNoted),
-        1 => Just(Op::ReplayWanted),
-        1 => any::<bool>().prop_map(Op::ReplayEnded),
-        1 => Just(Op::Freeze),
-        1 => Just(Op::FreezeFailed),
-        1 => Just(Op::Thaw),
-        1 => (0..100_u64).prop_map(Op::Tick),
-    ]
-}
 
 /// Everything around the machine: the requests to it, and the facts that it relies on.
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
@@ -101,32 +37,11 @@ struct World {
     in_sandbox: BTreeMap<CellNumber, Mode>,
     undoing: usize,
     resetting: usize,
-}
-
-/// The unfinished work of an earlier daemon: the numbers of waiting and of running cells.
-#[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
-struct Left {
-    queued: u64,
-    copies: u64,
-    main: bool,
-    sandbox: bool,
-    frozen: bool,
-    reset: bool,
-    replaying: bool,
-}
-
-fn left() -> impl Strategy<Value = Option<Left>> {
-    let left = (0..3_u64, 0..3_u64, any::<[bool; 5]>());
-    prop::option::of(left.prop_map(|(queued, copies, [main, sandbox, frozen, reset, replaying])| Left {
-        queued,
-        copies,
-        main,
-        sandbox,
-        frozen: frozen && sandbox,
-        reset,
-        replaying,
-    }))
+    placed: bool,
+    /// Whether the next cell of the main line has to report that the variables changed before it.
+    changed: bool,
+    /// The cell of the main line that ran when it became known that the variables had changed before it.
+    changed_before: Option<CellNumber>,
 }
 
 fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
@@ -134,9 +49,11 @@ fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
         let start = move |cell| CellStart { cell, mode, ask: Some(cell % 3), ..CellStart::default() };
         (from + 1..=to).map(start).collect::<Vec<_>>()
     };
-    let (main, all) = (u64::from(left.main), u64::from(left.main) + left.copies);
+    let main = u64::from(left.main);
+    let (copies, all) = (main + left.copies, main + left.copies + left.commands);
     let mut running = cells(0, main, Mode::Main);
-    running.extend(cells(main, all, Mode::Fork));
+    running.extend(cells(main, copies, Mode::Fork));
+    running.extend(cells(copies, all, Mode::Command));
     let before = Unfinished {
         cells: all + left.queued,
         queued: cells(all, all + left.queued, Mode::Main),
@@ -159,7 +76,11 @@ impl World {
             None => SessionMachine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
         };
         let main = left.is_some_and(|left| left.main);
-        let mode = |cell| if main && cell == 1 { Mode::Main } else { Mode::Fork };
+        let mode = |cell| match cell {
+            cell if machine.is_command(cell) => Mode::Command,
+            1 if main => Mode::Main,
+            _ => Mode::Fork,
+        };
         Self {
             cells: (1..=machine.cells()).map(|cell| (cell, 0)).collect(),
             resumed: machine.queue().runs().map(|cell| (cell, mode(cell))).collect(),
@@ -177,6 +98,9 @@ impl World {
             in_sandbox: BTreeMap::new(),
             undoing: 0,
             resetting: 0,
+            placed: false,
+            changed: false,
+            changed_before: None,
         }
     }
 
@@ -216,8 +140,13 @@ impl World {
                 assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
                 assert!(self.journaled.contains(&start.cell), "cell {} is not in the journal", start.cell);
                 let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
-                assert!(start.mode == Mode::Fork || !main, "two cells of the main line");
-                assert_eq!(self.undoing + self.resetting, 0, "cell {} is in the way", start.cell);
+                assert!(start.mode != Mode::Main || !main, "two cells of the main line");
+                // An undo leaves commands alone; a reset ends them.
+                let undoing = if start.mode == Mode::Command { 0 } else { self.undoing };
+                assert_eq!(undoing + self.resetting, 0, "cell {} is in the way", start.cell);
+                if start.mode == Mode::Main && std::mem::take(&mut self.changed) {
+                    assert!(start.note.is_some(), "cell {} does not say what changed before it", start.cell);
+                }
                 if self.takes {
                     assert_eq!(self.in_sandbox.insert(start.cell, start.mode), None, "sent twice");
                 }
@@ -242,7 +171,10 @@ impl World {
                 self.ended(start.cell);
             }
             Effect::Lost(start, _) => {
-                assert!(!self.there || self.machine.is_ending(), "cell {} has its sandbox", start.cell);
+                // A sandbox that only commands use expires with them.
+                let expires = start.mode == Mode::Command;
+                let has_sandbox = self.there && !self.machine.is_ending() && !expires;
+                assert!(!has_sandbox, "cell {} has its sandbox", start.cell);
                 self.in_sandbox.remove(&start.cell);
                 self.ended(start.cell);
             }
@@ -257,6 +189,12 @@ impl World {
     fn finish(&mut self, cell: CellNumber) {
         self.in_sandbox.remove(&cell);
         self.ended(cell);
+        if self.changed_before.take_if(|changed| *changed == cell).is_some() {
+            assert!(
+                self.machine.take_late_note(cell).is_some(),
+                "cell {cell} does not say what changed before it"
+            );
+        }
         self.take(Input::Finished(cell));
     }
 
@@ -291,20 +229,42 @@ impl World {
         self.take(Input::SandboxGone { reason: "it died".into() });
     }
 
+    fn cell_comes(&mut self, mode: Mode, ask: Option<AskNumber>) {
+        let replays = self.machine.is_replaying() && mode == Mode::Main;
+        let by_client = self.machine.may_run(mode, false, usize::MAX);
+        assert!(!replays || by_client.is_err(), "a client's cell comes between those of a replay");
+        if self.machine.may_run(mode, replays, 8).is_ok() {
+            let cell = self.machine.cells() + 1;
+            self.cells.insert(cell, 0);
+            let start = CellStart { cell, mode, ask, ..CellStart::default() };
+            self.take(Input::Cell(start));
+        }
+    }
+
+    /// The kernel reports that the variables changed between cells.
+    fn variables_change(&mut self) {
+        if self.machine.is_ready() && self.takes {
+            let main = self.in_sandbox.iter().find(|(_, mode)| **mode == Mode::Main);
+            (self.changed_before, self.changed) = match main {
+                Some((cell, _)) => (Some(*cell), self.changed),
+                None => (self.changed_before, true),
+            };
+        }
+        self.take(Input::Changed { note: "the worker died".into() });
+    }
+
+    fn end_command(&mut self, which: usize, how: EndCommand) {
+        let command = self.machine.queue().commands().get(which).map(|(start, _)| start.cell);
+        // A number that no command has is no command's end.
+        let cell = command.unwrap_or(CellNumber::MAX);
+        self.take(Input::EndCommand { cell, how });
+        let ended = command.is_none_or(|cell| self.cells[&cell] == 1 || self.machine.runs(cell));
+        assert!(ended, "command {cell} waits on");
+    }
+
     fn happens(&mut self, op: &Op) {
         match *op {
-            Op::Cell { copy, ask } => {
-                let mode = if copy { Mode::Fork } else { Mode::Main };
-                let replays = self.machine.is_replaying() && !copy;
-                let by_client = self.machine.may_run(mode, false, usize::MAX);
-                assert!(!replays || by_client.is_err(), "a client's cell comes between those of a replay");
-                if self.machine.may_run(mode, replays, 8).is_ok() {
-                    let cell = self.machine.cells() + 1;
-                    self.cells.insert(cell, 0);
-                    let start = CellStart { cell, mode, ask, ..CellStart::default() };
-                    self.take(Input::Cell(start));
-                }
-            }
+            Op::Cell { mode, ask } => self.cell_comes(mode, ask),
             Op::View { patient, taken } => {
                 let view = u32::try_from(self.views.len()).unwrap();
                 self.views.insert(view, 0);
@@ -312,7 +272,16 @@ impl World {
                 self.takes &= taken || !self.there;
                 self.take(Input::Variables { which: VariablesFilter::default(), patient, reply_to: view });
             }
-            Op::Place => self.take(Input::Placed),
+            Op::Place => {
+                self.placed = true;
+                self.take(Input::Placed);
+            }
+            Op::WantSandbox => {
+                self.take(Input::SandboxWanted);
+                assert!(!self.placed || self.starting || self.there, "no sandbox comes");
+            }
+            Op::Changed => self.variables_change(),
+            Op::EndCommand { which, how } => self.end_command(which, how),
             Op::Ready(good) if self.starting => {
                 (self.starting, self.there) = (false, good);
                 if self.machine.is_attaching() {
@@ -361,6 +330,7 @@ impl World {
             Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
                 self.take(Input::Reset { replay });
                 self.resetting += 1;
+                self.changed = false;
             }
             Op::ResetNoted if self.resetting > 0 => {
                 self.resetting -= 1;
@@ -466,6 +436,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
     let left = Left {
         queued: 0,
         copies: 0,
+        commands: 0,
         main: true,
         sandbox: true,
         frozen: false,

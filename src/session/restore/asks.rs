@@ -36,7 +36,7 @@ pub struct RecalledAsk {
     /// The calls of `compute_with_python` without an answer, and the result of the last one that had one.
     expressions: BTreeSet<String>,
     pub last_result: Option<String>,
-    /// By the times of the events.
+    /// How long the ask has worked, counted by the times of its events.
     clock: AskClock,
     /// Whether asks within the ask wait for people.
     waits_within: bool,

@@ -199,6 +199,9 @@ impl Fold {
             EventBody::Reset => {
                 self.afresh(Vec::new(), false);
                 self.restored.reset = true;
+                if !security_controls::holds("restored_rules_end_when_a_reset_is_done") {
+                    self.restored.sandbox_rules.release_up_to(CellNumber::MAX);
+                }
             }
             EventBody::ResetDone { cells } => self.reset_done(*cells),
             EventBody::ReplayFinished => {

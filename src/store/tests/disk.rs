@@ -21,7 +21,7 @@ struct SmallDisk {
 impl SmallDisk {
     fn mount() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: a full disk can only be tested as root");
+            eprintln!("NOT RUN: a full disk can only be tested as root");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -57,14 +57,11 @@ fn default_timeout() -> u64 {
 }
 
 const DESCRIPTION: &str = "Runs Python code as the next cell of a notebook and returns what it printed, the value of its last \
-expression, its figures and new files, or the traceback. Use it for every calculation, for data and for logic instead of \
-working them out yourself. Variables, functions and imports stay for the next cells. Rules: (1) you see only what the code \
-prints, displays or ends with as an expression; (2) after a cell that ran out of time or crashed everything is as before it; \
-(3) endless loops are ended by the timeout; (4) there is no network.";
+expression, its figures and new files, or the traceback. Variables, functions and imports stay for the next cells; after a \
+cell that ran out of time or crashed everything is as before it. There is no network.";
 
 const DESCRIPTION_ZH: &str = "把 Python 代码作为笔记本的下一个单元运行，返回打印内容、最后一个表达式的值、图像和新文件，失败时返回 traceback。\
-凡是计算、数据处理和逻辑判断都应使用它，而不要自行推算。变量、函数和导入会保留到后续单元。规则：（1）只能看到代码打印、展示或以表达式结尾的内容；\
-（2）单元超时或崩溃后，状态回到该单元之前；（3）死循环会因超时而终止；（4）没有网络。";
+变量、函数和导入会保留到后续单元；单元超时或崩溃后，状态回到该单元之前。没有网络。";
 
 impl Tool for ExecutePython {
     fn definition(&self) -> Definition {

@@ -30,7 +30,7 @@ struct Arguments {
     /// Its encoding, such as utf-8, utf-16, gb18030, big5, shift-jis or latin-1. It is detected if it is not given.
     #[serde(default)]
     encoding: Option<String>,
-    /// Of a larger file only the size and the number of lines are told.
+    /// The largest file whose text is returned; for a larger one, the answer is its size and its number of lines.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = MAX_SIZE_MB))]
     max_size_mb: u64,

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-use crate::protocol::words::words;
+use crate::protocol::word_enums::words;
 
 words! {
     #[derive(Default, PartialOrd, Ord)]

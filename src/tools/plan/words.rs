@@ -2,7 +2,7 @@
 
 use super::model::TaskStatus;
 use crate::protocol::ask::Language;
-use crate::protocol::words::bilingual;
+use crate::protocol::word_enums::bilingual;
 
 #[derive(Clone, Copy)]
 pub struct Words(pub Language);

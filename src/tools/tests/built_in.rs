@@ -38,7 +38,7 @@ async fn last_result_is_kept_on_success_only() {
     let error = "PythonError: ZeroDivisionError: division by zero";
     assert_eq!((failure.code.as_str(), failure.message.as_str()), ("python_error", error));
     assert_eq!(port.last_result(), Some("first".into()));
-    // Of the given values, the expression gets only those that it mentions.
+    // The expression gets only those of the given values that it mentions.
     assert_eq!(compute("list(given)").await, bare("given last_result"));
     let undescribed = call(&registry, &port, "compute_with_python", json!({"code": "1"})).await.unwrap_err();
     assert!(undescribed.message.contains("description"), "{undescribed:?}");

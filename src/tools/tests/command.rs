@@ -18,6 +18,7 @@ const NOBODY: Owner = Owner { principal: Principal::new(65_534), gid: 65_534 };
 
 fn tool(argv: &[&str]) -> CommandTool {
     CommandTool {
+        read_only: false,
         description: "A program.".into(),
         parameters: json!({"properties": {"x": {}}}),
         output: None,
@@ -47,6 +48,15 @@ fn is_root() -> bool {
 async fn arguments_come_on_stdin_and_text_goes_out() {
     let output = run(tool(&["cat"]), json!({"x": "a'; rm -rf / #"}), MemoryPort::default()).await.unwrap();
     assert_eq!(output, ToolOutput::Text("{\"x\":\"a'; rm -rf / #\"}".into()));
+}
+
+#[test]
+fn a_program_is_free_of_effects_if_the_configuration_says_so() {
+    for read_only in [false, true] {
+        let tools = BTreeMap::from([("look".to_owned(), CommandTool { read_only, ..tool(&["cat"]) })]);
+        let registry = Registry::default().with_commands(&tools).unwrap();
+        assert_eq!(registry.definition("look").unwrap().read_only, read_only);
+    }
 }
 
 #[tokio::test]

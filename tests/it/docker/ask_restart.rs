@@ -119,8 +119,8 @@ fn write_last(daemon: &Daemon, events: &[Value]) {
     }
 }
 
-/// Between the decision and the call the daemon may die: then nothing of the call has happened. Once
-/// the call is begun nobody knows.
+/// The daemon may die between the decision and the call: then nothing of the call has happened. Once the call has begun,
+/// it is not known whether it took effect.
 #[test]
 fn a_call_that_was_allowed_is_made_after_a_restart_unless_it_was_begun() {
     let not_known = "it is not known whether it took effect";

@@ -367,7 +367,7 @@ fn a_recorded_ask_is_played_again() {
     let recorded = ask(&daemon, json!({"text": "how much?"}));
     assert_eq!(text(&recorded, "answer"), "It is $21,386.41.");
     let first = told(&daemon);
-    // As often as one likes, without the server.
+    // The recording is played as often as one likes, without the server.
     for name in ["t", "u"] {
         daemon.session(name, json!({"image": "belljar/base"}));
         let request = json!({"text": "how much?", "model": "replayed"}).to_string();
@@ -381,4 +381,54 @@ fn a_recorded_ask_is_played_again() {
     let end = ask(&daemon, json!({"text": "something else", "model": "replayed", "fresh": true}));
     assert_eq!(text(&end, "outcome"), "model_failed", "{end:#}");
     daemon.assert_sound();
+}
+
+/// A picture of one dot, and one that is larger than a model is shown.
+const PICTURES: &str = "
+import os, struct, zlib
+class Picture:
+    def __init__(self, side):
+        self.side = side
+    def _repr_png_(self):
+        def chunk(kind, data):
+            return struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+        head = struct.pack('>IIBBBBB', self.side, self.side, 8, 0, 0, 0, 0)
+        rows = zlib.compress((b'\\0' + bytes(self.side)) * self.side)
+        return b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', rows) + chunk(b'IEND', b'')
+display(Picture(1), Picture(5000))
+Picture(2)
+";
+
+#[test]
+fn a_model_that_sees_is_shown_pictures() {
+    let cell = || {
+        Play::from(Reply::call(
+            "execute_python_code",
+            json!({"python_code_snippet": PICTURES, "timeout": 30, "tool_call_purpose": "p"}),
+        ))
+    };
+    let server =
+        ModelServer::start([cell(), Reply::text("a dot").into(), cell(), Reply::text("dark").into()]);
+    let blind = served(&server, "").replace("model.served", "model.blind");
+    let config = format!("[agent]\nmodel = \"served\"\n{}{blind}", served(&server, "vision = true"));
+    let Some(daemon) = session_with(&config, json!({"image": "belljar/base"})) else { return };
+    assert_eq!(text(&ask(&daemon, json!({"text": "what is it?"})), "answer"), "a dot");
+    let blind = ask(&daemon, json!({"text": "what is it?", "model": "blind", "fresh": true}));
+    assert_eq!(text(&blind, "answer"), "dark");
+    let received = server.received();
+    let messages = |request: usize| list(&received[request].body, "messages").to_vec();
+    let last = messages(1).pop().expect("a message");
+    let parts = list(&last, "content");
+    assert_eq!((text(&last, "role"), parts.len()), ("user", 3), "{last:#}");
+    for part in &parts[1..] {
+        assert!(text(part, "/image_url/url").starts_with("data:image/png;base64,iVBORw0KGgo"), "{part}");
+    }
+    assert!(text(&parts[0], "text").contains("1 picture is not here"), "{last:#}");
+    assert!(
+        messages(3).iter().all(|message| message["content"].is_string()),
+        "a blind model was shown pictures"
+    );
+    // The next ask has the conversation without them.
+    let history = daemon.http("GET", "/v1/sessions/s/history", b"").expect_status(200).to_string();
+    assert!(!history.contains("iVBORw0KGgo"), "{history}");
 }

@@ -68,7 +68,7 @@ fn the_command_line_explains_mistakes() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(125) && said.contains("failed to read stdin"), "{said}");
     assert!(cli(&["--help"]).ok().stdout.contains("Usage: belljar"));
-    // For programs the same as JSON.
+    // Programs get the same as JSON.
     let json = cli(&["--json", "exec", "-s", "nope", "1"]).exits(125);
     let line = format!("{}{}", json.stdout, json.stderr);
     let problem: Value = serde_json::from_str(line.trim()).expect("one JSON document");

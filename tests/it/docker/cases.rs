@@ -252,7 +252,7 @@ pub fn x05_out_of_memory() {
         let result = daemon.run(S, "b = bytearray(b'x') * (1 << 30)");
         assert_ended(&result, "crashed", "out_of_memory", -9);
     }
-    // In a copy, the main line keeps its state.
+    // If a copy dies, the main line keeps its state.
     printed(&daemon, "kept = 'still kept'");
     let result = daemon.run_with(S, json!({"code": "b = bytearray(b'x') * (1 << 30)", "mode": "fork"}));
     assert_ended(&result, "crashed", "out_of_memory", -9);

@@ -55,7 +55,7 @@ fn numbers() -> Numbers {
     }
 }
 
-/// With numpy where there are images.
+/// A session with numpy, where there are images.
 fn prepared(request: Value) -> Option<(Daemon, Numbers)> {
     let mut request = request;
     request["image"] = json!("belljar/science");
@@ -389,7 +389,7 @@ pub fn undo_that_cannot_be_done_changes_nothing() {
     go(&daemon);
     assert_ended(&outcome(&daemon, cell), "success", "ok", 0);
     assert_eq!(value(&daemon, "v"), "8");
-    // As far as it said.
+    // The undo goes back as many cells as it is told to.
     undo(&daemon, 2);
     assert_eq!(value(&daemon, "v"), "7");
 }
@@ -435,7 +435,7 @@ pub fn without_checkpoints_a_crash_loses_the_state_and_says_so() {
     for (config, request) in [("[sandbox]\ncheckpoints = 0\n", json!({"seed": {"a": 1}})), ("", of_session)] {
         let Some(daemon) = session_with(config, request) else { return };
         let result = daemon.run(S, "x = 1");
-        // Whoever wants no checkpoints is not warned that there is none.
+        // A user who wants no checkpoints is not warned that there is none.
         assert_eq!((text(&result, "/state/kind"), &result["state"]["unprotected"]), ("kept", &json!(null)));
         let result = daemon.run(S, "import os; y = 2; os._exit(1)");
         assert_ended(&result, "crashed", "exit_call", 1);

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::helpers::{
     S, assert_ended, gapless, go, outcome, post, printed, queue, text, value, wait_for_line, with_go, written,
 };
-use crate::support::{Daemon, SmallDisk, binary, engine, eventually};
+use crate::support::{Daemon, SmallDisk, binary, engine, eventually, in_own_home};
 
 fn small() -> Option<Daemon> {
     if !engine() {
@@ -125,14 +125,8 @@ fn a_command_that_cannot_start_a_daemon_for_want_of_space_says_so() {
     let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
     let Some(disk) = SmallDisk::mount(home.path()) else { return };
     disk.fill();
-    let ran = std::process::Command::new(binary())
-        .arg("ps")
-        .env("BELLJAR_HOME", home.path())
-        .env_remove("BELLJAR_SOCKET")
-        .env_remove("BELLJAR_CONFIG")
-        .env_remove("BELLJAR_NO_AUTOSTART")
-        .output()
-        .expect("belljar runs");
+    let mut command = std::process::Command::new(binary());
+    let ran = in_own_home(&mut command, home.path()).arg("ps").output().expect("belljar runs");
     let told = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(125), "{told}");
     assert!(told.contains("exit status: 125") && told.contains("No space left"), "{told}");

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::helpers::{list, text};
 use crate::support::{Daemon, engine, eventually};
 
-/// For a daemon whose sessions live for 4 s without a client that holds them.
+/// Makes sessions of a daemon live for 4 s without a client that holds them.
 const PERIODS: (&str, &str) = ("BELLJAR_PERIODS", "unheld:4");
-/// Longer than that.
+/// Longer than a session lives that no client holds.
 const LONGER: Duration = Duration::from_secs(6);
 
 fn sessions(daemon: &Daemon) -> Vec<Value> {

@@ -92,7 +92,7 @@ pub fn files_and_folders_go_in_and_out() {
         Some("application/octet-stream")
     );
 
-    // As the code in a cell names it; and what is overwritten appears whole.
+    // A file can be named as the code in a cell names it; and what is overwritten appears whole.
     assert_eq!(put(&daemon, "%2Fworkspace/sub/two%20%C3%A4.txt", b"two").status, 200);
     assert_eq!(get(&daemon, "sub/two%20%C3%A4.txt").body, b"two");
     assert_eq!(put(&daemon, "sub/two%20%C3%A4.txt", b"").status, 200);
@@ -367,7 +367,7 @@ pub fn no_path_leads_out() {
 
 fn append(tar: &mut tar::Builder<Vec<u8>>, name: &str, kind: tar::EntryType, data: &[u8]) {
     let mut header = tar::Header::new_gnu();
-    // By hand: the library refuses such names itself.
+    // The name is written by hand, because the library refuses such names itself.
     header.as_gnu_mut().expect("gnu").name[..name.len()].copy_from_slice(name.as_bytes());
     header.set_entry_type(kind);
     header.set_mode(0o6777);

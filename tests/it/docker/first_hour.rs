@@ -1,4 +1,5 @@
-//! What somebody meets in the first hour with the command line. It is the command line's alone, whatever holds the sandbox.
+//! What a new user meets in the first hour with the command line. These tests are about the command line alone, whatever
+//! holds the sandbox.
 
 use serde_json::Value;
 use std::path::Path;
@@ -129,7 +130,11 @@ fn an_ask_that_only_talks_costs_no_sandbox() {
     // A session that waits for its first cell is there in the next daemon, and has no place in the quotas of sandboxes.
     let made =
         daemon.http("POST", "/v1/sessions", br#"{"name": "later", "image": "belljar/base", "lazy": true}"#);
-    assert_eq!(text(&made.expect_status(201), "state"), "asleep");
+    let made = made.expect_status(201);
+    assert_eq!(text(&made, "state"), "asleep");
+    // Where it is to run is written down before it runs.
+    let request = Journal::of(&daemon).request_of("later");
+    assert_eq!((&request["backend"], &request["image"]), (&made["backend"], &"belljar/base".into()));
     let mut daemon = daemon;
     daemon.kill();
     daemon.restart();
@@ -166,7 +171,7 @@ fn what_an_ask_without_a_session_made_is_handed_over() {
     // Nothing was made, so nothing stays.
     ask(&daemon, &["look"]);
     assert_eq!(sessions(), before);
-    // In the session, which says where, survives a daemon, and goes when nobody wants it.
+    // The files stay in a session, which is named, survives a restart of the daemon, and goes when it is not used.
     let ran = ask(&daemon, &["make"]);
     assert!(ran.stderr.contains("file: /workspace/sums/a.txt (new, 2 B)"), "{ran:?}");
     let said = ran.stderr.split_once("its files stay in the session `").expect("it says where").1;
@@ -274,4 +279,48 @@ fn a_configuration_that_the_daemon_did_not_read_is_told() {
     let expected = format!("`{}`, and `{other}` is not read", daemon.home().join("config.toml").display());
     assert_eq!(ran.stderr.matches(&expected).count(), 1, "{ran:?}");
     assert!(!daemon.cli(["ps"]).ok().stderr.contains("warning"));
+}
+
+#[test]
+fn a_daemon_shows_its_configuration_and_reads_it_again() {
+    let Some(daemon) = scripted("", &conversation("hello", &[says("Hi.")])) else { return };
+    let file = daemon.home().join("config.toml");
+    let begun = std::fs::read_to_string(&file).expect("a file");
+    let write = |more: &str| std::fs::write(&file, format!("{begun}{more}")).expect("written");
+    let value = |more: &[&str], key: &str| {
+        let said = daemon.cli(["config", "show", "--json"].iter().chain(more)).ok().stdout;
+        serde_json::from_str::<Value>(&said).expect("JSON")[key]["value"].clone()
+    };
+    let shown = daemon.cli(["config", "show"]).ok();
+    let whose = format!("the configuration of the daemon that runs: {}", file.display());
+    assert!(shown.stderr.contains(&whose), "{shown:?}");
+    assert_eq!(daemon.cli(["config", "path"]).ok().stdout.trim(), file.to_str().expect("UTF-8"));
+    assert!(daemon.cli(["daemon", "reload"]).ok().stderr.contains("nothing has changed in"));
+
+    let model = |name: &str| format!("[model.{name}]\nprovider = \"script\"\nfile = \"script.toml\"\n");
+    let more = format!("{}[agent]\nmodel = \"other\"\n[jobs]\nkeep = \"9h\"\n", model("other"));
+    write(&more);
+    assert_eq!((value(&[], "agent.model"), value(&["--file"], "agent.model")), (Value::Null, "other".into()));
+    let reloaded = daemon.cli(["daemon", "reload"]).ok().stderr;
+    assert!(reloaded.contains("in use from now on: agent.model, model.other"), "{reloaded}");
+    assert!(reloaded.contains("a restart of the daemon is needed for: jobs.keep"), "{reloaded}");
+    assert_eq!(value(&[], "agent.model"), "other");
+    assert!(value(&[], "jobs.keep") != "9h" && value(&["--file"], "jobs.keep") == "9h");
+    assert!(ask(&daemon, &["hello"]).stderr.contains("model `other`"));
+
+    // What is wrong changes nothing, and a signal does what the command does.
+    write("[agent]\nmodel = 3\n");
+    let wrong = daemon.cli(["daemon", "reload"]).exits(125).stderr;
+    assert!(wrong.contains("`agent.model`") && wrong.contains("goes on with what it had"), "{wrong}");
+    write("[agent]\ntools = [\"pyhton\"]\n");
+    let wrong = daemon.cli(["daemon", "reload"]).exits(125).stderr;
+    assert!(wrong.contains("pyhton") && wrong.contains("goes on with what it had"), "{wrong}");
+    assert_eq!(value(&[], "agent.model"), "other");
+    write(&format!("{more}{}", model("third")));
+    daemon.signal("HUP");
+    eventually("the third model is there", || {
+        daemon.cli(["models"]).ok().stdout.contains("third").then_some(())
+    });
+    assert_eq!(ask(&daemon, &["--model", "third", "hello"]).stdout, "Hi.\n");
+    daemon.assert_sound();
 }

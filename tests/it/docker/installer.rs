@@ -1,4 +1,4 @@
-//! What an installation of packages takes and leaves, whoever asks for it and whenever it ends.
+//! What an installation of packages takes and leaves, for every caller and whenever it ends.
 
 use serde_json::{Value, json};
 use std::io::Write;
@@ -177,7 +177,7 @@ pub fn what_the_cache_removed_is_installed_again_and_has_to_be_what_it_was() {
         daemon.events(S, 0).into_iter().filter(|event| event["type"] == "packages_missing").collect();
     assert_eq!(missing.len(), 1, "{missing:#?}");
     assert!(text(&missing[0], "reason").contains("not what they were"), "{missing:#?}");
-    // Whoever wants the new files gets them.
+    // Another session that wants the new files gets them.
     install(&daemon, "t", &["bell-dep"], 200);
     end(&mut daemon, "TERM");
 }

@@ -172,7 +172,7 @@ pub fn a_session_can_be_removed_while_it_starts() {
 #[track_caller]
 fn remove_everything(daemon: &mut Daemon, containers: &[String]) {
     daemon.cli(["daemon", "stop", "--remove"]).ok();
-    // At once, without waiting for it: the command has waited.
+    // The containers are gone at once, because the command has waited for that.
     assert_eq!(daemon.containers(), Vec::<String>::new());
     assert!(!daemon.home().join("daemon.pid").exists() && !daemon.socket().exists());
     assert_eq!(daemon.wait(), Some(0), "{}", daemon.stderr());

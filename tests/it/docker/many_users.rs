@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 
 use super::asking::{conversation, runs, says, write_script};
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, Pulse, Response, User, engine, eventually, http_as};
+use crate::support::{Daemon, Pulse, Response, User, engine, eventually, http_as, in_own_home};
 
 /// The groups that every Debian has: members of the first may use the daemon, of the second are
 /// administrators.
@@ -44,6 +44,25 @@ pub fn used(daemon: &Daemon, user: User, kind: &str) -> u64 {
     let quotas = quota["quotas"].as_array().expect("a list").clone();
     let found = quotas.into_iter().find(|quota| quota["kind"] == kind).expect("that quota");
     found["used"].as_u64().expect("a number")
+}
+
+#[test]
+fn the_configuration_is_for_those_who_run_the_daemon() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("");
+    let file = daemon.home().join("config.toml");
+    let told = |user: User| {
+        let answer = ask(&daemon, user, "GET", "/v1/version", Value::Null);
+        answer.header("belljar-config").map(str::to_owned)
+    };
+    assert_eq!((told(ALICE), told(CAROL).as_deref()), (None, file.to_str()));
+    for (method, path) in [("GET", "/v1/config"), ("POST", "/v1/config/reload")] {
+        ask(&daemon, ALICE, method, path, Value::Null).expect_status(403);
+        let seen = ask(&daemon, CAROL, method, path, Value::Null).expect_status(200);
+        assert_eq!(seen["file"].as_str(), file.to_str());
+    }
 }
 
 #[test]
@@ -188,8 +207,8 @@ fn only_root_serves_the_machine_and_only_for_a_group_that_is_there() {
     let run = |flags: &[&str], user: Option<&str>| {
         let mut command = std::process::Command::new("setpriv");
         command.args(["--reuid", user.unwrap_or("0"), "--clear-groups"]).arg(crate::support::binary());
-        command.arg("daemon").args(flags).env("BELLJAR_HOME", home.path().join("h"));
-        command.output().expect("it runs")
+        command.arg("daemon").args(flags);
+        in_own_home(&mut command, &home.path().join("h")).output().expect("it runs")
     };
     let nobody = run(&["--system"], Some("61001"));
     assert_eq!(nobody.status.code(), Some(64), "{nobody:?}");
@@ -200,7 +219,7 @@ fn only_root_serves_the_machine_and_only_for_a_group_that_is_there() {
     assert_eq!(run(&["--group", "daemon"], None).status.code(), Some(64), "a group is for a system daemon");
 }
 
-/// As systemd sees it.
+/// The test plays systemd, and hears what the daemon tells it.
 #[test]
 fn systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops() {
     let folder = tempfile::Builder::new().prefix("bjn").tempdir_in("/tmp").expect("a folder");

@@ -14,6 +14,7 @@ pub mod checkpoints;
 mod client_tools;
 pub mod command_terminals;
 pub mod commands;
+pub mod costs;
 pub mod disk;
 mod engine;
 pub mod environment;

@@ -62,7 +62,7 @@ fn a_server_that_refuses_is_asked_again_if_that_can_help() {
     let why = failed(&daemon);
     assert!(why.contains("401") || why.contains("key"), "{why}");
     assert_eq!(server.received().len(), 1);
-    // The server says how long to wait, and everybody can see that.
+    // The server says how long to wait, and an event tells that.
     let since = Instant::now();
     assert_eq!(answered(&daemon), "after a while");
     assert!(since.elapsed() >= Duration::from_secs(1));

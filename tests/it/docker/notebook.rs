@@ -1,4 +1,4 @@
-//! Habits of notebooks in cells, and the words below the errors that stop everybody.
+//! Habits of notebooks in cells, and the hints below the errors that stop most users.
 
 use serde_json::{Value, json};
 

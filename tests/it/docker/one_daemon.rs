@@ -4,28 +4,17 @@ use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use crate::support::{Daemon, binary, engine, eventually};
+use crate::support::{Daemon, binary, engine, eventually, in_own_home};
 
 #[test]
 fn a_daemon_keeps_nothing_open_that_its_starter_had_open() {
-    let home = tempfile::tempdir_in("/tmp").expect("a folder");
-    let lock = home.path().join("lock");
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    let (home, lock) = (folder.path().join("home"), folder.path().join("lock"));
     let script = "exec 9>\"$1\"; flock 9; \"$0\" ps && exec 9>&- && flock -n \"$1\" true && echo free";
-    let ran = Command::new("bash")
-        .args(["-c", script])
-        .arg(binary())
-        .arg(&lock)
-        .env("BELLJAR_HOME", home.path().join("home"))
-        .env_remove("BELLJAR_SOCKET")
-        .env_remove("BELLJAR_CONFIG")
-        .env_remove("BELLJAR_NO_AUTOSTART")
-        .output()
-        .expect("bash");
-    let stopped = Command::new(binary())
-        .args(["daemon", "stop"])
-        .env("BELLJAR_HOME", home.path().join("home"))
-        .env_remove("BELLJAR_SOCKET")
-        .output();
+    let mut bash = Command::new("bash");
+    let ran =
+        in_own_home(&mut bash, &home).args(["-c", script]).arg(binary()).arg(&lock).output().expect("bash");
+    let stopped = in_own_home(&mut Command::new(binary()), &home).args(["daemon", "stop"]).output();
     assert!(stopped.expect("belljar").status.success());
     assert!(String::from_utf8_lossy(&ran.stdout).contains("free"), "{ran:?}");
 }
@@ -113,15 +102,11 @@ fn a_command_starts_a_daemon_where_there_is_none() {
         return;
     }
     let home = tempfile::Builder::new().prefix("bj").tempdir_in("/tmp").expect("a folder");
-    // As a careless umask leaves it.
+    // The home is as a careless umask leaves it.
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
     let run = |arguments: &[&str]| {
-        let output = Command::new(binary())
+        let output = in_own_home(&mut Command::new(binary()), home.path())
             .args(arguments)
-            .env("BELLJAR_HOME", home.path())
-            .env_remove("BELLJAR_SOCKET")
-            .env_remove("BELLJAR_CONFIG")
-            .env_remove("BELLJAR_NO_AUTOSTART")
             .stdin(Stdio::null())
             .output()
             .expect("belljar runs");

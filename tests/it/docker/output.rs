@@ -255,7 +255,7 @@ pub fn events_are_numbered_without_gaps() {
     let events = daemon.events(S, 0);
     let numbers: Vec<u64> = events.iter().map(|event| number(event, "/seq")).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
-    // From anywhere on, the same ones.
+    // Readers that begin anywhere get the same events from there on.
     for after in [0, 5, numbers.len() as u64 - 1, numbers.len() as u64] {
         assert_eq!(daemon.events(S, after), events[usize::try_from(after).expect("small")..]);
     }

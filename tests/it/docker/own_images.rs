@@ -23,7 +23,7 @@ impl Name {
         shown.status.success().then(|| String::from_utf8_lossy(&shown.stdout).trim().to_owned())
     }
 
-    /// Gives the name to another image, as everybody can who may use the engine.
+    /// Gives the name to another image, as every user of the engine can.
     fn give_away(&self) -> String {
         let container = docker(["create", "belljar/base", "true"]);
         let image = docker(["commit", "--change", "LABEL test=another", &container, &self.0]);
@@ -193,7 +193,7 @@ fn what_cannot_be_built_is_refused_by_name_and_leaves_nothing() {
     assert_eq!(text(&from, "/problem/code"), "image_forbidden", "{from:#}");
     assert_eq!((name.id(), builds(&daemon), daemon.containers()), (None, Vec::new(), Vec::new()));
 
-    // A name that somebody else gave to an image of the engine is not taken away.
+    // A name that another user gave to an image of the engine is not taken away.
     let foreign = name.give_away();
     let last = build(&daemon, &json!({"name": image, "from": "belljar/base", "packages": ["bell-dep"]}));
     assert!(text(&last, "/problem/message").contains("was not built here"), "{last:#}");
@@ -308,7 +308,7 @@ fn a_session_gets_the_build_that_it_asked_for_though_its_name_went_to_another() 
     let first = built(&daemon, &name, "FROM belljar/base\nLABEL test=1\n");
     daemon.session("s", json!({"image": name.0}));
     let second = built(&daemon, &name, "FROM belljar/base\nLABEL test=2\n");
-    // As it is while a third one is built: the name stands for another build than the list says.
+    // The name stands for another build than the list says, as it does while a third one is built.
     docker(["tag", &first, &name.0]);
     daemon.session("t", json!({"image": name.0}));
     let receipt = daemon.http("GET", "/v1/sessions/t/receipt", b"").expect_status(200);

@@ -62,7 +62,7 @@ pub fn installed_packages_are_there_at_once_and_stay() {
         value(&daemon, "run(sys.executable, '-c', 'import bell_dep.inner as i; print(i.DEEP)').stdout"),
         "'7\\n'"
     );
-    // Nobody in the sandbox can change them, and bytecode is there.
+    // No code in the sandbox can change them, and bytecode is there.
     let write = "try:\n    open(bell_hello.__file__, 'a')\nexcept OSError as error:\n    print('refused')";
     assert_eq!(text(&daemon.run(S, write), "stdout"), "refused\n");
     let flags = "import os; bool(os.statvfs('/belljar/packages').f_flag & os.ST_RDONLY)";

@@ -170,6 +170,16 @@ pub fn modules_are_there_in_advance_and_no_name_of_them_is() {
 }
 
 #[test]
+pub fn modules_in_advance_are_those_for_the_image() {
+    let lists = r#"preload = { "belljar/base:latest" = ["wave"], host = ["wave"], "*" = ["colorsys"] }"#;
+    let Some(daemon) = filled(1, &format!("{lists}\n")) else { return };
+    daemon.session(S, light());
+    assert_eq!(number(&pool(&daemon), "hits"), 1);
+    let loaded = "[name in __import__('sys').modules for name in ('wave', 'colorsys')]";
+    assert_eq!(value(&daemon, loaded), "[True, False]");
+}
+
+#[test]
 pub fn jobs_take_sandboxes_that_wait() {
     if !engine() {
         return;

@@ -151,7 +151,7 @@ fn cells_wait_in_turn_and_nobody_waits_for_another_user() {
     daemon.assert_sound();
 }
 
-/// Those that come while there is no sandbox may all begin when there is one.
+/// Cells that come while there is no sandbox may all begin when there is one.
 #[test]
 fn cells_that_could_begin_at_once_wait_in_turn_as_well() {
     if !engine() {

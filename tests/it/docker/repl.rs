@@ -12,7 +12,7 @@ const CTRL_D: &str = "\x04";
 const UP: &str = "\x1b[A";
 
 pub enum Step {
-    /// At a prompt of the REPL.
+    /// A line that is typed at a prompt of the REPL.
     Line(&'static str),
     Keys(&'static str),
     Shows(&'static str),
@@ -65,7 +65,7 @@ pub fn a_person_types_python_and_comes_back() {
             Shows("session `r`"),
             // A block ends with an empty line.
             Line("def double(x):"),
-            // Its lines begin where they belong: nobody types blanks.
+            // Its lines begin where they belong, although no blanks are typed.
             Keys("if x > 1000:\rreturn 0\rreturn x * 2\r\r"),
             Line("double(21)"),
             Shows("^42$"),
@@ -81,7 +81,7 @@ pub fn a_person_types_python_and_comes_back() {
             Shows("KeyboardInterrupt"),
             Line("double(100)"),
             Shows("^200$"),
-            // At the prompt it forgets the line.
+            // At the prompt, Ctrl-C forgets the line.
             Shows(PROMPT),
             Keys("never run this"),
             Shows("never run this"),
@@ -95,6 +95,26 @@ pub fn a_person_types_python_and_comes_back() {
             Shows(PROMPT),
             Keys("numbers_o\t.mean([1, 3])\r"),
             Shows("^2$"),
+            // It asks the session for attributes, keys and files.
+            Line("prices = {'apples': 31, 'pears': 7}; open('fruit.txt', 'w').write('ripe')"),
+            Shows(PROMPT),
+            Keys("numbers_of_people.fme\t([1, 2])\r"),
+            Shows("^1.5$"),
+            Shows(PROMPT),
+            Keys("prices['app\t'] + 1\r"),
+            Shows("^32$"),
+            // Of more names than are listed it asks for those that begin so.
+            Line("wide = type('Wide', (), {f'a{n}': n for n in range(1000)} | {'zeta': 42})()"),
+            Shows(PROMPT),
+            Keys("wide.zet\t * 2\r"),
+            Shows("^84$"),
+            Shows(PROMPT),
+            Keys("open('fru\t').read() * 2\r"),
+            Shows("^'riperipe'$"),
+            Line("numbers_of_people.fmean?"),
+            Shows("arithmetic mean"),
+            Line("?"),
+            Shows(":timeout \\[TIME\\] "),
             // What is typed or pasted beyond the Enter is the next line.
             Line("first = 20\rsecond = 22"),
             Line("first + second"),
@@ -175,7 +195,7 @@ pub fn modules_are_there_before_the_first_line() {
     // A session that is there keeps what it was made with.
     let refused = daemon.cli(preload).exits(64);
     assert!(refused.stderr.contains("keeps the sandbox that it was made with"), "{refused:?}");
-    // One that nobody named ends with the dialog.
+    // A session without a name ends with the dialog.
     let leave =
         [Line("1 + 1"), Shows("^2$"), Shows(PROMPT), Keys(CTRL_D), Shows("the session is removed; `--keep`")];
     play(&daemon, &["repl"], &[], &leave);
@@ -241,7 +261,7 @@ pub fn a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline() {
         ],
     );
     assert!(!shown.contains("1 s"), "{shown}");
-    // Where nobody looks, there is nothing to see.
+    // Where no person watches, nothing is shown.
     let run = daemon.cli(["exec", "-s", "quiet", "import time; time.sleep(3)"]).ok();
     assert_eq!((run.stdout.as_str(), run.stderr.as_str()), ("", ""));
     daemon.assert_sound();

@@ -34,7 +34,7 @@ pub fn a_session_at_rest_is_left_alone() {
         daemon.session(&name, json!({"image": "belljar/base"}));
         assert_eq!(daemon.run(&name, "1 + 1")["result"]["repr"], "2");
     }
-    // Until what the cells left to be done is done.
+    // By then, what the cells left to be done is done.
     std::thread::sleep(Duration::from_secs(3));
     let before = sleeps(&daemon);
     std::thread::sleep(Duration::from_secs(SECONDS.into()));

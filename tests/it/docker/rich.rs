@@ -151,7 +151,7 @@ pub fn artifacts_are_files_that_changed() {
         changed("open('b', 'a').write('more')"),
         json!([{"path": "b", "bytes": 5, "change": "modified"}])
     );
-    // As long as before, but other.
+    // The new text is as long as the one before.
     assert_eq!(
         changed("open('b', 'w').write('other')"),
         json!([{"path": "b", "bytes": 5, "change": "modified"}])

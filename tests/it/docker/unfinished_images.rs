@@ -1,4 +1,5 @@
-//! What builds of images leave: those that end early, and images that nobody needs or that somebody else names.
+//! What builds of images leave: those that end early, images that are not needed any more, and images whose names stand
+//! for others.
 
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
@@ -11,7 +12,7 @@ use crate::support::{Daemon, PackageIndex, docker, engine, eventually};
 /// A reaper that need not be waited for.
 const REAPER: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
 
-/// A request to build an image, whose answer nobody reads: the client leaves with the answer.
+/// A request to build an image. Its answer is not read; the client leaves when the connection is dropped.
 fn begin_build(daemon: &Daemon, request: &Value) -> UnixStream {
     let request = request.to_string();
     let head = "POST /v1/images/build HTTP/1.1\r\nHost: belljar\r\nContent-Type: application/json\r\n";
@@ -62,7 +63,7 @@ fn an_image_that_was_made_but_not_named_gets_its_name() {
     let mut daemon = Daemon::with_environment("", &[REAPER]);
     let made = built(&daemon, &name, "FROM belljar/base\n");
     daemon.kill();
-    // As a daemon leaves it that dies between the two.
+    // The list is as a daemon leaves it that dies between making the image and naming it.
     let mut list = builds(&daemon);
     list[0]["state"] = json!({"state": "made", "image": made});
     std::fs::write(daemon.home().join("images.json"), json!(list).to_string()).expect("a list");
@@ -71,7 +72,11 @@ fn an_image_that_was_made_but_not_named_gets_its_name() {
     docker(["rmi", &name.0]);
     daemon.restart();
     eventually("it is named", || (text(&builds(&daemon)[0], "/state/state") == "named").then_some(()));
-    daemon.session("s", json!({"image": name.0}));
+    // The list on the disk comes before that in the daemon's memory.
+    let request = json!({"name": "s", "image": name.0}).to_string();
+    eventually("it can be used", || {
+        (daemon.http("POST", "/v1/sessions", request.as_bytes()).status == 201).then_some(())
+    });
     assert_eq!(name.id(), Some(made));
     daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
 

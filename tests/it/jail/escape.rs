@@ -163,8 +163,8 @@ fn the_environment_is_a_short_list() {
     });
 }
 
-/// Pages of shared memory stay when a process lets go of them, and then are in nobody's account but a
-/// control group's.
+/// Pages of shared memory stay when a process lets go of them, and then only a control group still
+/// accounts for them.
 #[test]
 fn shared_memory_that_is_no_file_is_bounded() {
     const MAPPED: &str = "import mmap, time\nsize, step = 1 << 30, 16 << 20\nheld = mmap.mmap(-1, size)\nfor at in range(0, size, step):\n    \
@@ -187,7 +187,7 @@ fn shared_memory_that_is_no_file_is_bounded() {
     });
 }
 
-/// As the host's kernel says, not as the receipt does.
+/// The limits are read from the host's kernel, not from the receipt.
 #[test]
 fn the_kernel_holds_a_jail_to_its_limits() {
     in_both(|daemon| {

@@ -45,7 +45,7 @@ macro_rules! again {
     };
 }
 
-/// As root and as an ordinary user.
+/// Runs tests again in jails, as root and as an ordinary user.
 macro_rules! both {
     ($($list:tt)+) => {
         again! { root, None, $($list)+ }
@@ -130,7 +130,7 @@ both! {
     pool: a_claimed_sandbox_is_what_a_new_one_is,
         what_was_claimed_outlives_the_daemon_and_what_waits_does_not, what_waits_is_removed_with_all_sandboxes,
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
-        modules_are_there_in_advance_and_no_name_of_them_is, jobs_take_sandboxes_that_wait,
+        modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
     notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
         a_missing_package_and_a_missing_network_say_what_to_do, commands_are_whole_lines_for_the_repl;
@@ -208,9 +208,10 @@ both! {
     one_daemon: daemons_of_different_homes_leave_each_other_alone;
 }
 
-// As root alone: folders that belong to root or to several users, and what is about the journal and takes long.
+// These run as root alone: folders that belong to root or to several users, and what is about the journal and takes long.
 again! { root_alone, None,
     rest: a_session_at_rest_is_left_alone;
+    costs: a_cell_takes_few_reads_and_writes;
     volumes: a_volume_outlives_its_sessions_and_several_have_it_at_a_time,
         what_a_volume_holds_is_in_its_users_quota, a_folder_of_the_caller_can_be_read_and_nothing_else,
         an_administrator_sees_and_removes_the_volumes_of_all_users,

@@ -11,6 +11,16 @@ pub fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_belljar"))
 }
 
+/// Lets a command start a daemon of its own in `home`, or find it there. Its configuration is empty, so that none that the
+/// machine or its user has in a usual place matters.
+pub fn in_own_home<'c>(command: &'c mut Command, home: &Path) -> &'c mut Command {
+    command
+        .env("BELLJAR_HOME", home)
+        .env("BELLJAR_CONFIG", "/dev/null")
+        .env_remove("BELLJAR_SOCKET")
+        .env_remove("BELLJAR_NO_AUTOSTART")
+}
+
 /// Runs the engine's own command line.
 pub fn docker<const N: usize>(arguments: [&str; N]) -> String {
     let output = Command::new("docker").args(arguments).output().expect("the docker command is there");

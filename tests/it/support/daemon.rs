@@ -20,9 +20,9 @@ pub struct Daemon {
     pub(super) user: Option<User>,
     /// Its sandboxes are jails.
     pub(super) jailed: bool,
-    /// After the word `daemon`.
+    /// The arguments after the word `daemon`.
     flags: Vec<String>,
-    /// For the daemon and for every command.
+    /// Variables for the environment of the daemon and of every command.
     pub(super) environment: Vec<(String, String)>,
     /// A folder with lists of users that the daemon sees in the place of those in `/etc`.
     lists: Option<PathBuf>,
@@ -38,17 +38,17 @@ impl Daemon {
         Self::with_config("")
     }
 
-    /// With a configuration file of that text.
+    /// A daemon with a configuration file of that text.
     pub fn with_config(config: &str) -> Self {
         Self::launch(config, None, &[])
     }
 
-    /// With more in its environment.
+    /// A daemon with more variables in its environment.
     pub fn with_environment(config: &str, environment: &[(&str, &str)]) -> Self {
         Self::launch(config, None, environment)
     }
 
-    /// For all users of the machine who are in that group, and reachable for them.
+    /// A daemon for all users of the machine who are in that group, and reachable for them.
     pub fn for_all(group: &str, config: &str) -> Self {
         let mut daemon = Self::prepare(home(), None, config, None, &[]);
         daemon.flags = ["--system", "--group", group].map(str::to_owned).to_vec();
@@ -65,7 +65,7 @@ impl Daemon {
         daemon
     }
 
-    /// As another user, in user mode.
+    /// A daemon of another user, in user mode.
     pub fn as_user(user: User) -> Self {
         Self::launch("", Some(user), &[])
     }
@@ -75,7 +75,7 @@ impl Daemon {
         Self::launch(config, Some(user), &[])
     }
 
-    /// With a home that can be filled up; none if that cannot be made here.
+    /// A daemon with a home that can be filled up; none if that cannot be made here.
     pub fn on_small_disk() -> Option<Self> {
         let home = home();
         let disk = SmallDisk::mount(home.path())?;

@@ -142,7 +142,7 @@ fn strays(daemon: &Daemon, living: &BTreeMap<String, (User, Value)>) -> Vec<Stri
     let of_sandboxes = daemon.containers().into_iter().chain(jails).chain(names("s")).chain(names("w"));
     let strays: BTreeSet<String> =
         of_sandboxes.chain(sockets(daemon)).filter(|name| !owned.contains(name)).collect();
-    // Those of a job that runs, a container and a folder, are told to no user.
+    // No user is told of the container and the folder of a job that runs.
     let mut strays: Vec<String> =
         if strays.len() <= 2 * open.len() { Vec::new() } else { strays.into_iter().collect() };
     strays.extend(artifacts.chain(drafts));

@@ -67,7 +67,7 @@ pub fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// All processes of a jail, by signals.
+/// Stops all processes of a jail by signals.
 pub fn stop(pid: u32) {
     for pid in super::beside(pid) {
         // It may be gone meanwhile.
@@ -75,7 +75,7 @@ pub fn stop(pid: u32) {
     }
 }
 
-/// By signals, or by the freezer of its control group.
+/// Whether a jail is stopped, by signals or by the freezer of its control group.
 pub fn is_stopped(folder: &Path, pid: u32) -> bool {
     let root = Path::new("/sys/fs/cgroup");
     let v1 = root.join("freezer/belljar").join(name(folder)).join("freezer.state");

@@ -48,6 +48,13 @@ impl Journal {
         self.0.query_row(query, [kind], |row| row.get(0)).expect("a count")
     }
 
+    /// The request that made a session, as the next daemon would read it.
+    pub fn request_of(&self, name: &str) -> Value {
+        let query = "SELECT json_extract(record, '$.request') FROM sessions WHERE json_extract(record, '$.name') = ?1";
+        let text: String = self.0.query_row(query, [name], |row| row.get(0)).expect("a session");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
     pub fn living_sessions(&self) -> Vec<String> {
         self.rows("SELECT id FROM sessions WHERE removed_at IS NULL", |row| Ok(uuid(row.get(0)?)))
     }

@@ -18,7 +18,7 @@ mod script_server;
 mod users;
 mod waiting;
 
-pub use commands::{Ran, binary, docker};
+pub use commands::{Ran, binary, docker, in_own_home};
 pub use daemon::Daemon;
 pub use disk::SmallDisk;
 pub use http::Response;

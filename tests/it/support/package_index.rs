@@ -13,12 +13,12 @@ pub struct PackageIndex {
 }
 
 impl PackageIndex {
-    /// With a real `uv`.
+    /// An index with a real `uv`.
     pub fn start() -> Self {
         Self::with_uv(uv_wheels().to_str().expect("UTF-8"))
     }
 
-    /// Whose `uv` looks around in its sandbox, says what it saw, and fails.
+    /// An index whose `uv` looks around in its sandbox, says what it saw, and fails.
     pub fn with_spy() -> Self {
         Self::with_uv("fake")
     }
@@ -63,8 +63,13 @@ impl PackageIndex {
     fn daemon_with(&self, config: &str) -> Daemon {
         let authorities = self.folder.path().join("ca.pem");
         let authorities = authorities.to_str().expect("UTF-8");
-        let environment =
-            [("SSL_CERT_FILE", authorities), ("BELLJAR_TEST_SECRET", "1"), ("NO_PROXY", "localhost")];
+        // What could not be removed at once is removed soon.
+        let environment = [
+            ("SSL_CERT_FILE", authorities),
+            ("BELLJAR_TEST_SECRET", "1"),
+            ("NO_PROXY", "localhost"),
+            ("BELLJAR_PERIODS", "reaper:2"),
+        ];
         Daemon::with_environment(config, &environment)
     }
 
@@ -100,7 +105,7 @@ impl PackageIndex {
         self.daemon_with(&config)
     }
 
-    /// Nobody reaches it any more.
+    /// Ends the index, so that no request reaches it any more.
     pub fn stop(&mut self) {
         self.server.stop();
     }

@@ -7,7 +7,7 @@ use super::matrix::rest_after_a_cell;
 use super::{Daemon, Response, http, jails, users};
 
 impl Daemon {
-    /// As the test's own user; where suites run again as another user, as that one.
+    /// Connects as the test's own user or, where suites run again as another user, as that one.
     pub fn connect(&self) -> std::io::Result<UnixStream> {
         match self.user.filter(|_| self.jailed) {
             Some(user) => users::connect_as(user, &self.socket()),

@@ -26,7 +26,7 @@ impl ScriptServer {
         Self { child, port: port.trim().parse().expect("a port") }
     }
 
-    /// Nobody reaches it any more.
+    /// Ends the server, so that no request reaches it any more.
     pub fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -296,7 +296,10 @@ def receipt(session: str) -> Call[dict[str, Any]]:
 
 
 def file_path(session: str, path: str) -> str:
-    return f"{session}/files/{quoted_path(text_of(path, 'path'))}"
+    try:
+        return f"{session}/files/{quoted_path(text_of(path, 'path'))}"
+    except UnicodeEncodeError:
+        raise wrong(f"the path {path!r} is no text in UTF-8") from None
 
 
 def read_file(session: str, path: str) -> Call[bytes]:

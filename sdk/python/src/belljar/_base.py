@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Callable
+from typing import Any, Callable, TypeVar, overload
 
 from . import _api
 from ._calls import Call
@@ -14,6 +14,7 @@ from ._tools import Toolbox
 from .daemon import Daemon
 from .results import Execution, ExecutionError, Result, SandboxInfo
 
+F = TypeVar("F", bound=Callable[..., Any])
 OnText = Callable[[str], object]
 OnResult = Callable[[Result], object]
 OnError = Callable[[ExecutionError], object]
@@ -50,6 +51,39 @@ class SandboxBase:
     def _is_mine(self) -> bool:
         """Whether the sandbox goes at the end of a `with` block: not in a process that was forked within it."""
         return self._is_owned and self._process == os.getpid()
+
+    @overload
+    def tool(self, function: F) -> F: ...
+    @overload
+    def tool(
+        self, *, name: str | None = None, description: str | None = None, read_only: bool = False
+    ) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        function: F | None = None,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        read_only: bool = False,
+    ) -> F | Callable[[F], F]:
+        """Makes a function a tool of this sandbox: a function of the same name in it calls this one, here.
+
+        Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
+        `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads; a
+        coroutine function is for async sandboxes, and runs in the loop that made that request.
+        With `read_only` its calls change nothing anywhere, and are quicker: none waits for the daemon's disk.
+        """
+
+        def add(function: F) -> F:
+            self._toolbox.add(function, name, description, read_only)
+            return function
+
+        return add if function is None else add(function)
+
+    def close(self) -> None:
+        """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
+        self._end_loans()
+        self._let_go()
 
     def _end_loans(self) -> None:
         if self._process == os.getpid():

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, Mapping, TypeVar
 
-from ._wire import ANSWER_BYTES, Head, encode_request
+from ._wire import ANSWER_BYTES, Head, ResponseParser, encode_request
 from .errors import BadRequestError, BelljarError, DaemonError, problem_of
 
 T = TypeVar("T")
@@ -20,7 +20,10 @@ PAUSE_SECONDS = 0.5
 QUIET_SECONDS = 30.0
 HEALTH_SECONDS = 20.0
 HEALTH_REQUEST = b"GET /v1/version HTTP/1.1\r\nHost: belljar\r\n\r\n"
-RECEIVE_BYTES = 256 * 1024
+#: Bytes that are read at once, and those of an answer that is known to be larger. Room for more than are there costs more
+#: than to read them: memory of this size is got from the system each time.
+RECEIVE_BYTES = 64 * 1024
+LARGE_RECEIVE_BYTES = 256 * 1024
 #: Idle connections that are kept for the next request. The daemon closes one after ten seconds.
 IDLE_CONNECTIONS = 8
 
@@ -34,6 +37,10 @@ def time_to_send(data: bytes) -> float:
     return _SEND_SECONDS + len(data) / (1 << 20)
 
 
+def receive_bytes(parser: ResponseParser) -> int:
+    return LARGE_RECEIVE_BYTES if parser.left > RECEIVE_BYTES else RECEIVE_BYTES
+
+
 class Broken(Exception):
     """A connection ended before the answer did. Whether the request took effect is not known."""
 
@@ -43,7 +50,7 @@ class Broken(Exception):
         self.is_stale = is_stale
 
 
-@dataclass(frozen=True)
+@dataclass
 class Call(Generic[T]):
     """A request that can be sent again without another effect: it only reads, it sets or removes something by name,
     or it has an idempotency key."""
@@ -72,9 +79,13 @@ class Call(Generic[T]):
         return encode_request(self.method, self.path, self.headers, self.body)
 
 
+_DECODER = json.JSONDecoder()
+
+
 def as_json(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        # Always UTF-8, which `json.loads` would find out anew each time.
+        return _DECODER.decode(body.decode("utf-8"))
     except ValueError:
         raise _senseless() from None
 

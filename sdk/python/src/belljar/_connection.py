@@ -108,10 +108,6 @@ class Place:
         return Connection(stream)
 
 
-def open_socket() -> socket.socket:
-    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-
 def silent() -> DaemonError:
     message = "the daemon does not answer"
     return DaemonError(message, code="daemon_silent", hint="its log, and `belljar daemon status`, may say why")

@@ -65,6 +65,13 @@ class CellFollower(Follower[dict[str, Any]]):
         self._cell: int | None = None
         self._on_event = on_event
 
+    @classmethod
+    def begun(cls, session: str, cell: int, after: int, on_event: Callable[[Event], object]) -> CellFollower:
+        """Follows one that was started before, whose events come after a number."""
+        follower = cls(session, get(f"{session}/events?after={after}", nothing), on_event)
+        follower._cell, follower._last = cell, after
+        return follower
+
     def call(self) -> Call[object]:
         if self._cell is None:
             # With the same idempotency key, the cell is started once.

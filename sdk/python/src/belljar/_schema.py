@@ -102,7 +102,9 @@ def json_of(value: Any) -> Any:
 class FunctionTool:
     """A function as a tool: its definition for the daemon, and a call with JSON values."""
 
-    def __init__(self, function: Callable[..., Any], name: str | None, description: str | None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str | None, description: str | None, read_only: bool = False
+    ) -> None:
         self.function = function
         self.name: str = name if name is not None else str(getattr(function, "__name__", ""))
         if not self.name.isidentifier():
@@ -126,6 +128,8 @@ class FunctionTool:
         self.definition: dict[str, Any] = {"name": self.name, "description": said, "parameters": parameters}
         if "return" in hints:
             self.definition["output"] = schema_of(hints["return"])
+        if read_only:
+            self.definition["read_only"] = True
 
     @classmethod
     def defined(cls, definition: dict[str, Any], function: Callable[..., Any]) -> FunctionTool:

@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 from ._api import wrong
 from ._async import AsyncClient
-from ._async import EventStream as AsyncEventStream
 from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing, post
+from ._exchange import Events
 from ._schema import FunctionTool, json_of
 from ._sync import EventStream, SyncClient
 from ._threads import in_thread
@@ -32,10 +32,12 @@ class Toolbox:
         self.tools: dict[str, FunctionTool] = {}
         self.waiting: list[FunctionTool] = []
 
-    def add(self, function: Callable[..., Any], name: str | None, description: str | None) -> None:
+    def add(
+        self, function: Callable[..., Any], name: str | None, description: str | None, read_only: bool
+    ) -> None:
         if not callable(function):
             raise wrong(f"a tool is a function, not {type(function).__name__}")
-        self._take(FunctionTool(function, name, description))
+        self._take(FunctionTool(function, name, description, read_only))
 
     def add_defined(self, definition: dict[str, Any], function: Callable[..., Any]) -> None:
         self._take(FunctionTool.defined(definition, function))
@@ -226,7 +228,7 @@ class AsyncToolServer:
         for one in (task, *self._work):
             task.get_loop().call_soon_threadsafe(one.cancel)
 
-    async def _open(self) -> AsyncEventStream:
+    async def _open(self) -> Events:
         stream = await self._client.events(self._lend)
         try:
             event = await stream.next()
@@ -238,7 +240,7 @@ class AsyncToolServer:
             raise Broken("the daemon took no tools")
         return stream
 
-    async def _serve(self, stream: AsyncEventStream | None) -> None:
+    async def _serve(self, stream: Events | None) -> None:
         attempts = Attempts()
         while True:
             try:
@@ -254,7 +256,7 @@ class AsyncToolServer:
                     return
             await asyncio.sleep(pause)
 
-    async def _read(self, stream: AsyncEventStream, attempts: Attempts) -> None:
+    async def _read(self, stream: Events, attempts: Attempts) -> None:
         try:
             while (event := await stream.next()) is not None:
                 attempts.reset()

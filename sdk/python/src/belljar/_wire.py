@@ -68,6 +68,11 @@ class ResponseParser:
         self._in_trailers = False
 
     @property
+    def left(self) -> int:
+        """Bytes of the body, or of the current chunk, that are known to come."""
+        return self._left or 0
+
+    @property
     def keeps_alive(self) -> bool:
         head = self.head
         return self.is_done and head is not None and head.headers.get("connection", "").lower() != "close"
@@ -78,15 +83,17 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> None:
         if self.head is None:
-            self._buffer += data
-            end = self._buffer.find(b"\r\n\r\n")
+            if self._buffer:
+                data = bytes(self._buffer) + data
+                self._buffer.clear()
+            end = data.find(b"\r\n\r\n")
             if end < 0:
-                if len(self._buffer) > HEAD_BYTES:
+                if len(data) > HEAD_BYTES:
                     raise WireError("the head of the daemon's answer has no end")
+                self._buffer += data
                 return
-            self._take_head(bytes(self._buffer[:end]))
-            data = bytes(self._buffer[end + 4 :])
-            self._buffer.clear()
+            self._take_head(data[:end])
+            data = data[end + 4 :]
         if self.is_done:
             if data:
                 raise WireError("the daemon sent more than its answer")

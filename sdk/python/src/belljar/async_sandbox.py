@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AsyncSandbox(SandboxBase):
@@ -106,26 +105,6 @@ class AsyncSandbox(SandboxBase):
             if inspect.isawaitable(outcome):
                 await outcome
         return execution
-
-    @overload
-    def tool(self, function: F) -> F: ...
-    @overload
-    def tool(self, *, name: str | None = None, description: str | None = None) -> Callable[[F], F]: ...
-    def tool(
-        self, function: F | None = None, *, name: str | None = None, description: str | None = None
-    ) -> F | Callable[[F], F]:
-        """Makes a function a tool of this sandbox: a function of the same name in it calls this one, here.
-
-        Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
-        `run_code` or `ask`, and serves until the sandbox is closed. A coroutine function runs in
-        the loop that made that request, any other in a thread.
-        """
-
-        def add(function: F) -> F:
-            self._toolbox.add(function, name, description)
-            return function
-
-        return add if function is None else add(function)
 
     async def _lend_tools(self) -> None:
         # A loan ends with the loop that it was made in.
@@ -262,11 +241,6 @@ class AsyncSandbox(SandboxBase):
         except NotFoundError:
             return False
         return True
-
-    def close(self) -> None:
-        """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
-        self._end_loans()
-        self._let_go()
 
     async def __aenter__(self) -> AsyncSandbox:
         return self

@@ -138,6 +138,7 @@ _CLASSES: dict[str, type[BelljarError]] = {
     "forbidden": ForbiddenError,
     "engine_unavailable": SandboxError,
     "image_missing": ImageError,
+    "image_architecture": ImageError,
     "image_forbidden": ImageError,
     "build_failed": ImageError,
     "policy_violation": SandboxError,

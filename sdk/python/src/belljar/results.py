@@ -232,7 +232,7 @@ def execution_of(told: Json) -> Execution:
         reason = str(told["reason"])
         value = f"it exited with {told.get('exit_code')}" if reason == "exit" else _REASONS.get(reason, reason)
         error = ExecutionError(status, value, "", status)
-    state = told["state"]
+    state, cut = told["state"], told["truncated"]
     stdout, stderr = told["stdout"], told["stderr"]
     return Execution(
         cell=told["cell"],
@@ -250,7 +250,9 @@ def execution_of(told: Json) -> Execution:
             state.get("note"),
         ),
         artifacts=[Artifact(one["path"], one["bytes"], one["change"]) for one in told["artifacts"]],
-        truncated=Truncated(**{key: told["truncated"][key] for key in Truncated.__dataclass_fields__}),
+        truncated=Truncated(
+            cut["stdout_bytes"], cut["stderr_bytes"], cut["dropped_bytes"], cut["displays"], cut["artifacts"]
+        ),
         exit_code=told.get("exit_code"),
         duration_s=told["duration_ms"] / 1000,
     )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Sandbox(SandboxBase):
@@ -98,25 +97,6 @@ class Sandbox(SandboxBase):
             execution = execution_of(self._client.follow(follower))
         last_told(execution, on_result, on_error)
         return execution
-
-    @overload
-    def tool(self, function: F) -> F: ...
-    @overload
-    def tool(self, *, name: str | None = None, description: str | None = None) -> Callable[[F], F]: ...
-    def tool(
-        self, function: F | None = None, *, name: str | None = None, description: str | None = None
-    ) -> F | Callable[[F], F]:
-        """Makes a function a tool of this sandbox: a function of the same name in it calls this one, here.
-
-        Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
-        `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads.
-        """
-
-        def add(function: F) -> F:
-            self._toolbox.add(function, name, description)
-            return function
-
-        return add if function is None else add(function)
 
     def _lend_tools(self) -> None:
         if not self._toolbox.waiting:
@@ -239,11 +219,6 @@ class Sandbox(SandboxBase):
         except NotFoundError:
             return False
         return True
-
-    def close(self) -> None:
-        """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
-        self._end_loans()
-        self._let_go()
 
     def __enter__(self) -> Sandbox:
         return self

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Types of smolagents that JSON Schema has under the same name. All others are left to the tool.
 _TYPES = {"string", "boolean", "integer", "number", "array", "object", "null"}
+#: Words of JSON Schema for one of several.
+_ALTERNATIVES = {"anyOf", "oneOf", "allOf", "$ref"}
 _FINAL = "final_answer"
 #: The name under which the sandbox tells the final answer.
 _TELL = "belljar_final_answer"
@@ -145,6 +147,8 @@ class BelljarExecutor(PythonExecutor):  # type: ignore[misc]
 
 def _parameters(tool: Any) -> dict[str, Any]:
     """The inputs of a tool as a JSON Schema."""
+    # Which inputs a tool of an MCP server needs is known to the server only, which checks them itself.
+    is_checked_there = bool(getattr(tool, "skip_forward_signature_validation", False))
     properties, required = {}, []
     for name, told in tool.inputs.items():
         kinds = told.get("type", "any")
@@ -152,9 +156,10 @@ def _parameters(tool: Any) -> dict[str, Any]:
         schema: dict[str, Any] = {"description": str(told.get("description", ""))}
         if told.get("nullable"):
             kinds.append("null")
-        else:
+        elif not is_checked_there and "default" not in told:
             required.append(name)
-        if all(kind in _TYPES for kind in kinds):
+        # Beside alternatives, the type was made up where there is none.
+        if all(kind in _TYPES for kind in kinds) and not _ALTERNATIVES & told.keys():
             schema["type"] = kinds
         properties[name] = schema
     return {"type": "object", "properties": properties, "required": required}

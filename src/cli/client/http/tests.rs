@@ -54,7 +54,9 @@ async fn an_answer_that_is_no_success_is_a_problem() {
         "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n",
         "{\"code\":\"no_such_session\",\"message\":\"no session `a`\"}",
     ]);
+    let client = client.with_config(Some("/c.toml".into()));
     let Err(failure) = client.get("/v1/sessions/a").await else { panic!("no failure") };
+    assert!(client.config.lock().unwrap().is_some(), "whose daemon it is was not said");
     assert_eq!((failure.message.as_str(), failure.exit), ("no session `a`", 125));
     assert_eq!(failure.hint.as_deref(), Some("create it with `belljar new a`"));
     server.await.unwrap();

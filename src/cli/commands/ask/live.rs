@@ -82,8 +82,11 @@ impl LiveView {
     /// The blocks that a person sees of an event that concerns the ask.
     pub fn show(&mut self, event: &EventBody) -> Vec<Block> {
         match event {
-            EventBody::SandboxStarting { image, .. } => self.does(format!("starting a sandbox of {image}")),
-            EventBody::ImagePulling { .. } => self.does("pulling the image".to_owned()),
+            EventBody::SandboxStarting { .. }
+            | EventBody::ImagePulling { .. }
+            | EventBody::CellStarted { .. } => {
+                self.does(event.sentence().map(|sentence| sentence.text).unwrap_or_default())
+            }
             EventBody::ModelAsked { step, .. } => {
                 (self.speech, self.reasoning) = (Speech::new(self.dialect), ShownReasoning::default());
                 self.does(format!("thinking · step {step}"))
@@ -138,7 +141,6 @@ impl LiveView {
                 vec![Block::Note(phrases::decision(decision))]
             }
             EventBody::PlanChanged { plan, .. } => self.plan(plan),
-            EventBody::CellStarted { cell, .. } => self.does(format!("cell {cell} runs")),
             event => tell(event),
         }
     }

@@ -125,21 +125,16 @@ impl Ask {
             let has_ended = asked.as_ref().map_or(true, |asked| asked.has_ended);
             if keeps_files && has_ended {
                 let handed_over = tokio::select! {
-                    handed_over = hand_over(context, &client, &session, self.out.as_deref()) => handed_over,
-                    _ = stops.next() => Err(Failure::new("the files were not copied: it was interrupted")),
+                    handed_over = hand_over(context, &client, &session, self.out.as_deref()) => Some(handed_over),
+                    _ = stops.next() => None,
                 };
                 match handed_over {
-                    Ok(true) => return asked.map(|asked| asked.code),
-                    Ok(false) => {}
-                    Err(failure) => {
+                    Some(Ok(true)) => return asked.map(|asked| asked.code),
+                    Some(Ok(false)) => {}
+                    not_done => {
                         // Whatever went wrong, the files are not lost with it.
-                        let failure = asked.err().unwrap_or(failure);
-                        if session.leave(&client).await.is_err() {
-                            return Err(failure);
-                        }
-                        let name = &session.name;
-                        let hint = format!("the files are still there: `belljar cp {name}: DIR` copies them");
-                        return Err(failure.hint(hint));
+                        let stays = session.leave(&client).await.is_ok().then_some(&session.name);
+                        return not_handed_over(context, asked, not_done.and_then(Result::err), stays);
                     }
                 }
             }
@@ -244,6 +239,29 @@ async fn hand_over(
     Ok(true)
 }
 
+/// What to say and to exit with if files were not handed over: for a failure, or because a person did not want to wait.
+/// The latter takes nothing away from how the ask ended.
+fn not_handed_over(
+    context: &mut Context,
+    asked: Result<Asked, Failure>,
+    failure: Option<Failure>,
+    stays_in: Option<&SessionKey>,
+) -> Result<u8, Failure> {
+    let hint =
+        stays_in.map(|name| format!("the files are still there: `belljar cp {name}: DIR` copies them"));
+    let hinted = |failure: Failure| match &hint {
+        Some(hint) => failure.hint(hint.clone()),
+        None => failure,
+    };
+    let asked = asked.map_err(hinted)?;
+    if let Some(failure) = failure {
+        return Err(hinted(failure));
+    }
+    context.screen.warn("the files were not copied: it was interrupted")?;
+    hint.iter().try_for_each(|hint| context.screen.note(hint))?;
+    Ok(asked.code)
+}
+
 async fn ask_in(
     context: &mut Context,
     client: &Client,
@@ -333,6 +351,8 @@ fn json_file(path: &Path) -> Result<Value, Failure> {
 mod tests {
     use super::*;
     use crate::cli::entry::{Cli, Command};
+    use crate::cli::render::screen::Color;
+    use crate::config::Paths;
     use crate::protocol::exit_codes as exit;
     use clap::Parser as _;
     use serde_json::json;
@@ -375,6 +395,20 @@ mod tests {
         };
         assert_eq!(request(&words), Ok(expected));
         assert_eq!(request(&["x"]), Ok(NewAsk { text: "x".into(), ..NewAsk::default() }));
+    }
+
+    #[test]
+    fn an_interruption_while_files_are_copied_keeps_the_exit_code() {
+        let paths =
+            Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| "/tmp/x".into())).unwrap();
+        let mut context = Context::new(Screen::new(Color::Never), true, paths, None, None);
+        let name = SessionKey::parse("s").unwrap();
+        let mut exits = |code: u8, failure: Option<Failure>| {
+            let asked = Ok(Asked { code, has_ended: true });
+            not_handed_over(&mut context, asked, failure, Some(&name)).map_err(|failure| failure.exit)
+        };
+        assert_eq!((exits(0, None), exits(1, None)), (Ok(0), Ok(1)));
+        assert_eq!(exits(0, Some(Failure::new("the disk is full"))), Err(125));
     }
 
     #[test]

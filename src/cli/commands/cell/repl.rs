@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::protocol::api::{NewSession, RunCell, SessionView, Undo, Undone, VariableList};
+use crate::protocol::api::{
+    FileKind, FolderView, NewSession, RunCell, SessionView, Undo, Undone, VariableList,
+};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionName;
 use crate::protocol::problem::Code;
@@ -18,9 +20,10 @@ use crate::protocol::result::{ExecutionResult, Mode, Stream};
 
 use self::command::Command;
 use self::editor::{LineEditor, ReplInput};
+use self::names::Question;
 use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
-use crate::cli::client::http::Client;
+use crate::cli::client::http::{Client, escaped_path};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::run::{FirstSandbox, ThrowAway};
 use crate::cli::commands::cell::silence::MoreTime;
@@ -125,6 +128,34 @@ impl Repl {
     }
 }
 
+/// What a session answers to a question of the Tab key; nothing if it does not answer soon.
+async fn known(client: &Client, session: &SessionKey, question: Question) -> Vec<String> {
+    let answer = async {
+        match question {
+            Question::Members { of, keys, begins } => {
+                // Private names would take the room of others in the answer.
+                let private = begins.starts_with('_');
+                let (of, begins) = (escaped_path(&of), escaped_path(&begins));
+                let asked = format!("of={of}&keys={keys}&begins={begins}&private={private}");
+                let path = format!("/v1/sessions/{session}/variables?{asked}");
+                let list: VariableList = client.get(&path).await?.parse()?;
+                Ok(names::usable_members(&list.variables, keys))
+            }
+            Question::Files { folder } => {
+                let path = format!("/v1/sessions/{session}/files/{}", escaped_path(&folder));
+                let list: FolderView = client.get(&path).await?.parse()?;
+                let entries = list.entries.into_iter().filter(|entry| names::can_be_quoted(&entry.name));
+                let shown = entries.map(|entry| match entry.kind {
+                    FileKind::Folder => format!("{}/", entry.name),
+                    FileKind::File | FileKind::Other => entry.name,
+                });
+                Ok::<_, Failure>(shown.collect())
+            }
+        }
+    };
+    tokio::time::timeout(NAMES, answer).await.ok().and_then(Result::ok).unwrap_or_default()
+}
+
 /// The dialog between a person and a session.
 struct ReplDialog {
     client: Client,
@@ -142,7 +173,9 @@ impl ReplDialog {
             editor.set_names(self.names().await);
             context.screen.end_line(Stream::Stdout)?;
             context.screen.end_line(Stream::Stderr)?;
-            let text = match editor.read(&mut self.stops).await? {
+            let (client, session) = (&self.client, &self.session);
+            let read = editor.read(&mut self.stops, async |question| known(client, session, question).await);
+            let text = match read.await? {
                 ReplInput::Cell(text) => text,
                 ReplInput::Nothing => continue,
                 ReplInput::Terminated(code) => return Ok(code),
@@ -250,7 +283,8 @@ impl ReplDialog {
                 command::WORDS
                     .iter()
                     .try_for_each(|(usage, what)| context.screen.line(&format!("{usage:<width$}  {what}")))?;
-                context.screen.note("an empty line ends a block, Tab completes names, Ctrl-C interrupts")
+                context.screen.note("an empty line ends a block, `NAME?` shows what something is, Tab completes names, attributes, columns \
+                     and paths, Ctrl-C interrupts")
             }
         }
     }

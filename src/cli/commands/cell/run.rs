@@ -41,6 +41,9 @@ pub(in crate::cli) struct Run {
     args: Vec<String>,
 }
 
+/// The shortest flag that may be one of ours with a slip of the hand.
+const TYPO_BYTES: usize = "--abcd".len();
+
 /// What to say of a flag that `run` and `job run` do not have and that follows a script: it is most likely the script's.
 pub(in crate::cli) fn script_argument(words: &[OsString], error: &clap::Error) -> Option<Failure> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
@@ -49,9 +52,14 @@ pub(in crate::cli) fn script_argument(words: &[OsString], error: &clap::Error) -
     let (ours, its) = (words.get(..at)?.join(" "), words.get(at..)?.join(" "));
     let mut named = ours.split(' ').filter(|word| !word.starts_with('-')).skip_while(|word| *word == "job");
     let has_script = named.next() == Some("run") && named.next().is_some();
+    let near = match error.get(ContextKind::SuggestedArg) {
+        // A flag of a few letters is near to any.
+        Some(ContextValue::String(near)) if flag.len() >= TYPO_BYTES => format!(" (did you mean `{near}`?)"),
+        _ => String::new(),
+    };
     (error.kind() == ErrorKind::UnknownArgument && has_script).then(|| {
         Failure::usage(format!(
-            "`{flag}` is no flag of `run`; arguments of the script that begin with a hyphen follow `--`: `belljar {ours} -- {its}`"
+            "`{flag}` is no flag of `run`{near}; arguments of the script that begin with a hyphen follow `--`: `belljar {ours} -- {its}`"
         ))
     })
 }
@@ -210,6 +218,11 @@ mod tests {
              `belljar run s.py a -- --c -d`"
         );
         assert!(said("belljar job run s.py --c").unwrap().ends_with("`belljar job run s.py -- --c`"));
+        assert_eq!(
+            said("belljar run s.py --timout 3").unwrap(),
+            "`--timout` is no flag of `run` (did you mean `--timeout`?); arguments of the script that begin with a hyphen \
+             follow `--`: `belljar run s.py -- --timout 3`"
+        );
         for other in ["belljar run --c s.py", "belljar ps --c", "belljar run", "belljar new run --c"] {
             assert_eq!(said(other), None, "{other}");
         }

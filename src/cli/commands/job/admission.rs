@@ -20,7 +20,7 @@ pub(in crate::cli) struct Admission {
 struct FullSince {
     again: Instant,
     pause: Duration,
-    /// Since when only jobs of other commands take the room.
+    /// When the room began to be taken by jobs of other commands alone; none if it is not.
     taken_since: Option<Instant>,
 }
 

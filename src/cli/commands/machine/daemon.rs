@@ -13,6 +13,7 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::config::{Paths, Serving};
 use crate::protocol::api::{Health, HealthStatus, Shutdown, Version};
+use crate::protocol::config::ConfigReloaded;
 use crate::protocol::exit_codes as exit;
 use crate::protocol::limits::DRAIN;
 
@@ -46,6 +47,8 @@ enum Action {
     },
     /// Show whether the daemon runs, and how it is.
     Status,
+    /// Have the daemon read its configuration again, for what can change while it runs.
+    Reload,
 }
 
 impl Daemon {
@@ -62,6 +65,7 @@ impl Daemon {
         match self.command {
             Some(Action::Stop { remove }) => stop(context, remove).await,
             Some(Action::Status) => status(context).await,
+            Some(Action::Reload) => reload(context).await,
             None => Err(Failure::new("the daemon cannot run inside of a command")),
         }
     }
@@ -107,7 +111,7 @@ fn has_not_ended(daemon: &Version) -> bool {
 }
 
 /// Whether a daemon listens; a daemon that cannot be reached for another reason counts as listening, too.
-async fn is_served(context: &Context) -> bool {
+pub(super) async fn is_served(context: &Context) -> bool {
     !connect(context.paths.socket()).await.is_err_and(|e| is_absent(&e))
 }
 
@@ -148,6 +152,29 @@ async fn status(context: &mut Context) -> Result<u8, Failure> {
             ("home", version.home),
         ])?;
         health.problems.iter().try_for_each(|problem| screen.warn(problem))
+    })
+}
+
+async fn reload(context: &mut Context) -> Result<u8, Failure> {
+    if !is_served(context).await {
+        return not_running(context, exit::FAILURE);
+    }
+    let answer = context.client_of_running_daemon().post_empty("/v1/config/reload").await?;
+    context.show(&answer, |screen, reloaded: ConfigReloaded| {
+        let ConfigReloaded { file, applied, needs_restart } = reloaded;
+        if applied.is_empty() && needs_restart.is_empty() {
+            return screen.note(&format!("nothing has changed in {file}"));
+        }
+        if !applied.is_empty() {
+            screen.note(&format!("in use from now on: {}", applied.join(", ")))?;
+        }
+        if !needs_restart.is_empty() {
+            let keys = needs_restart.join(", ");
+            screen.warn(&format!(
+                "a restart of the daemon is needed for: {keys} (`belljar daemon stop`; sessions live on)"
+            ))?;
+        }
+        Ok(())
     })
 }
 

@@ -1,23 +1,26 @@
 //! Commands that show settings, quotas and versions.
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use super::daemon::is_served;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, or_dash, size};
-use crate::config::{Loaded, SourcedValue, load};
+use crate::config::load;
 use crate::protocol::api;
 use crate::protocol::api::QuotaView;
+use crate::protocol::config::{ConfigValue, ConfigView};
+use crate::protocol::problem::Code;
 use crate::protocol::quota::{QuotaUsage, Unit};
 use crate::protocol::text::clipped;
 
 /// Characters of a value that are shown, so that it fits in a row.
 const VALUE_CHARS: usize = 60;
 
-/// Show the configuration, and where each value came from.
-///
-/// It is what a daemon would start with. One that runs already keeps what it read.
+/// Show the configuration of the daemon in use, and where each value came from.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Config {
     #[command(subcommand)]
@@ -27,54 +30,88 @@ pub(in crate::cli) struct Config {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Show every value and where it came from.
-    Show,
+    Show(Whose),
     /// Print the path of the configuration file.
-    Path,
+    Path(Whose),
+}
+
+#[derive(Debug, Args)]
+struct Whose {
+    /// What a daemon would start with, even if one runs with something else.
+    #[arg(long)]
+    file: bool,
 }
 
 impl Config {
-    #[expect(clippy::unused_async, reason = "all commands are run in the same way")]
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         match self.action {
-            Action::Show => show(context),
-            Action::Path => path(context),
+            Action::Show(whose) => {
+                let (view, runs) = view(context, &whose).await?;
+                if !context.json {
+                    let whose =
+                        if runs { "of the daemon that runs" } else { "that a daemon would start with" };
+                    context.screen.note(&format!("the configuration {whose}: {}", view.file))?;
+                }
+                context.show_value(&view.values, |screen, values| screen.table(&settings_table(values)))
+            }
+            Action::Path(whose) => path(context, &whose).await,
         }
     }
 }
 
-fn path(context: &mut Context) -> Result<u8, Failure> {
-    let file = context.config().unwrap_or(context.paths.config_file()).to_owned();
+async fn path(context: &mut Context, whose: &Whose) -> Result<u8, Failure> {
+    // A daemon of the machine does not tell its users, and one of an earlier version cannot.
+    let hides = |failure: &Failure| failure.has_code(Code::Forbidden) || failure.has_code(Code::NoSuchRoute);
+    let (found, is_told) = match of_daemon(context, whose).await {
+        Err(failure) if hides(&failure) => (None, false),
+        found => (found?, true),
+    };
+    let file = match found {
+        Some(view) => PathBuf::from(view.file),
+        // Not read: a file with mistakes has a path, too.
+        None => context.config().unwrap_or(context.paths.config_file()).to_owned(),
+    };
     let there = file.exists();
     context.show_value(&json!({ "file": file.display().to_string(), "exists": there }), |screen, _| {
         screen.line(&file.display().to_string())?;
+        if !is_told {
+            screen.note("the daemon that runs does not tell its file; one of your own would read this")?;
+        }
         if there { Ok(()) } else { screen.note("it is not there, so the defaults hold") }
     })
 }
 
-fn show(context: &mut Context) -> Result<u8, Failure> {
-    let loaded = load(context.config(), &context.paths)
-        .map_err(|e| Failure::usage(e.to_string()).hint("`belljar config path` names the file to edit"))?;
-    context.show_value(&as_json(&loaded), |screen, _| screen.table(&settings_table(&loaded)))
+/// The configuration, and whether it is that of a daemon that runs.
+async fn view(context: &Context, whose: &Whose) -> Result<(ConfigView, bool), Failure> {
+    if let Some(view) = of_daemon(context, whose).await? {
+        return Ok((view, true));
+    }
+    let loaded = load(context.config(), &context.paths).map_err(|e| {
+        Failure::usage(e.to_string()).hint("`belljar config path --file` names the file to edit")
+    })?;
+    let file = context.config().unwrap_or(context.paths.config_file());
+    Ok((ConfigView { file: file.display().to_string(), values: loaded.views() }, false))
 }
 
-/// Values that are not set anywhere have a null value and a null source.
-fn as_json(loaded: &Loaded) -> Value {
-    let entry =
-        |sourced: &SourcedValue| json!({ "value": sourced.value, "from": sourced.source.to_string() });
-    let nothing = || json!({ "value": null, "from": null });
-    let entries: Map<String, Value> = loaded
-        .values
-        .iter()
-        .map(|(key, sourced)| (key.clone(), sourced.as_ref().map_or_else(nothing, entry)))
-        .collect();
-    Value::Object(entries)
-}
-
-fn settings_table(loaded: &Loaded) -> Table {
-    let rows = loaded.values.iter().map(|(key, sourced)| match sourced {
-        Some(sourced) => {
-            [key.clone(), clipped(&sourced.value.to_string(), VALUE_CHARS), sourced.source.to_string()]
+/// What the daemon in use says of its configuration, if one runs.
+async fn of_daemon(context: &Context, whose: &Whose) -> Result<Option<ConfigView>, Failure> {
+    if whose.file || !is_served(context).await {
+        return Ok(None);
+    }
+    let named = context.config().filter(|_| !context.json).map(ToOwned::to_owned);
+    let client = context.client_of_running_daemon().with_config(named);
+    let answer = client.get("/v1/config").await.map_err(|failure| {
+        if failure.has_code(Code::Forbidden) {
+            return failure.hint("`--file` shows what a daemon of your own would start with");
         }
+        failure
+    })?;
+    answer.parse().map(Some)
+}
+
+fn settings_table(values: &BTreeMap<String, ConfigValue>) -> Table {
+    let rows = values.iter().map(|(key, found)| match &found.from {
+        Some(from) => [key.clone(), clipped(&found.value.to_string(), VALUE_CHARS), from.clone()],
         None => [key.clone(), "-".to_owned(), "not set".to_owned()],
     });
     Table::new(["KEY", "VALUE", "FROM"], rows)
@@ -159,12 +196,12 @@ mod config_tests {
     fn each_value_says_where_it_came_from() {
         let text = "[sandbox]\nmemory = '2GiB'\n[model.m]\nprovider = 'vllm'\nmodel = 'x'\n";
         let loaded = load_text(std::path::Path::new("/c.toml"), text).unwrap();
-        let all = as_json(&loaded);
+        let all = json!(loaded.views());
         assert_eq!(all["sandbox.memory"], json!({ "value": "2GiB", "from": "/c.toml" }));
         assert_eq!(all["sandbox.pids"], json!({ "value": 256, "from": "the defaults" }));
         assert_eq!(all["sandbox.image"], json!({ "value": null, "from": null }));
         assert_eq!(all["model.m"]["value"], json!({ "provider": "vllm", "model": "x" }));
-        let lines = settings_table(&loaded).lines();
+        let lines = settings_table(&loaded.views()).lines();
         assert!(lines.iter().any(|line| line.starts_with("sandbox.memory ") && line.ends_with("/c.toml")));
     }
 }

@@ -22,7 +22,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact};
 use crate::protocol::text::quotable;
 use crate::sandbox::backend::Progress;
-use crate::sandbox::images::Reference;
+use crate::sandbox::images::is_same_name;
 
 /// The label of an image, with the id of its build.
 const LABEL_BUILD: &str = "belljar.build";
@@ -167,7 +167,7 @@ impl Docker {
     pub async fn remove_build(&self, image: &str, name: &str, parents: Parents) -> Result<Removal, Problem> {
         let names = images::names(&self.engine, image).await.map_err(|error| error.problem())?;
         let Some(names) = names else { return Ok(Removal::Gone) };
-        let is_own = |found: &&String| Reference::parse(found) == Reference::parse(name);
+        let is_own = |found: &&String| is_same_name(found, name);
         let (own, others): (Vec<_>, Vec<_>) = names.iter().partition(is_own);
         for own in own {
             self.remove_image(own, true, parents).await?;

@@ -1,5 +1,5 @@
-//! The container of a sandbox as one pure function: every hardening setting of containers is written here and nowhere
-//! else, a snapshot test shows each change of it, and `attest` reads it back at run time.
+//! Sets the memory, CPU and process limits of a container, and every hardening setting, here and nowhere else. All of it is
+//! pure: a snapshot test shows each change, and `attest` reads the settings back from the container that runs.
 
 use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount,

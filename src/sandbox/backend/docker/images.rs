@@ -3,6 +3,7 @@
 use bollard::models::{CreateImageInfo, ImageInspect};
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
+use std::env::consts::ARCH;
 use std::time::Duration;
 
 use crate::config::Pull;
@@ -28,17 +29,21 @@ pub async fn resolve(
     progress: Progress<'_>,
 ) -> Result<ImageFact, Problem> {
     let candidates = candidates(requested, allowed)?;
+    let mut missing = missing(requested);
     for reference in &candidates {
-        if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
-            return Ok(fact);
+        match find(engine, reference).await {
+            Ok(Some(fact)) => return Ok(fact),
+            Ok(None) => {}
+            // Another candidate may be one that this machine can run.
+            Err(problem) if problem.code == Code::ImageArchitecture => missing = problem,
+            Err(problem) => return Err(problem),
         }
     }
-    let mut missing = missing(requested);
     if pull == Pull::Missing {
         for reference in candidates.iter().filter(|reference| may_be_pulled(reference)) {
             match pull_image(engine, reference, progress).await {
                 Ok(()) => {
-                    if let Some(fact) = find(engine, reference).await.map_err(|error| error.problem())? {
+                    if let Some(fact) = find(engine, reference).await? {
                         return Ok(fact);
                     }
                 }
@@ -57,15 +62,16 @@ fn may_be_pulled(reference: &str) -> bool {
     !security_controls::holds("own_images_are_not_pulled") || !Reference::parse(reference).is_belljars()
 }
 
-/// The image that a user built, if its name still stands for it. Whoever may use the engine can change that; a later build
-/// of the same name (`is_ours`) does so, too, and then the image is the one that was asked for before.
+/// The image that a user built, if its name still stands for it. Every user of the engine can give the name to another
+/// image, which is then refused. A later build of the same name (`is_ours`) takes the name, too; then the image is still
+/// the one that was asked for before.
 pub async fn built(
     engine: &Engine,
     image: &ImageFact,
     is_ours: impl Fn(&str) -> bool,
 ) -> Result<ImageFact, Problem> {
     let name = &image.reference;
-    let found = find(engine, name).await.map_err(|error| error.problem())?;
+    let found = find(engine, name).await?;
     match found {
         Some(found) if found.id == image.id || !security_controls::holds("built_images_are_pinned") => {
             Ok(found)
@@ -85,7 +91,7 @@ pub async fn built(
 
 /// The image that a session began with, by its id, because its name may refer to another image by now.
 pub async fn again(engine: &Engine, first: &ImageFact) -> Result<ImageFact, Problem> {
-    let found = find(engine, &first.id).await.map_err(|error| error.problem())?;
+    let found = find(engine, &first.id).await?;
     if found.is_some_and(|found| found.id == first.id) {
         return Ok(first.clone());
     }
@@ -110,8 +116,43 @@ fn missing(requested: Option<&str>) -> Problem {
     Problem::new(Code::ImageMissing, message).hint(fix)
 }
 
-async fn find(engine: &Engine, reference: &str) -> Result<Option<ImageFact>, EngineError> {
-    Ok(inspect(engine, reference).await?.map(|(id, _)| ImageFact { reference: reference.to_owned(), id }))
+/// The image that a sandbox can be made of; `None` if the engine does not have it.
+async fn find(engine: &Engine, reference: &str) -> Result<Option<ImageFact>, Problem> {
+    let found = look_at(engine, reference).await.map_err(|error| error.problem())?;
+    let Some(image) = found else { return Ok(None) };
+    check_architecture(reference, image.architecture.as_deref().unwrap_or_default(), ARCH)?;
+    Ok(image.id.map(|id| ImageFact { reference: reference.to_owned(), id }))
+}
+
+/// Refuses an image for other processors than the daemon's, which the guardian is compiled for. An engine that emulates
+/// them would start such an image, and fail later in words that help nobody; so would one for 386 on amd64, because the
+/// filter of system calls ends programs of another architecture (`archMap`). An image may say nothing of it.
+fn check_architecture(reference: &str, of_image: &str, of_daemon: &str) -> Result<(), Problem> {
+    let (of_image, own) = (name_in_images(of_image), name_in_images(of_daemon));
+    if of_image.is_empty() || of_image == own {
+        return Ok(());
+    }
+    let what = format!(
+        "the image `{}` is for {}, and this machine is {own}",
+        quotable(reference),
+        quotable(of_image)
+    );
+    let hint = format!("get it for this machine with `docker pull --platform linux/{own}`, or build it here");
+    Err(Problem::new(Code::ImageArchitecture, what).hint(hint))
+}
+
+/// The name that images have for an architecture; Rust and some engines have others.
+fn name_in_images(architecture: &str) -> &str {
+    match architecture {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" | "i386" => "386",
+        // Rust has one name for both orders of bytes; the daemon's own is the one that it was compiled for.
+        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+        "powerpc64" => "ppc64",
+        "loongarch64" => "loong64",
+        other => other,
+    }
 }
 
 pub(super) async fn inspect(
@@ -204,6 +245,26 @@ fn step_line(step: &CreateImageInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_has_to_be_for_the_daemons_own_processor() {
+        for (of_image, of_daemon) in
+            [("amd64", "x86_64"), ("arm64", "aarch64"), ("", "x86_64"), ("loong64", "loongarch64")]
+        {
+            assert_eq!(check_architecture("a", of_image, of_daemon), Ok(()), "{of_image} on {of_daemon}");
+        }
+        for (of_image, of_daemon) in
+            [("arm64", "x86_64"), ("amd64", "aarch64"), ("386", "x86_64"), ("s390x", "x86_64")]
+        {
+            let problem = check_architecture("a", of_image, of_daemon).unwrap_err();
+            assert_eq!(problem.code, Code::ImageArchitecture);
+            assert!(problem.message.contains(&format!("is for {of_image}")), "{problem}");
+        }
+        let (own, other) =
+            if cfg!(target_endian = "little") { ("ppc64le", "ppc64") } else { ("ppc64", "ppc64le") };
+        assert_eq!(check_architecture("a", own, "powerpc64"), Ok(()));
+        assert!(check_architecture("a", other, "powerpc64").is_err());
+    }
 
     #[test]
     fn a_missing_image_names_the_command_that_makes_it() {

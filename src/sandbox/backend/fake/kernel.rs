@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 
-use super::script::{Script, Step};
+use super::script::{Script, Step, WHILE_RESETTING};
 use crate::protocol::frames::{
     DoneReason, DoneStatus, HostFrame, KernelFrame, LiveResources, RUNNER_FRAME_KIND, RefusedCode, StateAfter,
 };
@@ -274,6 +274,11 @@ impl FakeKernel {
                     self.lose(cell, false);
                 }
                 self.change(|state| state.newest_kept = 0);
+                for step in self.0.script.steps(WHILE_RESETTING) {
+                    if let Step::Call(name) = step {
+                        drop(self.begin_call(None, name));
+                    }
+                }
                 self.send(&KernelFrame::ResetDone { request });
             }
             HostFrame::Names { request, .. } => self.send(&KernelFrame::Names { request, names: Vec::new() }),
@@ -328,6 +333,10 @@ impl FakeKernel {
     }
 
     async fn call(&self, cell: CellNumber, name: &str) -> Value {
+        self.begin_call(Some(cell), name).await.expect("an answer")
+    }
+
+    fn begin_call(&self, cell: Option<CellNumber>, name: &str) -> oneshot::Receiver<Value> {
         let (answer, answered) = oneshot::channel();
         let call = self.change(|state| {
             state.calls += 1;
@@ -335,9 +344,9 @@ impl FakeKernel {
             state.calls
         });
         let arguments = serde_json::Map::new();
-        let (cell, name, from_program) = (Some(cell), name.into(), false);
+        let (name, from_program) = (name.into(), false);
         self.send(&KernelFrame::ToolCall { call, cell, name, arguments, from_program });
-        answered.await.expect("an answer")
+        answered
     }
 
     fn answer(&self, call: u64, value: Value) {

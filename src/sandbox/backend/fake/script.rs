@@ -23,6 +23,9 @@ pub enum Step {
     EndSandbox,
 }
 
+/// In the place of a cell's code: what the code of before does while a reset ends it. Only calls of tools are made.
+pub const WHILE_RESETTING: &str = "# while resetting";
+
 /// The steps of cells by their code.
 #[derive(Debug, Default)]
 pub(super) struct Script(Mutex<BTreeMap<String, VecDeque<Vec<Step>>>>);

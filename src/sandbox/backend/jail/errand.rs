@@ -133,7 +133,7 @@ mod tests {
         let said = errand("printf '%0396d p4ssword' 0 >&2; exit 3", Duration::from_secs(60));
         let problem = run(None, &spec(), Path::new("/"), &said).await.unwrap_err();
         assert!(problem.message.contains("0 ***") && !problem.message.contains("p4s"), "{problem:?}");
-        // Of a flood, the end of what is kept may be half of the word.
+        // What is kept of a flood may end in the middle of the word.
         let script = "printf 'xxxx' >&2; i=0; while [ $i -lt 600 ]; do printf 'p4ssword' >&2; i=$((i+1)); done; exit 3";
         let problem =
             run(None, &spec(), Path::new("/"), &errand(script, Duration::from_secs(60))).await.unwrap_err();

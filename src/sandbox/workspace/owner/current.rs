@@ -11,9 +11,9 @@ use crate::security_controls;
 /// With whose ids work is done: those of a guest, which never change, or those of a user as they are now.
 #[derive(Debug)]
 pub struct CurrentIds {
-    /// `None` for a guest.
+    /// Where the accounts of users are looked up; none for a guest, who has no account.
     users: Option<Users>,
-    /// For a user without an account.
+    /// The ids that a guest has, and a user as long as there is no account for that user.
     alone: Arc<Ids>,
     last: Mutex<Arc<Ids>>,
 }

@@ -51,7 +51,7 @@ impl WorkKind {
     fn deadline(self) -> Option<Duration> {
         match self {
             Self::Look => Some(Duration::from_secs(60)),
-            // Whoever watches has a deadline of its own.
+            // A watch has a deadline of its own.
             Self::Watch | Self::Transfer | Self::Removal => None,
         }
     }

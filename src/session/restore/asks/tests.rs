@@ -156,6 +156,7 @@ fn no_more_is_kept_of_results_than_a_model_is_told() {
         panic!("{:?}", memory.asks[&1].inputs)
     };
     assert_eq!(report(result), expected);
+    assert!(result.result.as_ref().unwrap().mime["text/html"].is_null());
     let ToolOutcome::Value(serde_json::Value::String(text)) = outcome else { panic!("{outcome:?}") };
     assert!(text.chars().count() <= TOLD_CHARS);
 }

@@ -27,6 +27,9 @@ pub const WORDS: [(&str, &str); 6] = [
 
 /// None if the line is Python.
 pub fn parse(line: &str) -> Option<Result<Command, String>> {
+    if line.trim() == "?" {
+        return Some(Ok(Command::Help));
+    }
     let words = line.trim().strip_prefix(':')?;
     let mut words = words.split_whitespace();
     let (name, argument) = (words.next().unwrap_or_default(), words.next());
@@ -61,6 +64,7 @@ mod tests {
     #[test]
     fn commands_have_a_colon() {
         assert_eq!(parse("x = 1"), None);
+        assert_eq!((parse("len?"), parse(" ? ")), (None, Some(Ok(Command::Help))));
         assert_eq!(parse("x[:1]"), None);
         assert_eq!(parse(":undo"), Some(Ok(Command::Undo(1))));
         assert_eq!(parse("  :undo 3 "), Some(Ok(Command::Undo(3))));

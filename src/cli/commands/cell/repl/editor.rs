@@ -6,6 +6,7 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::completion::Completer;
@@ -18,11 +19,11 @@ use rustyline::{
     Cmd, ColorMode, CompletionType, ConditionalEventHandler, Config, Editor, Event, EventContext,
     EventHandler, Helper, KeyEvent, RepeatCount,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::command;
 use super::complete::{indent_after, is_complete};
-use super::names;
+use super::names::{self, Question};
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::failure::Failure;
 use crate::cli::render::highlight::highlighted;
@@ -31,6 +32,8 @@ use crate::protocol::exit_codes as exit;
 
 const PROMPT: &str = ">>> ";
 const HISTORY: usize = 10_000;
+/// The longest that the Tab key waits for what the session knows; a little longer than the session is waited for.
+const ANSWER: Duration = Duration::from_secs(3);
 
 type Inner = Editor<Python, FileHistory>;
 
@@ -39,6 +42,8 @@ pub struct LineEditor {
     inner: Option<Box<Inner>>,
     history: PathBuf,
     color: bool,
+    /// What Tab wants to know of the session.
+    questions: mpsc::Receiver<AskedBySession>,
     /// The terminal's settings before editing, to restore them if the process has to end during an edit.
     before: Option<Termios>,
 }
@@ -66,14 +71,16 @@ impl LineEditor {
             .build();
         let past = FileHistory::with_config(&config);
         let mut inner = Inner::with_history(config, past).map_err(|e| wrong(&e))?;
-        inner.set_helper(Some(Python { names: BTreeSet::new(), color }));
+        let (asks, questions) = mpsc::channel(1);
+        inner.set_helper(Some(Python { names: BTreeSet::new(), asks, color }));
         inner.bind_sequence(KeyEvent::from('\r'), EventHandler::Conditional(Box::new(Indent)));
         if let Some(folder) = history.parent() {
             // Without the folder, the history is not kept for the next time, which is acceptable.
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         }
         let _ = inner.load_history(&history);
-        Ok(Self { inner: Some(Box::new(inner)), history, color, before: tcgetattr(io::stdin()).ok() })
+        let before = tcgetattr(io::stdin()).ok();
+        Ok(Self { inner: Some(Box::new(inner)), history, color, questions, before })
     }
 
     /// Names that Tab offers from now on.
@@ -83,7 +90,12 @@ impl LineEditor {
         }
     }
 
-    pub async fn read(&mut self, stops: &mut Stops) -> Result<ReplInput, Failure> {
+    /// Reads what is typed next. `answer` finds out what Tab wants to know of the session.
+    pub async fn read(
+        &mut self,
+        stops: &mut Stops,
+        answer: impl AsyncFn(Question) -> Vec<String>,
+    ) -> Result<ReplInput, Failure> {
         let Some(mut inner) = self.inner.take() else {
             return Err(Failure::new("the line editor is gone"));
         };
@@ -97,6 +109,10 @@ impl LineEditor {
         let (mut inner, read) = loop {
             tokio::select! {
                 read = &mut receiver => break read.map_err(|_| Failure::new("the line editor broke"))?,
+                Some((question, reply)) = self.questions.recv() => {
+                    // Nobody waits for an answer that took too long.
+                    let _ = reply.try_send(answer(question).await);
+                }
                 // At the prompt Ctrl-C is read as a key, so SIGINT has nothing to interrupt.
                 code = stops.next() => if code == exit::TERMINATED { return Ok(ReplInput::Terminated(code)) },
             }
@@ -142,9 +158,13 @@ impl ConditionalEventHandler for Indent {
     }
 }
 
+/// A question and where its answer goes.
+type AskedBySession = (Question, std::sync::mpsc::SyncSender<Vec<String>>);
+
 /// The editor's knowledge of Python.
 struct Python {
     names: BTreeSet<String>,
+    asks: mpsc::Sender<AskedBySession>,
     color: bool,
 }
 
@@ -171,7 +191,17 @@ impl Completer for Python {
         at: usize,
         _: &rustyline::Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
-        Ok(names::offers(&self.names, line, at))
+        let Some((start, question)) = names::question(line, at) else {
+            return Ok(names::offers(&self.names, line, at));
+        };
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        let asked = self.asks.try_send((question, reply)).is_ok();
+        let known = if asked { answer.recv_timeout(ANSWER).unwrap_or_default() } else { Vec::new() };
+        let word = line.get(start..at).unwrap_or_default();
+        // Names that are nobody's business are offered to those who begin them.
+        let is_offered =
+            |name: &String| name.starts_with(word) && (!word.is_empty() || !name.starts_with('_'));
+        Ok((start, known.into_iter().filter(is_offered).collect()))
     }
 }
 

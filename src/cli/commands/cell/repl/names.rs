@@ -1,6 +1,7 @@
 //! What the Tab key offers: names of the session, keywords of Python, and Belljar's own commands.
 
 use std::collections::BTreeSet;
+use unicode_width::UnicodeWidthChar as _;
 
 use super::command;
 use crate::cli::render::highlight::{SOFT_KEYWORDS, is_word};
@@ -38,7 +39,7 @@ pub fn offers(names: &BTreeSet<String>, text: &str, at: usize) -> (usize, Vec<St
         found + before.get(found..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8)
     });
     let (rest, word) = before.split_at_checked(start).unwrap_or((before, ""));
-    // The attributes of a value are not known here, and a word that begins with a digit is no name.
+    // What a value has only the session knows (`question`), and a word that begins with a digit is no name.
     if word.is_empty() || rest.ends_with('.') || word.starts_with(|c: char| c.is_ascii_digit()) {
         return (start, Vec::new());
     }
@@ -46,9 +47,147 @@ pub fn offers(names: &BTreeSet<String>, text: &str, at: usize) -> (usize, Vec<St
     (start, all.into_iter().filter(|name| name.starts_with(word)).map(ToOwned::to_owned).collect())
 }
 
+/// What only the session knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The attributes of a value, or its keys, that begin with what is typed.
+    Members { of: String, keys: bool, begins: String },
+    /// The files of a folder of the workspace.
+    Files { folder: String },
+}
+
+/// Where the word before `at` begins, and what has to be asked to complete it; none if that is no attribute, key or path.
+pub fn question(text: &str, at: usize) -> Option<(usize, Question)> {
+    let before = text.get(..at).filter(|before| !before.starts_with(':'))?;
+    let line_start = before.rfind('\n').map_or(0, |found| found + 1);
+    let line = before.get(line_start..)?;
+    let members = |start: usize, of: String, keys: bool| {
+        let begins = before.get(start..).unwrap_or_default().to_owned();
+        (start, Question::Members { of, keys, begins })
+    };
+    let last_word = || line.rfind([' ', '\t', '=']).map_or(0, |found| found + 1);
+    match open_quote(line)? {
+        Quote::Open(quote) => {
+            let key_of = line.get(..quote)?.trim_end().strip_suffix('[').and_then(dotted_name);
+            let start = line_start + quote + 1;
+            match key_of {
+                Some(of) => Some(members(start, of, true)),
+                None => path(before, start),
+            }
+        }
+        Quote::None if line.trim_start().starts_with(['!', '%']) && last_word() > 0 => {
+            path(before, line_start + last_word())
+        }
+        Quote::None => {
+            let start = before.rfind(|c| !is_word(c)).map_or(0, |found| found + 1);
+            let of = before.get(..start)?.strip_suffix('.').and_then(dotted_name)?;
+            Some(members(start, of, false))
+        }
+    }
+}
+
+enum Quote {
+    None,
+    /// The place of the quotation mark of a string that is open.
+    Open(usize),
+}
+
+/// Whether the end of a line is inside of a string; none if it is inside of a comment.
+fn open_quote(line: &str) -> Option<Quote> {
+    let (mut open, mut escaped) = (None, false);
+    for (place, c) in line.char_indices() {
+        match open {
+            _ if escaped => escaped = false,
+            Some((_, quote)) if c == quote => open = None,
+            Some(_) => escaped = c == '\\',
+            None if c == '#' => return None,
+            None if matches!(c, '"' | '\'') => open = Some((place, c)),
+            None => {}
+        }
+    }
+    Some(open.map_or(Quote::None, |(place, _)| Quote::Open(place)))
+}
+
+/// The names with dots between them at the end of a text.
+fn dotted_name(text: &str) -> Option<String> {
+    let start = text.rfind(|c| !is_word(c) && c != '.').map_or(0, |found| {
+        found + text.get(found..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8)
+    });
+    let name = text.get(start..)?;
+    name.split('.').all(is_name).then(|| name.to_owned())
+}
+
+/// A path of the workspace, from `start` on.
+fn path(before: &str, start: usize) -> Option<(usize, Question)> {
+    let typed = before.get(start..)?;
+    let (folder, name) = typed.rsplit_once('/').unwrap_or(("", typed));
+    let inside = match folder.strip_prefix('/') {
+        Some(whole) => {
+            let below = whole.strip_prefix("workspace")?;
+            below.strip_prefix('/').or_else(|| below.is_empty().then_some(""))?
+        }
+        None if typed.starts_with('/') => return None,
+        None => folder.trim_start_matches("./"),
+    };
+    let is_inside = inside.split('/').all(|part| part != "..");
+    is_inside.then(|| (before.len() - name.len(), Question::Files { folder: inside.to_owned() }))
+}
+
+/// Whether a person can type it between quotation marks as it is.
+pub fn can_be_quoted(name: &str) -> bool {
+    // What takes no place on the screen could turn the direction of the text around it.
+    let is_plain =
+        |c: char| c.width().is_some_and(|width| width > 0) && !matches!(c, '"' | '\'' | '\\' | '\u{fffd}');
+    name.len() <= NAME_BYTES && !name.is_empty() && name.chars().all(is_plain)
+}
+
+/// Which of the names a session tells can be typed.
+pub fn usable_members(variables: &[Variable], keys: bool) -> Vec<String> {
+    let is_usable = |name: &&str| if keys { can_be_quoted(name) } else { is_name(name) };
+    let names = variables.iter().map(|variable| variable.name.as_str());
+    names.filter(is_usable).take(NAMES).map(ToOwned::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attributes_keys_and_paths_are_asked_for() {
+        let asked = |text: &str| question(text, text.len());
+        let members = |of: &str, keys, begins: &str| {
+            let (of, begins) = (of.to_owned(), begins.to_owned());
+            Question::Members { of, keys, begins }
+        };
+        let files = |folder: &str| Question::Files { folder: folder.to_owned() };
+        for (text, start, expected) in [
+            ("df.co", 3, members("df", false, "co")),
+            ("x = f(np.random.no", 16, members("np.random", false, "no")),
+            ("é.a", 3, members("é", false, "a")),
+            ("df['co", 4, members("df", true, "co")),
+            ("df._", 3, members("df", false, "_")),
+            ("a.b[ \"", 6, members("a.b", true, "")),
+            ("x\nopen('da", 8, files("")),
+            ("open('a/b/c", 10, files("a/b")),
+            ("open('./a/c", 10, files("a")),
+            ("open('/workspace/a/c", 19, files("a")),
+            ("!cat da", 5, files("")),
+            ("%cd a/b", 6, files("a")),
+        ] {
+            assert_eq!(asked(text), Some((start, expected)), "{text}");
+        }
+        for none in
+            ["x", "", "f().a", "1.a", "x # a.b", "open('/etc/pa", "open('../a", ":undo", "x['a'].b", "!ls"]
+        {
+            assert_eq!(asked(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn what_could_leave_its_quotation_marks_is_not_offered() {
+        assert!(["a b", "größe", "a/b.csv"].into_iter().all(can_be_quoted));
+        assert!(!["", "a'b", "a\\", "a\x1b[2J", "a\u{202e}b"].into_iter().any(can_be_quoted));
+    }
 
     fn offered(text: &str) -> (usize, Vec<String>) {
         let names = ["alpha", "alphabet", "größe", "import_me"].map(str::to_owned).into();

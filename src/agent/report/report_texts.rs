@@ -5,7 +5,7 @@ use crate::agent::words::Words;
 use crate::protocol::exit_codes::signal_name;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Reason, Status};
-use crate::protocol::words::bilingual;
+use crate::protocol::word_enums::bilingual;
 
 impl Words {
     bilingual! {

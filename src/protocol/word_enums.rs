@@ -24,7 +24,7 @@ macro_rules! words {
             }
         }
 
-        impl $crate::protocol::words::Word for $name {
+        impl $crate::protocol::word_enums::Word for $name {
             const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant)),*];
         }
     };
@@ -56,7 +56,7 @@ macro_rules! bilingual {
         $(#[$about:meta])*
         $name:ident $(($($parameter:ident: $kind:ty),*))? => $english:literal, $chinese:literal;
     )*) => {
-        $($crate::protocol::words::bilingual!(
+        $($crate::protocol::word_enums::bilingual!(
             @one $(#[$about])* $name $(($($parameter: $kind),*))?, $english, $chinese
         );)*
     };
