@@ -12,12 +12,12 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
 use super::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES, UnlimitedAccount};
+use super::commands::{self, Durability, Group};
 use super::idempotency::KeyTarget;
 use super::journal::Core;
 use super::lane::WriteBacklog;
 use super::rows::{AppliedFrame, Content, Entry, RecorderState, Row};
 use super::spill::Range;
-use super::writer::{self, Durability, Group};
 use crate::memory::{Charge, MemoryPurpose, Pool, TINY_BYTES};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};
@@ -257,19 +257,24 @@ impl EventLog {
         let group = Group { log: Arc::clone(&self.state), rows, durability, aim, on_commit, memory };
         match &mut inner.batched {
             Some(batched) => batched.push(group),
-            None => self.send(inner, vec![group]),
+            None => {
+                if self.send(inner, vec![group]) {
+                    self.core.queue.wake();
+                }
+            }
         }
         newest
     }
 
-    /// Gives events to the writer.
-    fn send(&self, mut inner: MutexGuard<'_, Inner>, groups: Vec<Group>) {
-        let Err(refused) = self.core.queue.push_events(groups) else { return };
+    /// Queues events for the writer, which `wake` has to tell of it. False if the journal is closed.
+    fn send(&self, mut inner: MutexGuard<'_, Inner>, groups: Vec<Group>) -> bool {
+        let Err(refused) = self.core.queue.push_events(groups) else { return true };
         // An abandoned log never counts as crowded, so the bytes that it leaves in the lane do no harm to this session.
         inner.abandoned = true;
         drop(inner);
         self.state.newest.send_modify(|_| {});
         drop(refused);
+        false
     }
 
     /// Charges waiting events to memory even beyond the limit: the request behind a large event was charged before, or
@@ -391,7 +396,7 @@ impl Inner {
 }
 
 fn waiting_bytes(rows: &[Row]) -> usize {
-    rows.iter().map(|row| row.entry.cost() + writer::ROW_BYTES).sum()
+    rows.iter().map(|row| row.entry.cost() + commands::ROW_BYTES).sum()
 }
 
 impl LogState {

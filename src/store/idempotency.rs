@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
 use super::blobs::Blobs;
+use super::commands::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{all, bytes, int};
 use super::sessions::{ROWS_DELETED, seconds};
-use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::SessionId;
 use crate::protocol::principal::Principal;

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
+use super::commands::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{all, bytes, int, uuid};
 use super::sessions::{ROWS_DELETED, seconds};
-use super::writer::{Durability, OnRefusal};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};

@@ -9,14 +9,14 @@ use std::thread::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
-use super::crash::CrashAt;
+use super::commands::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::event_log::{EventLog, LogState};
 use super::lane::WriteBacklog;
 use super::rows;
 use super::schema::{self, OpenError};
 use super::used_amounts;
-use super::writer::{Batch, Durability, OnRefusal, Queue, Writer};
+use super::writer::{self, Queue, Writer};
 use crate::protocol::ids::SessionId;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
@@ -50,18 +50,11 @@ impl Journal {
         let (connection, reader, scanner) = schema::open(folder)?;
         let unusable = |error: std::io::Error| OpenError::unusable(folder, &error);
         let blobs = Blobs::open(folder.join("blobs")).map_err(unusable)?;
-        let queue = Arc::new(Queue::new());
+        let queue = Arc::new(Queue::new(Writer::new(connection, blobs.clone())));
         let failed = CancellationToken::new();
-        let writer = Writer {
-            queue: Arc::clone(&queue),
-            connection,
-            blobs: blobs.clone(),
-            durability: Durability::Normal,
-            crash: CrashAt::of_this_process(),
-            batch: Batch::default(),
-            failed: failed.clone(),
-        };
-        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || writer.run());
+        let (written, cannot_write) = (Arc::clone(&queue), failed.clone());
+        let run = move || writer::run(&written, &cannot_write);
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(run);
         let core = Core {
             queue,
             folder: folder.to_owned(),

@@ -8,6 +8,7 @@
 mod account;
 mod blobs;
 mod capture;
+mod commands;
 mod crash;
 mod error;
 mod event_log;
@@ -28,6 +29,7 @@ mod writer;
 
 pub use account::{Account, Exceeded, Overdraft, ROW_BYTES};
 pub use capture::OutputCaps;
+pub use commands::Durability;
 pub use error::JournalError;
 pub use event_log::{EventLog, EventsGone, Payment};
 pub use idempotency::{Answered, Claim, KeyTarget};
@@ -37,4 +39,3 @@ pub use recorder::{CellRecord, Placeholders, Recorder};
 pub use rows::{AppliedFrame, RenderedEvent};
 pub use sessions::{KEEP_REMOVED, SessionRecord};
 pub use spill::Spill;
-pub use writer::Durability;

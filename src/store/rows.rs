@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::blobs::{Blobs, INLINE_BYTES};
+use super::commands::WriteError;
 use super::error::JournalError;
 use super::spill::Range;
-use super::writer::WriteError;
 use crate::memory::NoRoom;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SandboxId, Seq, SessionId};

@@ -236,6 +236,8 @@ fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(()))?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"), [], |_| Ok(()))?;
+    // The writer does that, on its own thread (`CHECKPOINT_BYTES`).
+    connection.query_row("PRAGMA wal_autocheckpoint = 0", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     let steps = MIGRATIONS.iter().zip(1_i64..).skip(usize::try_from(found).unwrap_or(0));
     for (step, version) in steps {

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::blobs::Blobs;
+use super::commands::{Durability, OnRefusal, WriteError};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{self, int};
 use super::used_amounts;
-use super::writer::{Durability, OnRefusal, WriteError};
 use crate::protocol::clock;
 use crate::protocol::ids::{JobId, SandboxId, SessionId, SessionName};
 use crate::protocol::principal::Principal;

@@ -1,8 +1,9 @@
-//! The one thread that writes the journal, and the queue in front of it.
+//! What writes the journal: one connection, the thread that uses it, and the queue in front of it.
 //!
 //! All waiting commands go into one transaction, so that many small events cost little more than one. No reader or
 //! caller learns of a write before its transaction is committed. When the disk refuses, the batch is kept and tried
-//! again: the order never changes and nothing is half written.
+//! again: the order never changes and nothing is half written. A caller with a few small events commits them on its own
+//! thread if nothing else waits, because waking the writer's thread and being woken by it takes longer than the commit.
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, TransactionBehavior};
@@ -13,172 +14,30 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::blobs::{Blobs, INLINE_BYTES};
+use super::blobs::Blobs;
+use super::commands::{Command, Durability, Group, OnRefusal, Request, Work, WriteError};
 use super::crash::CrashAt;
 use super::error::{JournalError, WriteTrouble};
 use super::event_log::LogState;
-use super::idempotency::KeyTarget;
-use super::rows::Row;
 use super::schema;
-use crate::memory::Charge;
 use crate::panics::CrashCounter;
 use crate::protocol::problem::Problem;
 use crate::security_controls;
 
 /// Requests (commands other than events) that may be queued; further callers wait for a permit.
 pub(super) const REQUESTS_WAITING: usize = 256;
-/// Bytes that one event costs in the queue in addition to its JSON.
-pub(super) const ROW_BYTES: usize = 512;
 /// Commands and bytes in one transaction.
 const BATCH_COMMANDS: usize = 4_096;
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// The most commands and bytes that a caller commits on its own thread.
+const FEW_COMMANDS: usize = 8;
+const FEW_BYTES: usize = 64 * 1024;
+/// Bytes of the write-ahead log after which the writer's thread moves it into the database, and what a command adds to
+/// it, about, apart from its own bytes. It is not left to `SQLite`, which would do so within any commit.
+const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+const COMMAND_LOG_BYTES: usize = 16 * 1024;
 /// Time between two tries while the disk refuses.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// What a commit survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// The commit survives any death of the daemon.
-    Normal,
-    /// The commit also survives a loss of power.
-    Full,
-}
-
-/// What a request does while the disk refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnRefusal {
-    /// The request fails with an error to its caller.
-    Fail,
-    /// The request keeps its place in the queue until it is written.
-    Wait,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    #[error("{0}")]
-    Database(#[from] rusqlite::Error),
-    #[error("{0}")]
-    File(#[from] std::io::Error),
-}
-
-/// Events of one log that become visible together.
-pub(super) struct Group {
-    pub log: Arc<LogState>,
-    pub rows: Vec<Row>,
-    pub durability: Durability,
-    /// The target for the idempotency key of the request that these events start.
-    pub aim: Option<KeyTarget>,
-    pub on_commit: Option<Box<dyn FnOnce() + Send>>,
-    /// The charge for the memory that the events take until they are written.
-    #[expect(dead_code, reason = "dropped with the events")]
-    pub memory: Option<Charge>,
-}
-
-/// A write other than events. After a refused transaction `apply` runs again; the last outcome counts.
-trait Work: Send {
-    fn durability(&self) -> Durability;
-    fn on_refusal(&self) -> OnRefusal;
-    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError>;
-    fn committed(self: Box<Self>);
-    fn refused(self: Box<Self>, reason: &str);
-}
-
-enum Command {
-    Events(Group),
-    Request(Box<dyn Work>),
-}
-
-impl Command {
-    fn cost(&self) -> usize {
-        match self {
-            Self::Events(group) => group.rows.iter().map(|row| row.entry.cost() + ROW_BYTES).sum(),
-            Self::Request(_) => 0,
-        }
-    }
-
-    /// Whether writing the command requires a blob file.
-    fn is_large(&self) -> bool {
-        match self {
-            Self::Events(group) => group.rows.iter().any(|row| row.entry.cost() > INLINE_BYTES),
-            Self::Request(_) => false,
-        }
-    }
-
-    fn durability(&self) -> Durability {
-        match self {
-            Self::Events(group) => group.durability,
-            Self::Request(work) => work.durability(),
-        }
-    }
-
-    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
-        match self {
-            Self::Events(group) => {
-                group.rows.iter().try_for_each(|row| row.insert(connection, blobs))?;
-                Ok(group.aim.iter().try_for_each(|aim| aim.note(connection))?)
-            }
-            Self::Request(work) => work.apply(connection, blobs),
-        }
-    }
-
-    fn committed(self) {
-        match self {
-            Self::Events(group) => {
-                group.log.publish(&group.rows);
-                if let Some(on_commit) = group.on_commit
-                    && std::panic::catch_unwind(AssertUnwindSafe(on_commit)).is_err()
-                {
-                    tracing::error!("a callback of the journal panicked");
-                }
-            }
-            Self::Request(work) => work.committed(),
-        }
-    }
-
-    fn abandon(self) {
-        match self {
-            Self::Events(group) => group.log.abandon(),
-            Self::Request(work) => drop(work),
-        }
-    }
-}
-
-struct Request<T, F> {
-    durability: Durability,
-    on_refusal: OnRefusal,
-    work: F,
-    outcome: Option<T>,
-    reply: oneshot::Sender<Result<T, JournalError>>,
-}
-
-impl<T, F> Work for Request<T, F>
-where
-    T: Send,
-    F: FnMut(&Connection, &Blobs) -> Result<T, WriteError> + Send,
-{
-    fn durability(&self) -> Durability {
-        self.durability
-    }
-
-    fn on_refusal(&self) -> OnRefusal {
-        self.on_refusal
-    }
-
-    fn apply(&mut self, connection: &Connection, blobs: &Blobs) -> Result<(), WriteError> {
-        self.outcome = Some((self.work)(connection, blobs)?);
-        Ok(())
-    }
-
-    fn committed(self: Box<Self>) {
-        if let Some(outcome) = self.outcome {
-            let _ = self.reply.send(Ok(outcome));
-        }
-    }
-
-    fn refused(self: Box<Self>, reason: &str) {
-        let _ = self.reply.send(Err(JournalError::Refused(reason.to_owned())));
-    }
-}
 
 #[derive(Default)]
 struct QueuedCommands {
@@ -186,6 +45,9 @@ struct QueuedCommands {
     /// The previous batch overtook a large command; the next batch is that command alone.
     large_is_next: bool,
     closing: bool,
+    /// The writer's thread has something to do besides the commands: a batch that a caller could not commit, or a
+    /// checkpoint.
+    unfinished: bool,
     /// The writer has ended; nothing will be written any more.
     ended: bool,
 }
@@ -194,6 +56,23 @@ impl QueuedCommands {
     /// Whether no more commands are taken.
     fn is_over(&self) -> bool {
         self.ended || self.closing
+    }
+
+    fn is_idle(&self) -> bool {
+        self.commands.is_empty() && !self.unfinished && !self.closing
+    }
+
+    /// All commands, if they are so few and small that they are committed in no time.
+    fn take_few(&mut self) -> Option<VecDeque<Command>> {
+        let is_small = |command: &Command| {
+            matches!(command, Command::Events(_))
+                && command.durability() == Durability::Normal
+                && !command.is_large()
+        };
+        let are_few = self.commands.len() <= FEW_COMMANDS
+            && self.commands.iter().all(is_small)
+            && self.commands.iter().map(Command::cost).sum::<usize>() <= FEW_BYTES;
+        are_few.then(|| std::mem::take(&mut self.commands))
     }
 }
 
@@ -240,8 +119,10 @@ fn next_batch(commands: &mut VecDeque<Command>, large_is_next: &mut bool) -> Vec
     batch
 }
 
-/// The queue that the writer's thread shares with all callers that write.
+/// The queue that the writer's thread shares with all callers that write. Whoever takes commands from it holds the
+/// writer, so that they are written in the order in which they were queued.
 pub(super) struct Queue {
+    writer: Mutex<Option<Writer>>,
     waiting: Mutex<QueuedCommands>,
     /// Signals a new command or the closing of the queue.
     work: Condvar,
@@ -253,8 +134,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub fn new() -> Self {
+    pub fn new(writer: Writer) -> Self {
         Self {
+            writer: Mutex::new(Some(writer)),
             waiting: Mutex::default(),
             work: Condvar::new(),
             requests: Semaphore::new(REQUESTS_WAITING),
@@ -265,15 +147,31 @@ impl Queue {
     }
 
     /// Queues events without blocking, all at once, so that they get into one transaction. Returns the events if the
-    /// journal is closed.
+    /// journal is closed. They are written after a call of `wake` or `commit_here`.
     pub fn push_events(&self, groups: Vec<Group>) -> Result<(), Vec<Group>> {
         let mut waiting = self.waiting.lock();
         if waiting.is_over() {
             return Err(groups);
         }
         waiting.commands.extend(groups.into_iter().map(Command::Events));
-        self.work.notify_one();
         Ok(())
+    }
+
+    /// Has the writer's thread write what is queued.
+    pub fn wake(&self) {
+        self.work.notify_one();
+    }
+
+    /// Commits what is queued on this thread if that is little and nothing else is being written, and otherwise wakes the
+    /// writer's thread. To be called without any lock that a callback of an event takes.
+    pub fn commit_here(&self) {
+        let is_done = self.writer.try_lock().is_some_and(|mut writer| {
+            let may_write = self.trouble.lock().is_none();
+            may_write && writer.as_mut().is_some_and(|writer| writer.write_few(self))
+        });
+        if !is_done {
+            self.wake();
+        }
     }
 
     fn push_request(&self, work: Box<dyn Work>) -> Result<(), Box<dyn Work>> {
@@ -321,15 +219,19 @@ impl Queue {
         self.work.notify_all();
     }
 
-    /// The next batch, or `None` once the queue is closed and empty.
+    /// Waits until the writer's thread has something to do.
+    fn wait_for_work(&self) {
+        let mut waiting = self.waiting.lock();
+        self.work.wait_while(&mut waiting, |waiting| waiting.is_idle());
+        waiting.unfinished = false;
+    }
+
+    /// The next batch, which may be empty, or `None` once the queue is closed and empty.
     fn take(&self) -> Option<Vec<Command>> {
         let mut waiting = self.waiting.lock();
-        while waiting.commands.is_empty() && !waiting.closing {
-            self.work.wait(&mut waiting);
-        }
         let QueuedCommands { commands, large_is_next, .. } = &mut *waiting;
         let batch = next_batch(commands, large_is_next);
-        (!batch.is_empty()).then_some(batch)
+        (!batch.is_empty() || !waiting.closing).then_some(batch)
     }
 
     /// Waits for the next try; false if the journal is being closed.
@@ -350,98 +252,157 @@ impl Queue {
         };
         self.trouble.lock().get_or_insert(WriteTrouble::Closed);
         self.requests.close();
-        rest.into_iter().for_each(Command::abandon);
+        let unwritten = self.writer.lock().take().map(|writer| writer.batch.commands);
+        unwritten.into_iter().flatten().chain(rest).for_each(Command::abandon);
     }
 }
 
-/// The state of the writer's thread.
+/// The connection that writes, and the batch that it writes.
 pub(super) struct Writer {
-    pub queue: Arc<Queue>,
-    pub connection: Connection,
-    pub blobs: Blobs,
-    pub durability: Durability,
-    pub crash: CrashAt,
+    connection: Connection,
+    blobs: Blobs,
+    durability: Durability,
+    crash: CrashAt,
     /// The batch being written. After a panic, a batch that is not committed is written again, and of a committed batch
     /// the remaining callers are notified.
-    pub batch: Batch,
-    /// Cancelled when this process can never write the journal again.
-    pub failed: CancellationToken,
+    batch: Batch,
+    /// Bytes in the write-ahead log since it was last moved into the database, about.
+    log_bytes: usize,
 }
 
 /// Commands that are committed together.
 #[derive(Default)]
-pub(super) struct Batch {
+struct Batch {
     commands: VecDeque<Command>,
     /// The transaction is committed: only the waiting callers remain to be notified, and nothing is written again.
     is_committed: bool,
 }
 
+/// Runs on the writer's thread until the journal is closed. `failed` is cancelled when this process can never write the
+/// journal again.
+pub(super) fn run(queue: &Queue, failed: &CancellationToken) {
+    // Dropping `end` releases all waiting callers, however this function returns.
+    let end = EndOnDrop(queue);
+    let mut deaths = CrashCounter::default();
+    while std::panic::catch_unwind(AssertUnwindSafe(|| queue.write_until_closed())).is_err() {
+        if deaths.one_more() || !security_controls::holds("writer_lives_on") {
+            tracing::error!("the journal's writer panicked too often; the daemon ends");
+            *queue.trouble.lock() = Some(WriteTrouble::Failed);
+            failed.cancel();
+            return;
+        }
+        tracing::error!("the journal's writer panicked, and goes on");
+    }
+    if let Some(writer) = queue.writer.lock().as_mut() {
+        writer.checkpoint("TRUNCATE");
+    }
+    drop(end);
+}
+
+impl Queue {
+    fn write_until_closed(&self) {
+        // After a panic there is a batch to finish, so the writer looks before it waits.
+        while self.writer.lock().as_mut().is_some_and(|writer| writer.write_next(self)) {
+            self.wait_for_work();
+        }
+    }
+}
+
 impl Writer {
-    pub fn run(mut self) {
-        // Dropping `end` releases all waiting callers, however this function returns.
-        let end = EndOnDrop(Arc::clone(&self.queue));
-        let mut deaths = CrashCounter::default();
-        while std::panic::catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
-            if deaths.one_more() || !security_controls::holds("writer_lives_on") {
-                tracing::error!("the journal's writer panicked too often; the daemon ends");
-                *self.queue.trouble.lock() = Some(WriteTrouble::Failed);
-                self.failed.cancel();
-                std::mem::take(&mut self.batch.commands).into_iter().for_each(Command::abandon);
-                return;
-            }
-            tracing::error!("the journal's writer panicked, and goes on");
+    pub fn new(connection: Connection, blobs: Blobs) -> Self {
+        Self {
+            connection,
+            blobs,
+            durability: Durability::Normal,
+            crash: CrashAt::of_this_process(),
+            batch: Batch::default(),
+            log_bytes: 0,
         }
-        // `SQLite` checkpoints by itself only when the last connection closes, and the readers' connection is still
-        // open.
-        let folded = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        if let Err(error) = folded {
-            tracing::debug!(%error, "the write-ahead log stays for the next start");
-        }
-        drop(end);
     }
 
-    /// Writes batches until the journal is closed.
-    fn work(&mut self) {
-        loop {
-            if self.batch.commands.is_empty() && !self.batch.is_committed {
-                let Some(commands) = self.queue.take() else { return };
-                self.batch = Batch { commands: commands.into(), is_committed: false };
-            }
+    /// Writes a batch on the writer's thread. False once the journal is closed and all is written.
+    fn write_next(&mut self, queue: &Queue) -> bool {
+        if self.batch.commands.is_empty() && !self.batch.is_committed {
+            let Some(commands) = queue.take() else { return false };
+            self.batch.commands = commands.into();
+        }
+        if !self.batch.commands.is_empty() || self.batch.is_committed {
             crate::panics::panic_if_requested("writer");
-            if !self.write() {
-                return;
+            if !self.write(queue) {
+                return false;
             }
+        }
+        if self.log_bytes >= CHECKPOINT_BYTES {
+            self.checkpoint("PASSIVE");
+        }
+        true
+    }
+
+    /// Commits what is queued on a caller's thread. False if that is left to the writer's thread.
+    fn write_few(&mut self, queue: &Queue) -> bool {
+        if !self.batch.commands.is_empty() || self.batch.is_committed {
+            return false;
+        }
+        let Some(commands) = queue.waiting.lock().take_few() else { return false };
+        if commands.is_empty() {
+            return true;
+        }
+        self.batch.commands = commands;
+        let attempt = std::panic::catch_unwind(AssertUnwindSafe(|| self.attempt()));
+        let is_committed = matches!(attempt, Ok(Ok(())));
+        if is_committed {
+            #[cfg(test)]
+            queue.batches.lock().push((self.durability, self.batch.commands.len()));
+            self.tell_committed();
+        }
+        let is_done = is_committed && self.log_bytes < CHECKPOINT_BYTES;
+        queue.waiting.lock().unfinished |= !is_done;
+        is_done
+    }
+
+    /// Moves the write-ahead log into the database. `SQLite` would do so by itself only in a commit, or when the last
+    /// connection closes, and the readers' connections stay open.
+    fn checkpoint(&mut self, mode: &str) {
+        self.log_bytes = 0;
+        let moved = self.connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()));
+        if let Err(error) = moved {
+            tracing::debug!(%error, "the write-ahead log stays for the next time");
         }
     }
 
     /// False if the batch was given up because the journal is closed while the disk refuses.
-    fn write(&mut self) -> bool {
+    fn write(&mut self, queue: &Queue) -> bool {
         while !self.batch.is_committed {
             let Err(error) = self.attempt() else { break };
             let reason = error.to_string();
-            let known = self.queue.trouble.lock().replace(WriteTrouble::Refused(reason.clone())).is_some();
+            let known = queue.trouble.lock().replace(WriteTrouble::Refused(reason.clone())).is_some();
             if !known {
                 tracing::error!(%error, "the journal cannot be written; trying again until it can");
             }
             self.batch.refuse_impatient(&reason);
-            if !self.queue.wait_to_retry() {
+            if !queue.wait_to_retry() {
                 let lost = std::mem::take(&mut self.batch.commands);
                 tracing::error!(lost = lost.len(), "the journal is closed while it cannot be written");
                 lost.into_iter().for_each(Command::abandon);
                 return false;
             }
         }
-        self.batch.is_committed = true;
-        if self.queue.trouble.lock().take().is_some() {
+        if queue.trouble.lock().take().is_some() {
             tracing::info!("the journal can be written again");
         }
         #[cfg(test)]
-        self.queue.batches.lock().push((self.durability, self.batch.commands.len()));
+        queue.batches.lock().push((self.durability, self.batch.commands.len()));
+        self.tell_committed();
+        true
+    }
+
+    /// Notifies the callers of a batch that is in the journal.
+    fn tell_committed(&mut self) {
+        self.batch.is_committed = true;
         while let Some(command) = self.batch.commands.pop_front() {
             command.committed();
         }
         self.batch = Batch::default();
-        true
     }
 
     fn attempt(&mut self) -> Result<(), WriteError> {
@@ -456,6 +417,8 @@ impl Writer {
             self.connection.pragma_update(None, "synchronous", level)?;
             self.durability = wanted;
         }
+        let log_bytes: usize = batch.iter().map(|command| command.cost() + COMMAND_LOG_BYTES).sum();
+        self.log_bytes = self.log_bytes.saturating_add(log_bytes);
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if batch.is_empty() {
             // All requests of the refused batch have failed, so only a write can show whether the disk works again.
@@ -483,9 +446,9 @@ impl Batch {
     }
 }
 
-struct EndOnDrop(Arc<Queue>);
+struct EndOnDrop<'a>(&'a Queue);
 
-impl Drop for EndOnDrop {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -89,6 +89,7 @@ impl SessionActorState {
             log,
             recorder,
             making,
+            place_again: None,
             removers: None,
             workspace,
             slot,

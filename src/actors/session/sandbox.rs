@@ -1,6 +1,7 @@
 //! The sandbox of a session, from its workspace to its end, and the events about it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::journal_waits::RemovalRecord;
@@ -30,6 +31,9 @@ use crate::session::machine::{Input, Phase};
 use crate::session::notices;
 use crate::session::outcome;
 use crate::store::SessionRecord;
+
+/// How long the folder of a restored session that was refused as a workspace is left alone.
+const REFUSED_PLACE_PAUSE: Duration = Duration::from_secs(10);
 
 impl SessionArgs {
     /// The arguments of the next generation, in which no caller waits for the creation any more.
@@ -187,6 +191,10 @@ impl SessionActorState {
                 if self.args.before.is_some() {
                     // The engine may not be reachable yet. Until it is, the session keeps its past.
                     tracing::warn!(session = %self.args.id, problem = problem.message, "a session cannot go on yet");
+                    // A folder that is refused stays so until its owner changes it, and looking at it is work.
+                    if problem.code == Code::Forbidden {
+                        self.place_again = Some(Instant::now() + REFUSED_PLACE_PAUSE);
+                    }
                 } else {
                     let failed = self.sandbox_failed(problem);
                     self.apply(failed);
@@ -364,6 +372,7 @@ impl SessionActorState {
             && !self.machine.is_ending()
             && self.args.before.is_some()
             && self.making.as_ref().is_none_or(JoinHandle::is_finished)
+            && self.looks_for_its_place()
         {
             self.making = Some(make_place(myself, &self.args, self.receipt.as_deref()));
         }
@@ -372,6 +381,13 @@ impl SessionActorState {
             return;
         }
         self.apply(Input::Tick);
+    }
+
+    /// Whether a refused workspace is looked at again: after a pause, or at once for a caller who waits for the answer.
+    fn looks_for_its_place(&self) -> bool {
+        self.place_again.is_none_or(|then| then <= Instant::now())
+            || !self.waiting_for_handles.is_empty()
+            || !self.deferred.is_empty()
     }
 
     /// Removes a sandbox that is no longer used.

@@ -122,6 +122,8 @@ pub struct SessionActorState {
     pub(super) recorder: Arc<Recorder>,
     /// The task that creates the workspace.
     pub(super) making: Option<JoinHandle<()>>,
+    /// When the workspace of a restored session is looked at again, after it was refused.
+    pub(super) place_again: Option<Instant>,
     /// Set while the session is being removed: the callers that wait for that.
     pub(super) removers: Option<Removers>,
     pub(super) workspace: Option<Arc<Workspace>>,

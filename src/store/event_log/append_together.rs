@@ -2,7 +2,8 @@
 
 use super::EventLog;
 
-/// While this exists, the events of a log are numbered but wait. Dropping it sends them to the writer together.
+/// While this exists, the events of a log are numbered but wait. Dropping it commits them together, on this thread if the
+/// journal has nothing else to do, so no lock may be held then that a callback of these events takes.
 #[must_use]
 pub struct AppendTogether<'a> {
     log: &'a EventLog,
@@ -30,7 +31,9 @@ impl Drop for AppendTogether<'_> {
         let mut inner = self.log.state.inner.lock();
         if let Some(batched) = inner.batched.take().filter(|batched| !batched.is_empty()) {
             // Sent while the lock is held, so that the writer gets the events in the order of their numbers.
-            self.log.send(inner, batched);
+            if self.log.send(inner, batched) {
+                self.log.core.queue.commit_here();
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ mod speed;
 
 use std::time::Duration;
 
-use super::writer::Durability;
+use super::commands::Durability;
 use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};
