@@ -34,8 +34,8 @@ const FEW_COMMANDS: usize = 8;
 const FEW_BYTES: usize = 64 * 1024;
 /// Bytes of the write-ahead log after which the writer's thread moves it into the database, and what a command adds to
 /// it, about, apart from its own bytes. It is not left to `SQLite`, which would do so within any commit.
-const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
-const COMMAND_LOG_BYTES: usize = 16 * 1024;
+pub(super) const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const COMMAND_LOG_BYTES: usize = 16 * 1024;
 /// Time between two tries while the disk refuses.
 const RETRY: Duration = Duration::from_secs(1);
 

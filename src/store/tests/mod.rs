@@ -8,6 +8,8 @@ mod crash;
 mod disk;
 /// Files that the daemon must refuse to open.
 mod files;
+/// Commits on the thread of the caller.
+mod here;
 /// How long sessions and keys are kept.
 mod keeping;
 /// Which users have to wait for the disk and which do not.
