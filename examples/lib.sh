@@ -72,7 +72,31 @@ ask() {
     local session=$1 script=$2 folder=$3
     shift 3
     "$belljar" ask -s "$session" --model "${MODEL:-$script}" "$@" "$(cat "$folder/request.txt")"
-    answer=$("$belljar" logs "$session" --json | python3 -c '
+    take_answer "$session"
+}
+
+# ask_template SESSION SCRIPT FOLDER TEMPLATE: by a template of the configuration, with the values of context.json. What is
+# asked then has to be the folder's request.txt. Otherwise as `ask`.
+ask_template() {
+    local session=$1 script=$2 folder=$3 template=$4 values
+    mapfile -t values < <(python3 -c '
+import json, sys
+
+for name, value in json.load(open(sys.argv[1], encoding="utf-8")).items():
+    print(f"{name}={json.dumps(value)}")' "$folder/context.json")
+    "$belljar" ask -s "$session" --model "${MODEL:-$script}" "@$template" "${values[@]}"
+    take_answer "$session"
+    "$belljar" logs "$session" --json | python3 -c '
+import json, sys
+
+asked = [event["spec"]["text"] for event in map(json.loads, sys.stdin) if event["type"] == "ask_started"][-1]
+wanted = open(sys.argv[1], encoding="utf-8").read()
+if asked.split() != wanted.split():
+    sys.exit(f"the template gives: {asked}")' "$folder/request.txt" || fail 'the template asks something else'
+}
+
+take_answer() {
+    answer=$("$belljar" logs "$1" --json | python3 -c '
 import json, sys
 
 end = [event["end"] for event in map(json.loads, sys.stdin) if event["type"] == "ask_finished"][-1]
