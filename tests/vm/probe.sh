@@ -119,12 +119,43 @@ ordinary_user() {
     works "all of the user's stops" "${as_ann[@]}" belljar daemon stop --remove
 }
 
+# What was not compiled here: the Debian package, by which all of the above is installed, and the wheel.
+packages() {
+    echo "==> packages, on a machine without Rust"
+    works "there is no Rust" sh -c '! command -v cargo && ! command -v rustc'
+    check "the command is the package's" '^belljar: /usr/bin/belljar$' dpkg -S /usr/bin/belljar
+    check "the package made its group" '^belljar:' getent group belljar
+    works "its files are as they were packed, but for settings" sh -c '! dpkg --verify belljar | grep -v " c /"'
+    loginctl enable-linger eve
+    until [ -S "/run/user/$(id -u eve)/bus" ]; do sleep 1; done
+    install -d -o eve /home/eve/packages
+    install -o eve -m 644 /root/packages/* /home/eve/packages/
+    # She is in no group that may use the daemon of the machine, and has no engine.
+    as_eve=(runuser -u eve -- env -C /home/eve NO_COLOR=1 HOME=/home/eve XDG_RUNTIME_DIR="/run/user/$(id -u eve)" DOCKER_HOST=unix:///nonexistent PATH=/home/eve/env/bin:/bin)
+    works "the package's command finds the machine well" "${as_eve[@]}" /usr/bin/belljar doctor
+    works "and runs code in a jail of hers" "${as_eve[@]}" /usr/bin/belljar run - <<<'print(6 * 7)'
+    works "its daemon stops" "${as_eve[@]}" /usr/bin/belljar daemon stop --remove
+    works "an environment" "${as_eve[@]}" python3 -m venv env
+    works "pip installs the wheel" "${as_eve[@]}" sh -c 'pip install --disable-pip-version-check packages/*.whl'
+    check "the command is the wheel's" '^/home/eve/env/bin/belljar$' "${as_eve[@]}" sh -c 'command -v belljar'
+    check "the doctor finds it well" 'Belljar works here' "${as_eve[@]}" belljar doctor
+    check "the tutorial runs" '^done$' "${as_eve[@]}" python packages/tutorial.py
+    works "all of hers stops" "${as_eve[@]}" belljar daemon stop --remove
+    works "an upgrade with the same package" dpkg --install /root/packages/*.deb
+    works "a removal" dpkg --remove belljar
+    check "it leaves no unit" '^not-found$' systemctl show -P LoadState belljar.service
+    works "a purge" dpkg --purge belljar
+    check "it leaves no state" '^0$' sh -c 'find /etc/belljar /var/lib/belljar -mindepth 1 2>/dev/null | wc -l'
+}
+
 case $(grep -o 'belljar.part=[a-z]*' /proc/cmdline) in
 *=quotas) all_quotas bubblewrap ;;
+*=packages) packages ;;
 *)
     engine_and_jails
     all_quotas 'docker bubblewrap'
     ordinary_user
+    packages
     ;;
 esac
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # What the host's own kernel may not offer: cgroup v2, systemd's units and user managers, a rootless
-# engine, project quotas. A virtual machine without a network boots, runs probe.sh and is thrown away.
+# engine, project quotas. A virtual machine without a network and without Rust boots, runs probe.sh and is thrown away. Belljar
+# is installed there from its Debian package; one user has the wheel instead.
 #
-#   tests/vm/run.sh BELLJAR [PART]   (root, for mmdebstrap; minutes with KVM, half an hour without)
+#   tests/vm/run.sh BELLJAR [PART]   (root, for mmdebstrap; minutes with KVM, half an hour without; MATURIN packs)
 set -euo pipefail
 
 belljar=$(realpath "${1:?usage: tests/vm/run.sh BELLJAR [PART]}")
@@ -10,7 +11,7 @@ part=${2:-all}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # Emulated processors are some thirty times slower.
 readonly LIMIT_S=3600
-readonly PACKAGES=linux-image-cloud-amd64,systemd-sysv,dbus-user-session,libpam-systemd,docker.io,docker-cli,apparmor,iproute2,iptables,bubblewrap,e2fsprogs,python3,ca-certificates,uidmap,slirp4netns,rootlesskit,procps,login,udev
+readonly PACKAGES=linux-image-cloud-amd64,systemd-sysv,dbus-user-session,libpam-systemd,docker.io,docker-cli,apparmor,iproute2,iptables,bubblewrap,e2fsprogs,python3,python3-venv,ca-certificates,uidmap,slirp4netns,rootlesskit,procps,login,udev
 
 missing=()
 for tool in qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs mkfs.xfs:xfsprogs strip:binutils; do
@@ -30,14 +31,15 @@ echo "==> the machine's disk"
 mmdebstrap --quiet --variant=minbase --include="$PACKAGES" trixie "$root"
 cp -L "$root"/boot/vmlinuz-* "$work/vmlinuz"
 cp -L "$root"/boot/initrd.img-* "$work/initrd"
-strip -o "$root/usr/local/bin/belljar" "$belljar"
+"$here/../../config/packaging/pack.py" "$belljar" "$work/packages" --maturin "${MATURIN:-maturin}"
+mkdir "$root/root/packages"
+cp "$work"/packages/*.{deb,whl} "$here/../../sdk/python/examples/tutorial.py" "$root/root/packages/"
+chroot "$root" sh -c 'dpkg --install /root/packages/*.deb'
 docker save belljar/base -o "$root/root/base.tar"
 install -m 755 "$here/probe.sh" "$here/rootless.sh" "$root/usr/local/bin/"
-sed 's|@BINDIR@|/usr/local/bin|' "$here/../../config/systemd/belljar.service" > "$root/etc/systemd/system/belljar.service"
-cp "$here/../../config/systemd/belljar.socket" "$root/etc/systemd/system/"
-chroot "$root" groupadd --system belljar
 chroot "$root" useradd -m -s /bin/bash -G belljar ann
 chroot "$root" useradd -m -s /bin/bash -G belljar bob
+chroot "$root" useradd -m -s /bin/bash eve
 printf '%s\n' '/dev/vda / ext4 defaults 0 1' '/dev/vdb /var/lib/belljar ext4 prjquota 0 2' > "$root/etc/fstab"
 mkdir -p "$root/var/lib/belljar" "$root/etc/belljar"
 printf '[sandbox]\nworkspace = "64MiB"\n[pool]\nsize = 0\n' > "$root/etc/belljar/config.toml"
