@@ -20,6 +20,7 @@ FIRST = (
     "test_pydantic_ai",
     "test_deepagents",
     "test_inspect_ai",
+    "test_jupyter",
     "test_limits",
     "test_restart",
     "test_endings",

@@ -33,6 +33,8 @@ from .errors import (
     TooLargeError,
     UndoError,
 )
+from .jobs import JobOptions, JobResult, map_async, run_job, run_job_async
+from .jobs import map as map
 from .results import (
     Artifact,
     CommandInfo,
@@ -52,6 +54,7 @@ from .results import (
 )
 from .sandbox import Sandbox
 
+# Without `map`, which `from belljar import *` would put in the place of Python's own.
 __all__ = [
     "Approval",
     "Artifact",
@@ -76,6 +79,8 @@ __all__ = [
     "ForbiddenError",
     "ImageError",
     "Installed",
+    "JobOptions",
+    "JobResult",
     "Logs",
     "ModelError",
     "NotFoundError",
@@ -96,5 +101,8 @@ __all__ = [
     "UndoError",
     "Undone",
     "Variable",
+    "map_async",
+    "run_job",
+    "run_job_async",
 ]
 __version__ = "0.1.0"

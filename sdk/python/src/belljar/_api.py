@@ -60,7 +60,7 @@ def text_of(value: object, name: str) -> str:
     return value
 
 
-def _names(value: Mapping[str, str] | None, name: str) -> dict[str, str]:
+def named_texts(value: Mapping[str, str] | None, name: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
@@ -136,9 +136,9 @@ def new_session(
         if isinstance(preload, str):
             raise wrong("`preload` is a list of imports, not text")
         body["preload"] = list(preload)
-    body.update(env=_names(envs, "envs"), labels=_names(labels, "labels"), seed=dict(seed or {}))
-    body["volumes"] = [_volume(target, named) for target, named in _names(volumes, "volumes").items()]
-    body["mounts"] = [{"folder": folder, "target": target} for target, folder in _names(mounts, "mounts").items()]
+    body.update(env=named_texts(envs, "envs"), labels=named_texts(labels, "labels"), seed=dict(seed or {}))
+    body["volumes"] = [_volume(target, named) for target, named in named_texts(volumes, "volumes").items()]
+    body["mounts"] = [{"folder": folder, "target": target} for target, folder in named_texts(mounts, "mounts").items()]
     return post("/v1/sessions", lambda answer: info_of(as_json(answer)), body)
 
 
@@ -157,7 +157,7 @@ def session_path(key: str) -> str:
 
 
 def sessions(labels: Mapping[str, str] | None) -> Call[list[SandboxInfo]]:
-    query = "&".join(f"label={quoted(f'{key}={value}')}" for key, value in _names(labels, "labels").items())
+    query = "&".join(f"label={quoted(f'{key}={value}')}" for key, value in named_texts(labels, "labels").items())
     path = "/v1/sessions" + (f"?{query}" if query else "")
     return get(path, lambda answer: [info_of(one) for one in as_json(answer)["sessions"]])
 
@@ -196,7 +196,7 @@ def command_body(
     stdin: str | bytes | None,
     timeout: float | None,
 ) -> dict[str, Any]:
-    body: dict[str, Any] = {"env": _names(envs, "envs")}
+    body: dict[str, Any] = {"env": named_texts(envs, "envs")}
     if isinstance(command, str):
         body["line"] = command
     elif isinstance(command, Sequence) and command and all(isinstance(word, str) for word in command):

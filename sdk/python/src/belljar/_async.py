@@ -15,7 +15,7 @@ from ._threads import in_thread
 
 
 class AsyncClient(Exchanges):
-    async def _sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
     async def _start_daemon(self) -> None:

@@ -35,7 +35,7 @@ class Exchanges(ABC):
     # How to wait.
 
     @abstractmethod
-    async def _sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None: ...
 
     @abstractmethod
     async def _start_daemon(self) -> None: ...
@@ -65,7 +65,7 @@ class Exchanges(ABC):
             try:
                 return await self._exchange(call)
             except (Broken, DaemonError) as error:
-                await self._sleep(attempts.pause_after(error))
+                await self.sleep(attempts.pause_after(error))
 
     async def follow(self, follower: Follower[T]) -> T:
         """Reads events until the follower has what it is after. A stream that breaks off is resumed."""
@@ -84,7 +84,7 @@ class Exchanges(ABC):
                     events.close()
                 raise Broken("the stream ended")
             except (Broken, DaemonError) as error:
-                await self._sleep(attempts.pause_after(error))
+                await self.sleep(attempts.pause_after(error))
 
     async def events(self, call: Call[object]) -> Events:
         """The events of one connection, which the caller has to close."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _end_of(coroutine: Coroutine[Any, Any, T]) -> T:
+def end_of(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine none of whose steps suspends."""
     try:
         coroutine.send(None)
@@ -29,7 +29,7 @@ def _end_of(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Blocking(Exchanges):
-    async def _sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
     async def _start_daemon(self) -> None:
@@ -61,22 +61,22 @@ class _Blocking(Exchanges):
 
 class SyncClient:
     def __init__(self, place: Place) -> None:
-        self._exchanges = _Blocking(place)
+        self.exchanges = _Blocking(place)
 
     def close(self) -> None:
-        self._exchanges.close()
+        self.exchanges.close()
 
     def request(self, call: Call[T]) -> T:
         """Sends a call until it is answered, also by the next daemon if this one ends meanwhile."""
-        return _end_of(self._exchanges.request(call))
+        return end_of(self.exchanges.request(call))
 
     def follow(self, follower: Follower[T]) -> T:
         """Reads events until the follower has what it is after. A stream that breaks off is resumed."""
-        return _end_of(self._exchanges.follow(follower))
+        return end_of(self.exchanges.follow(follower))
 
     def events(self, call: Call[object]) -> EventStream:
         """The events of one connection, which the caller has to close."""
-        return EventStream(_end_of(self._exchanges.events(call)))
+        return EventStream(end_of(self.exchanges.events(call)))
 
 
 class EventStream:
@@ -91,7 +91,7 @@ class EventStream:
 
     def next(self) -> ServerSentEvent | None:
         """None at the end of the stream."""
-        return _end_of(self._events.next())
+        return end_of(self._events.next())
 
     def close(self) -> None:
         self._events.close()

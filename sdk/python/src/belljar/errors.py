@@ -38,7 +38,7 @@ class BadRequestError(BelljarError):
 
 
 class NotFoundError(BelljarError):
-    """There is no such sandbox, cell, file, ask, approval or volume; or it is somebody else's."""
+    """There is no such sandbox, cell, file, ask, approval, job, batch or volume; or it is somebody else's."""
 
 
 class ExistsError(BelljarError):
@@ -124,6 +124,7 @@ _CLASSES: dict[str, type[BelljarError]] = {
     "no_such_ask": NotFoundError,
     "no_such_approval": NotFoundError,
     "no_such_job": NotFoundError,
+    "no_such_batch": NotFoundError,
     "no_such_volume": NotFoundError,
     "no_such_image": NotFoundError,
     "no_such_input": NotFoundError,
