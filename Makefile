@@ -39,9 +39,29 @@ setup: ## install system packages and build the images, as far as they are missi
 build: ## compile the release binary
 	cargo build --release
 
+DIST := $(abspath $(or $(CARGO_TARGET_DIR),target))/dist/belljar
+DIST_TOOLS := target/dist-tools
+PACKAGES ?= target/packages
+# Without BINARY=… on the command line, one is compiled to be handed out.
+PACKED := $(if $(filter file,$(origin BINARY)),$(DIST),$(BINARY))
+
+.PHONY: dist-tools
+dist-tools: ## install what packages are made with: maturin, and zig as a linker for older systems
+	$(call heading,packages that make packages)
+	@tests/python-env.sh $(DIST_TOOLS) config/packaging/requirements.txt
+
 .PHONY: dist
-dist: ## compile the binary that is handed out, smaller and faster, in twice the time (`make install BINARY=target/dist/belljar`)
-	cargo build --profile dist
+dist: dist-tools ## a wheel, a tarball, a Debian package and their checksums in target/packages; compiles for that, in twice the time (BINARY=PATH packs another)
+ifeq ($(origin BINARY),file)
+	$(call heading,binary)
+	config/packaging/compile.sh $(abspath $(DIST_TOOLS))/bin/python
+endif
+	$(call heading,packages)
+	config/packaging/pack.py $(PACKED) $(PACKAGES) --maturin $(abspath $(DIST_TOOLS))/bin/maturin
+
+.PHONY: test-dist
+test-dist: setup dist-tools $(BINARY) ## build the packages of a binary twice, install each on a system without Rust, and use it (root, a mirror of Debian; BINARY=PATH)
+	BELLJAR=$(abspath $(BINARY)) MATURIN=$(abspath $(DIST_TOOLS))/bin/maturin tests/dist/run.py $(ARGS)
 
 .PHONY: demo
 demo: ## show what Belljar does
@@ -54,11 +74,11 @@ demo: ## show what Belljar does
 	$(call heading,an agent)
 	@BELLJAR=$(RELEASE) examples/spec2/run.sh
 
-# One target for each example: demo-outliers, demo-emergency-response, …
+# One target for each example: demo-outliers, demo-emergency-response, … Those that take any Python need no engine.
 EXAMPLES := $(notdir $(patsubst %/,%,$(wildcard examples/*/)))
 .PHONY: $(addprefix demo-,$(EXAMPLES))
 $(addprefix demo-,$(EXAMPLES)): demo-%:
-	@images/setup.sh base science
+	@images/setup.sh $(if $(shell grep '^ *new_session .* any$$' examples/$*/run.sh),--or-jail base,base science)
 	cargo build --release
 	@BELLJAR=$(RELEASE) examples/$*/run.sh
 
@@ -74,6 +94,8 @@ test: setup openai-client job-packages property-packages lint ## run everything 
 	tests/kernel/run.py
 	$(call heading,documentation)
 	python3 -m unittest discover -s tests/docs
+	$(call heading,packaging)
+	python3 -m unittest discover -s tests/dist
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
@@ -122,6 +144,7 @@ docs: ## render the documentation into target/docs
 	cp config/default.toml config/openapi.json $(DOCS_PAGES)/config
 	cp tests/abuse/CATALOGUE.md $(DOCS_PAGES)/tests/abuse
 	cp sdk/python/README.md $(DOCS_PAGES)/sdk/python
+	cp sdk/openapi-python-client.yml $(DOCS_PAGES)/sdk
 	target/mkdocs/bin/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 .PHONY: docs-reference
@@ -175,8 +198,8 @@ stress: build ## every class of stress-ng in one sandbox for a minute, beside a 
 	tests/soak/run.py $(RELEASE) --stress $(ARGS)
 
 .PHONY: test-vm
-test-vm: build image-base ## cgroup v2, systemd and a rootless engine, in a virtual machine (root; up to half an hour)
-	tests/vm/run.sh $(RELEASE)
+test-vm: build image-base dist-tools ## cgroup v2, systemd, a rootless engine, the Debian package and the wheel, in a virtual machine without Rust (root; up to half an hour)
+	MATURIN=$(abspath $(DIST_TOOLS))/bin/maturin tests/vm/run.sh $(RELEASE)
 
 .PHONY: test-cpython
 test-cpython: build image-base ## CPython's own tests in sandboxes, against the same user outside: a table (root, a mirror of Debian; ARGS='--only jail test_os')
@@ -206,6 +229,10 @@ image-base: ## build belljar/base: Python and its standard library
 image-science: ## build belljar/science: numpy, pandas, matplotlib and their like on top
 	images/build.sh science
 
+.PHONY: image-daemon
+image-daemon: image-base $(BINARY) ## build belljar-daemon, the daemon itself in a container (docs/guide/install.md)
+	images/daemon/build.sh "$(BINARY)"
+
 .PHONY: bench
 bench: setup build ## measure cells, sessions, jobs, packages, recovery, memory and neighbours; the report is target/bench/report.md
 	benches/run.py $(RELEASE) $(ARGS)
@@ -213,6 +240,10 @@ bench: setup build ## measure cells, sessions, jobs, packages, recovery, memory 
 .PHONY: bench-peers
 bench-peers: setup build ## the same, and the same work in ipykernel, smolagents, llm-sandbox and pydantic-monty
 	benches/run.py $(RELEASE) --peers $(ARGS)
+
+.PHONY: bench-models
+bench-models: build ## a model works on tasks with exact answers, in every dialect and in CodeAgent (ARGS='--url URL --model NAME'; ARGS=--scripted needs no model; --harder)
+	benches/models.py $(RELEASE) $(ARGS)
 
 .PHONY: bench-readme
 bench-readme: ## put the table of the last report into the README

@@ -165,9 +165,7 @@ def errors_page():
 
 def words(schema, told, kind):
     """Rows for the words of an enum of the API, with what the API and docs/errors.toml say of each."""
-    known = {}
-    for one in schema["oneOf"]:
-        known.update({word: one.get("description", "") for word in [*one.get("enum", []), one.get("const")] if word})
+    known = dict(zip(schema["enum"], schema["x-enum-descriptions"], strict=True))
     if unknown := set(told[kind]) - set(known):
         raise Stale(f"docs/errors.toml tells of {sorted(unknown)}, which the code does not know")
     found = []
@@ -203,17 +201,44 @@ def exit_codes(told):
 
 
 def api_page():
-    paths = json.loads((ROOT / "config/openapi.json").read_text(encoding="utf-8"))["paths"]
-    rows = [
-        (f"`{method.upper()} {path}`", operation["summary"])
-        for path, methods in sorted(paths.items())
+    document = json.loads((ROOT / "config/openapi.json").read_text(encoding="utf-8"))
+    operations = [
+        (operation, f"`{method.upper()} {path}`")
+        for path, methods in sorted(document["paths"].items())
         for method, operation in methods.items()
-        if "summary" in operation
     ]
     parts = ["# Routes of the API\n", made_from("config/openapi.json")]
     parts += ["HTTP/1.1 over the daemon's unix socket. Bodies, parameters and answers are in"]
-    parts += ["[openapi.json](../../config/openapi.json), which the daemon serves as `/openapi.json`.\n"]
-    return "\n".join([*parts, *markdown_table(("route", "does"), rows)])
+    parts += ["[openapi.json](../../config/openapi.json), which the daemon serves as `/openapi.json`, for each operation with"]
+    parts += ["the [codes](errors.md) of the problems that it can have. [A client can be generated from"]
+    parts += ["it](../guide/generated-clients.md).\n"]
+    for tag in document["tags"]:
+        rows = [
+            (route, f"`{operation['operationId']}`", operation["summary"], statuses_of(operation))
+            for operation, route in operations
+            if tag["name"] in operation["tags"]
+        ]
+        parts += [f"## {tag['name'].capitalize()}\n", f"{tag['description']}.\n"]
+        parts += markdown_table(("route", "operation", "does", "statuses"), rows)
+    return "\n".join([*parts, *streams(document["components"]["x-event-streams"])])
+
+
+def statuses_of(operation):
+    return " ".join(status for status in operation["responses"] if status != "default")
+
+
+def streams(told):
+    parts = ["## Streams\n", "Server-sent events; their data is JSON, with the schema of that name.\n"]
+    for name, stream in told.items():
+        parts += [f"### The stream `{name}`\n", f"{stream['description']}\n"]
+        rows = [
+            (f"`{event}`", f"`{row['data']['$ref'].rpartition('/')[2]}`" if "$ref" in row["data"] else "`{}`",
+             row["description"])
+            for event, row in stream["events"].items()
+        ]  # fmt: skip
+        if rows:
+            parts += markdown_table(("event", "data", "when"), rows)
+    return parts
 
 
 def commands_page(binary):

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::protocol::ids::{SandboxId, SessionId};
 use crate::protocol::periods::period;
+use crate::sandbox::kernel::DRAFT;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::remove_tree;
@@ -93,7 +94,10 @@ pub fn clear_folders(
     let mut unwanted = listed(&paths.sandboxes_dir(), |name| !is_there(name));
     let is_known = |name: &str| sessions.iter().any(|session| session.to_string() == name);
     unwanted.extend(listed(&paths.workspaces_dir(), |name| !is_known(name)));
-    unwanted.extend(listed(&paths.kernel_dir(), |name| name.starts_with(".draft-")));
+    unwanted.extend(listed(&paths.kernel_dir(), |name| name.starts_with(DRAFT)));
+    if listed(&paths.sandboxes_dir(), is_there).is_empty() {
+        unwanted.extend(launcher.retire_kernels());
+    }
     unwanted.extend(more);
     let daemon = launcher.service.principal();
     tokio::spawn(async move {
@@ -136,6 +140,18 @@ mod tests {
             std::fs::create_dir_all(folder.join("deeper")).unwrap();
         }
         let launcher = Launcher::new(service, settings, paths.clone(), "test".into());
+        // A kernel of an earlier version, which this one does not use.
+        let old = paths.kernel_dir().join("0123456789abcdef0123");
+        std::fs::create_dir(&old).unwrap();
+        std::fs::write(old.join("runner.py"), "pass").unwrap();
+        // A sandbox of an earlier daemon may have it.
+        let sandbox = SandboxId("left".into());
+        std::fs::create_dir_all(paths.sandboxes_dir().join(&sandbox.0)).unwrap();
+        launcher.expect(&sandbox);
+        clear_folders(&launcher, &BTreeSet::new(), &[kept, left], Vec::new()).await.unwrap();
+        assert!(old.exists());
+        launcher.forgo(&sandbox);
+        std::fs::create_dir_all(draft.join("deeper")).unwrap();
         let clearing = clear_folders(&launcher, &BTreeSet::new(), &[kept], Vec::new());
         assert!(workspace(left).exists(), "the start does not wait for it");
         // This one has appeared since.
@@ -143,6 +159,7 @@ mod tests {
         std::fs::create_dir_all(&late).unwrap();
         clearing.await.unwrap();
         assert!(workspace(kept).exists() && late.exists());
+        assert!(!old.exists());
         assert!(!workspace(left).exists() && !draft.exists() && !paths.sandboxes_dir().join("old").exists());
     }
 }

@@ -56,7 +56,7 @@ impl Context {
         self.config.as_deref()
     }
 
-    /// Shows an answer of the daemon: unchanged for programs, otherwise as `render` presents it to people.
+    /// Shows an answer of the daemon: as its JSON for programs, otherwise as `render` presents it to people.
     pub fn show<T: DeserializeOwned>(
         &mut self,
         answer: &JsonResponse,

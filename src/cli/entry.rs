@@ -12,9 +12,9 @@ use super::commands::cell::{once, repl, run};
 use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
-use super::commands::machine::{completion, daemon, doctor, image, inspect as machine, manual};
+use super::commands::machine::{completion, daemon, doctor, image, inspect as machine, jupyter, manual};
 use super::commands::session::{
-    act, cp, inspect, install, logs, ls, new, receipt, replay, top, volume, wait,
+    act, cp, export, inspect, install, logs, ls, new, packages, receipt, replay, top, volume, wait,
 };
 use super::context::Context;
 use super::failure::Failure;
@@ -87,6 +87,7 @@ commands! {
     Receipt(receipt::Receipt),
     Vars(inspect::Vars),
     Logs(logs::Logs),
+    Export(export::Export),
     Ls(ls::Ls),
     Cp(cp::Cp),
     Install(install::Install),
@@ -99,8 +100,10 @@ commands! {
     Wait(wait::Wait),
     Rm(act::Rm),
     Job(job::Job),
+    Packages(packages::Packages),
     Volume(volume::Volume),
     Image(image::Image),
+    Jupyter(jupyter::Jupyter),
     Daemon(daemon::Daemon),
     Doctor(doctor::Doctor),
     Config(machine::Config),
@@ -115,7 +118,7 @@ commands! {
 impl Command {
     /// Whether it matters to the command which daemon its user has.
     fn talks_to_a_daemon(&self) -> bool {
-        !matches!(self, Self::Completions(_) | Self::Man(_))
+        !matches!(self, Self::Completions(_) | Self::Man(_) | Self::Jupyter(_))
     }
 }
 
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn no_daemon_is_looked_for_where_none_is_needed() {
         let talks = |line: &str| Cli::try_parse_from(line.split(' ')).unwrap().command.talks_to_a_daemon();
-        for alone in ["belljar completions bash", "belljar man /tmp/x"] {
+        for alone in ["belljar completions bash", "belljar man /tmp/x", "belljar jupyter install"] {
             assert!(!talks(alone), "{alone}");
         }
         assert!(talks("belljar ps") && talks("belljar complete-names -- session"));

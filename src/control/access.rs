@@ -32,7 +32,7 @@ impl App {
             && security_controls::holds("only_root_acts_in_sessions_of_root")
         {
             return Err(Problem::new(Code::Forbidden, "only root has something done in a session of root")
-                .hint("look at it, interrupt it or remove it; or make a session of your own")
+                .hint("look at it, interrupt it, freeze it, reset it or remove it; or make a session of your own")
                 .into());
         }
         found.answers().await;

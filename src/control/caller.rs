@@ -57,7 +57,6 @@ fn only_reads_or_stops(method: &Method, route: &str) -> bool {
                 below,
                 "/interrupt"
                     | "/reset"
-                    | "/undo"
                     | "/freeze"
                     | "/thaw"
                     | "/asks/{ask}/cancel"
@@ -101,14 +100,17 @@ mod tests {
         let below = |method: Method, below: &str| {
             only_reads_or_stops(&method, &format!("/v1/sessions/{{session}}{below}"))
         };
-        for stops in ["/interrupt", "/reset", "/undo", "/freeze", "/thaw", "/asks/{ask}/cancel"] {
+        for stops in ["/interrupt", "/reset", "/freeze", "/thaw", "/asks/{ask}/cancel"] {
             assert!(below(Method::POST, stops), "{stops}");
         }
         assert!(below(Method::GET, "/events") && below(Method::DELETE, ""));
         assert!(
             below(Method::POST, "/commands/{cell}/interrupt") && below(Method::POST, "/commands/{cell}/kill")
         );
-        for runs in ["/cells", "/commands", "/eval", "/asks", "/replay", "/tools", "/tool-calls/{call}", ""] {
+        // An undo changes what the next cells of the owner find, and may repeat some cells.
+        for runs in
+            ["/cells", "/commands", "/eval", "/asks", "/replay", "/undo", "/tools", "/tool-calls/{call}", ""]
+        {
             assert!(!below(Method::POST, runs), "{runs}");
         }
         for method in [Method::PUT, Method::DELETE] {

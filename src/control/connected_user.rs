@@ -41,7 +41,7 @@ impl ConnectedUser {
         {
             return Ok(caller);
         }
-        let caller = recognise(&self.app, self.principal, &who)?;
+        let caller = recognise(&self.app, self.principal, &who).await?;
         *self.last.lock() = Some((who, caller.clone()));
         Ok(caller)
     }
@@ -59,10 +59,10 @@ impl ConnectedUser {
     }
 }
 
-fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Caller, Problem> {
+async fn recognise(app: &App, principal: Principal, who: &UserInfo) -> Result<Caller, Problem> {
     if app.launcher.service.system && !principal.is_root() {
         is_a_user(app, principal, who)?;
-        is_the_same_account(app, principal, who)?;
+        is_the_same_account(app, principal, who).await?;
     }
     app.ledger.set_limits(principal, app.live().quota.of(principal, who.name.as_deref(), &who.groups));
     let admin = !security_controls::holds("administrators_are_few")
@@ -90,15 +90,17 @@ fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Prob
     Ok(())
 }
 
-/// Refuses a user id that was given to another account while sessions, jobs, volumes or images of the previous account remain.
-fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
+/// Refuses a user id that was given to another account while sessions, jobs, volumes or images of the previous account
+/// remain. The answers that are kept for idempotency keys of the previous account go before the new one is noted.
+async fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
     if !security_controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
-    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref())
-        && has_something(app, principal)?
-    {
-        return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
+    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref()) {
+        if has_something(app, principal)? {
+            return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
+        }
+        app.journal.forget_keys(principal).await?;
     }
     app.launcher.accounts.note(principal, who.name.as_deref())
 }

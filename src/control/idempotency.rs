@@ -17,16 +17,17 @@ use super::body::{self, ReadBefore};
 use super::caller::Caller;
 use super::problems::{ApiResult, RefusedRequest};
 use super::requests_in_progress::{Entry, WorkGuard};
-use super::routes::{cells, sessions};
+use super::routes::{batches, cells, sessions};
 use crate::actors::session::keyed_request::CellTarget;
 use crate::memory::MemoryPurpose;
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::{BatchId, SessionId};
 use crate::protocol::limits::{CONNECTIONS_PER_USER, FRAME_BYTES};
 use crate::protocol::problem::{Code, Problem};
 use crate::store::{Answered, Claim, JournalError};
 
 pub const HEADER: &str = "idempotency-key";
-const KEY_CHARS: usize = 200;
+/// The longest key.
+pub const KEY_CHARS: usize = 200;
 /// The largest answer to a request with a key: a result with all its displays.
 const ANSWER_BYTES: usize = 2 * FRAME_BYTES;
 /// A larger answer to a cell is not kept for repetitions, because the events of the session contain it.
@@ -42,6 +43,12 @@ pub struct Key(pub String);
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NewTarget {
     pub new_session: SessionId,
+}
+
+/// The target of a key: the batch that the request created, and which got into the journal together with it.
+#[derive(Debug, Deserialize)]
+struct BatchTarget {
+    new_batch: BatchId,
 }
 
 /// How long the answer to a refused request waits for its key to be released.
@@ -88,6 +95,14 @@ pub async fn once(
         Claim::Known { answer: None, target } if parts.uri.path() == sessions::PATH => {
             if let Some(answer) = made_before(&app, &caller, target).await? {
                 return Ok(answer);
+            }
+        }
+        // Without a target there is no batch, and the request runs now.
+        Claim::Known { answer: None, target } if parts.uri.path() == batches::PATH => {
+            let target = target.and_then(|target| serde_json::from_value::<BatchTarget>(target).ok());
+            if let Some(BatchTarget { new_batch }) = target {
+                let view = batches::view_of(&app, new_batch)?;
+                return Ok((StatusCode::ACCEPTED, axum::Json(view)).into_response());
             }
         }
         // A key gets its target together with its cell, so without a target there is no cell and the request runs now.

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod asks;
+pub mod batches;
 pub mod cells;
 mod client_tools;
 mod commands;
@@ -48,11 +49,15 @@ impl App {
             .route("/v1/jobs/{job}/cancel", post(jobs::cancel))
             .route("/v1/jobs/{job}/events", get(jobs::events))
             .route("/v1/jobs/{job}/artifacts", get(jobs::artifacts))
+            .route(batches::PATH, get(batches::list).post(batches::submit))
+            .route("/v1/batches/{batch}", get(batches::show).delete(batches::cancel))
+            .route("/v1/batches/{batch}/events", get(batches::events))
             .route("/v1/models", get(asks::models))
             .route("/v1/tools", get(asks::tools))
             .route("/v1/quota", get(machine::quota))
             .route("/v1/approvals", get(approvals::list))
             .route("/v1/approvals/{approval}", post(approvals::decide))
+            .route("/v1/packages", get(packages::list).delete(packages::clear))
             .route("/v1/volumes", get(volumes::list).post(volumes::create))
             .route("/v1/volumes/{volume}", delete(volumes::remove))
             .route("/v1/volumes/{volume}/files", get(volumes::get_file).put(volumes::put_file))

@@ -117,7 +117,7 @@ pub fn event_stream(body: Body) -> Response {
 }
 
 /// A `problem` event, which does not come from the journal and is the last of the stream.
-fn problem(problem: &Problem) -> Bytes {
+pub fn problem(problem: &Problem) -> Bytes {
     let json = serde_json::to_string(problem).unwrap_or_default();
     let mut text = String::new();
     sse::encode(None, "problem", &json, &mut text);

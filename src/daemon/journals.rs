@@ -41,6 +41,10 @@ enum Retained {
 pub fn watch(launcher: &Arc<Launcher>, journal: &Journal, ledger: &Ledger, directory: &Directory) {
     let (launcher, journal) = (Arc::clone(launcher), journal.clone());
     let (ledger, directory) = (ledger.clone(), directory.clone());
+    let (cache, books) = (Arc::clone(&launcher), ledger.clone());
+    spawn_restarting("the quotas of packages", move || {
+        Arc::clone(&cache).keep_packages_within_quotas(books.clone())
+    });
     spawn_restarting("the quotas of what is kept", move || {
         keep_within_quotas(Arc::clone(&launcher), journal.clone(), ledger.clone(), directory.clone())
     });
@@ -59,7 +63,7 @@ async fn keep_within_quotas(launcher: Arc<Launcher>, journal: Journal, ledger: L
         if let Err(error) = outcome {
             tracing::warn!(%error, "the journals of removed sessions cannot be looked at");
         }
-        let _ = tokio::time::timeout(CHECK_EVERY, ledger.wait_until_crowded()).await;
+        let _ = tokio::time::timeout(CHECK_EVERY, ledger.wait_until_crowded(Kind::Journal)).await;
         tokio::time::sleep(CHECKS_APART).await;
     }
 }

@@ -179,7 +179,7 @@ async fn serve(
     let ledger = Ledger::new(&launcher.settings.quota);
     tokio::spawn(ledger.keep_memory_small());
     let unfinished = launcher.packages.unfinished();
-    launcher.charge_kept_packages(&ledger);
+    let unread = launcher.charge_kept_packages(&ledger);
     let (users, directory) = (UserLookup::default(), Directory::default());
     let unreadable = |error: JournalError| DaemonError::Start(error.to_string());
     limit(&ledger, &users, &launcher, owners_in(&journal).map_err(unreadable)?).await?;
@@ -198,6 +198,8 @@ async fn serve(
     };
     // Restored sessions claim their sandboxes first; sandboxes that no session claims are left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
+    // From here on each session that was not read yet keeps what it might use.
+    drop(unread);
     let sessions = journal.living().map_err(unreadable)?;
     // Sandboxes are removed first, because none may still write into a folder that is being removed.
     let (reaped, left) = launcher.reap().await;

@@ -54,6 +54,12 @@ pub fn now() -> String {
     Moment::now().timestamp()
 }
 
+/// The timestamp of a time, such as that of a file.
+pub fn of(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(since.as_secs(), since.subsec_millis())
+}
+
 /// Days since 1970 in UTC, for what is counted per day.
 pub fn today() -> u64 {
     wall_since_epoch().as_secs() / 86_400

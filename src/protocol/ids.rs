@@ -52,6 +52,12 @@ uuid_id!(
 );
 
 uuid_id!(
+    BatchId,
+    /// Time-ordered, as sessions are.
+    Uuid::now_v7
+);
+
+uuid_id!(
     /// Id of files that were sent for jobs.
     #[derive(Default)]
     InputId,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use super::batch::BatchPlace;
 use super::ids::{InputId, JobId};
 use super::principal::Principal;
 use super::receipt::{Backend, ImageFact, LimitFact};
@@ -129,6 +130,9 @@ pub struct JobView {
     pub ended_at: Option<String>,
     pub receipt: Option<JobReceipt>,
     pub end: Option<JobEnd>,
+    /// The batch that the job is one of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchPlace>,
     /// Requests of administrators about this job of another user; only the view of a single job lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub admin_acts: Vec<AdminAct>,

@@ -92,6 +92,10 @@ pub const JOB_NAME_CHARS: usize = 300;
 pub const JOB_INPUTS: usize = 512;
 pub const JOB_INPUTS_BYTES: u64 = 4 * JOB_INPUT_BYTES;
 pub const JOB_INPUT_UNUSED: Duration = Duration::from_secs(120);
+/// Jobs of one batch, and bytes of all their descriptions as JSON; and batches in one list.
+pub const BATCH_JOBS: usize = 1_000;
+pub const BATCH_BYTES: usize = 8 * 1024 * 1024;
+pub const BATCHES_LISTED: usize = 100;
 /// Jobs in one list, and acts of administrators that one job lists.
 pub const JOBS_LISTED: usize = 1_000;
 pub const JOB_ACTS_LISTED: usize = 100;

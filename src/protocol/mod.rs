@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod ask;
+pub mod batch;
 pub mod chat;
 pub mod clock;
 pub mod command;

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ids::SessionName;
+use super::principal::Principal;
+
 /// Packages to install into a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -28,6 +31,12 @@ pub struct InstalledPackage {
     pub version: String,
     /// The SHA-256 of the package's `RECORD`, which has the hashes of all its files.
     pub sha256: String,
+}
+
+impl From<&InstalledPackage> for PackageVersion {
+    fn from(package: &InstalledPackage) -> Self {
+        Self { name: package.name.clone(), version: package.version.clone() }
+    }
 }
 
 /// A version that gives way to another one.
@@ -61,4 +70,51 @@ pub struct InstalledPackages {
     /// What gave way to other versions; the session was reset then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<ReplacedPackage>,
+}
+
+/// How an installation ended that brought nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InstallEnd {
+    /// The image has all that was asked for.
+    InImage,
+    Failed,
+    /// The daemon ended while it was under way. Nothing of it is there; who asked for it may ask again.
+    Interrupted,
+}
+
+/// A set of packages that is kept for later sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptPackages {
+    /// User id of who pays for it.
+    pub owner: Principal,
+    /// The key of the set: of the image, its Python, the platform and the packages.
+    pub set: String,
+    /// Its packages; of a very large set the first.
+    pub packages: Vec<PackageVersion>,
+    /// What it takes on the disk.
+    pub bytes: u64,
+    /// The sessions that use it, with or without a sandbox; of other users only for administrators who ask for all.
+    pub used_by: Vec<SessionName>,
+    /// Whether anything uses it, so that it is not removed.
+    pub in_use: bool,
+    /// When a session asked for it last.
+    pub last_used: String,
+}
+
+/// `GET /v1/packages`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KeptPackagesList {
+    pub sets: Vec<KeptPackages>,
+}
+
+/// `DELETE /v1/packages`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClearedPackages {
+    /// The number of sets that were removed.
+    pub sets: u64,
+    /// What they took on the disk.
+    pub bytes: u64,
+    /// The number of sets that stay, because something uses them.
+    pub in_use: u64,
 }

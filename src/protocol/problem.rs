@@ -18,6 +18,7 @@ pub enum Code {
     NoSuchAsk,
     NoSuchApproval,
     NoSuchJob,
+    NoSuchBatch,
     NoSuchVolume,
     /// The caller has built no image of that name.
     NoSuchImage,
@@ -96,6 +97,7 @@ impl Code {
             | Self::NoSuchAsk
             | Self::NoSuchApproval
             | Self::NoSuchJob
+            | Self::NoSuchBatch
             | Self::NoSuchVolume
             | Self::NoSuchImage
             | Self::NoSuchInput

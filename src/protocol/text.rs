@@ -1,6 +1,8 @@
 //! Text of guests, models and users made fit for people: everything that a terminal would obey is taken out
 //! (control sequences, C0 and C1 controls, characters that reorder text), and long text is clipped.
 
+use std::fmt::Write as _;
+
 use crate::security_controls;
 
 /// Characters of received text that an error quotes.
@@ -105,6 +107,27 @@ pub fn one_line(text: &str) -> String {
     sanitized(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// JSON that says the same and that no terminal obeys: DEL, C1 controls and characters that reorder text, all of which
+/// JSON allows in its strings, are escaped. They stand nowhere else in JSON.
+pub fn inert_json(json: &str) -> String {
+    if !security_controls::holds("terminals_obey_nobody") {
+        return json.to_owned();
+    }
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if matches!(c, '\u{7f}'..='\u{9f}') || reorders(c) {
+            let mut units = [0; 2];
+            for unit in &*c.encode_utf16(&mut units) {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// Received text as an error quotes it: short and always printable.
 pub fn quotable(text: &str) -> String {
     text.chars().take(QUOTED_CHARS).collect::<String>().escape_default().to_string()
@@ -193,6 +216,19 @@ mod tests {
             assert_eq!(sanitized(text), clean, "{text:?}");
         }
         assert_eq!(one_line(" a\r\n\tb\x1b[1m c "), "a b c");
+    }
+
+    #[test]
+    fn json_says_the_same_and_no_terminal_obeys_it() {
+        let said = "é\u{7f}\u{80}\u{9b}31m\u{9d}0;t\u{9c}\u{9f}\u{a0}\u{202e}\u{2066}\u{e0041}\\\u{9b}\x1b";
+        let json = serde_json::to_string(said).unwrap();
+        let expected = concat!(
+            r#""é\u007f\u0080\u009b31m\u009d0;t\u009c\u009f"#,
+            "\u{a0}",
+            r#"\u202e\u2066\udb40\udc41\\\u009b\u001b""#
+        );
+        assert_eq!(inert_json(&json), expected);
+        assert_eq!(serde_json::from_str::<String>(expected).unwrap(), said);
     }
 
     #[test]

@@ -160,6 +160,14 @@ impl Books {
         of_user.min(limit.saturating_sub(self.used_by_all(kind).saturating_sub(own_spare)))
     }
 
+    /// How much the user can get now: what all that is not spare leaves of the user's limit and of the machine's.
+    #[must_use]
+    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
+        let left = |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
+        let of_user = left(self.limit(owner, kind), self.used_without_spare(owner, kind));
+        of_user.min(left(self.machine.get(kind), self.used_by_all_without_spare(kind)))
+    }
+
     /// Whether the user can get `wanted` more now: first within the user's limits, then within the machine's.
     pub fn check(&self, owner: Principal, wanted: &Amounts) -> Result<(), Refusal> {
         for (kind, wanted) in &wanted.0 {
@@ -224,11 +232,21 @@ impl Books {
         self.holds.get_mut(&owner)?.get_mut(&id)
     }
 
-    /// Marks a hold as spare.
-    pub fn spare(&mut self, owner: Principal, id: HoldId) {
+    /// Marks a hold as spare, or as needed.
+    pub fn set_spare(&mut self, owner: Principal, id: HoldId, spare: bool) {
         if let Some(hold) = self.hold(owner, id) {
-            hold.spare = true;
+            hold.spare = spare;
         }
+    }
+
+    /// Marks a spare hold as needed, if its owner has the room for it; otherwise it stays spare.
+    pub fn need_again(&mut self, owner: Principal, id: HoldId) -> Result<(), Refusal> {
+        let spare = self.hold(owner, id).filter(|hold| hold.spare).map(|hold| hold.amounts.clone());
+        if let Some(amounts) = spare {
+            self.check(owner, &amounts)?;
+            self.set_spare(owner, id, false);
+        }
+        Ok(())
     }
 
     /// Keeps only the amount of `kind`, which is still in use although its holder is gone, and marks it as spare.
@@ -304,7 +322,15 @@ impl Books {
 
     /// An error if the user has more than `times` times the limit: measured usage can exceed the limit.
     pub fn tolerates(&self, owner: Principal, kind: Kind, times: u64) -> Result<(), Refusal> {
-        let used = self.used(owner, kind);
+        self.tolerates_amount(owner, kind, times, self.used(owner, kind))
+    }
+
+    /// The same without spare holds, which the daemon gives up by itself.
+    pub fn tolerates_needed(&self, owner: Principal, kind: Kind, times: u64) -> Result<(), Refusal> {
+        self.tolerates_amount(owner, kind, times, self.used_without_spare(owner, kind))
+    }
+
+    fn tolerates_amount(&self, owner: Principal, kind: Kind, times: u64, used: u64) -> Result<(), Refusal> {
         match self.limit(owner, kind) {
             Some(limit) if used > limit.saturating_mul(times) => {
                 let by = self.shares(owner, kind);
@@ -319,6 +345,18 @@ impl Books {
     pub fn is_crowded(&self, owner: Principal, kind: Kind) -> bool {
         let limit = self.machine.get(kind);
         self.tolerates(owner, kind, 1).is_err() || limit.is_some_and(|limit| self.used_by_all(kind) > limit)
+    }
+
+    /// By how much the user, spare holds included, is above its limit.
+    #[must_use]
+    pub fn excess(&self, owner: Principal, kind: Kind) -> u64 {
+        self.limit(owner, kind).map_or(0, |limit| self.used(owner, kind).saturating_sub(limit))
+    }
+
+    /// By how much all users together are above the machine's limit.
+    #[must_use]
+    pub fn excess_of_all(&self, kind: Kind) -> u64 {
+        self.machine.get(kind).map_or(0, |limit| self.used_by_all(kind).saturating_sub(limit))
     }
 
     #[must_use]
@@ -384,116 +422,4 @@ impl Books {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn books(everyone: &[(Kind, u64)], machine: &[(Kind, u64)]) -> Books {
-        let limits = |all: &[(Kind, u64)]| all.iter().copied().collect::<Limits>();
-        Books::new(&Quota { everyone: limits(everyone), machine: limits(machine), ..Quota::default() })
-    }
-
-    #[test]
-    fn it_is_all_or_nothing() {
-        let mut books = books(&[(Kind::Sessions, 8), (Kind::Memory, 100)], &[]);
-        let wanted = || Amounts::of([(Kind::Sessions, 1), (Kind::Memory, 60)]);
-        let first = books.take(Principal::ANN, "a", wanted()).unwrap();
-        let refusal = books.take(Principal::ANN, "b", wanted()).unwrap_err();
-        assert_eq!((refusal.kind, refusal.used, refusal.limit), (Kind::Memory, 60, 100));
-        assert_eq!(refusal.by, [Share { by: "a".into(), amount: 60 }]);
-        assert_eq!(books.used(Principal::ANN, Kind::Sessions), 1);
-        books.release(Principal::ANN, first);
-        assert_eq!(books.used(Principal::ANN, Kind::Sessions), 0);
-        assert!(books.take(Principal::ANN, "b", wanted()).is_ok());
-    }
-
-    #[test]
-    fn nobody_spends_the_quota_of_another_and_the_machine_has_one_too() {
-        let mut books = books(&[(Kind::Jobs, 2)], &[(Kind::Jobs, 3)]);
-        let job = || Amounts::of([(Kind::Jobs, 1)]);
-        books.take(Principal::ANN, "a", job()).unwrap();
-        books.take(Principal::ANN, "a", job()).unwrap();
-        assert_eq!(books.take(Principal::ANN, "a", job()).unwrap_err().whose, LimitOwner::User);
-        books.take(Principal::BOB, "b", job()).unwrap();
-        let refusal = books.take(Principal::BOB, "b", job()).unwrap_err();
-        // The refusal does not name the sessions of another user.
-        assert_eq!((refusal.whose, refusal.used, refusal.by), (LimitOwner::Machine, 3, vec![]));
-    }
-
-    #[test]
-    fn some_users_have_limits_of_their_own() {
-        let mut books = books(&[(Kind::Sessions, 1)], &[]);
-        books.set_limits(Principal::BOB, [(Kind::Sessions, 2)].into_iter().collect());
-        let session = || Amounts::of([(Kind::Sessions, 1)]);
-        for owner in [Principal::ANN, Principal::BOB] {
-            books.take(owner, "a", session()).unwrap();
-        }
-        assert!(books.take(Principal::ANN, "b", session()).is_err());
-        assert!(books.take(Principal::BOB, "b", session()).is_ok());
-    }
-
-    #[test]
-    fn what_is_measured_is_noted_even_if_it_is_too_much() {
-        let mut books = books(&[(Kind::Workspace, 100)], &[]);
-        let a = books.keep(Principal::ANN, "a", Amounts::default());
-        let b = books.keep(Principal::ANN, "b", Amounts::default());
-        books.measure(Principal::ANN, a, Kind::Workspace, 70).unwrap();
-        let refusal = books.measure(Principal::ANN, b, Kind::Workspace, 50).unwrap_err();
-        assert_eq!((refusal.used, refusal.limit), (120, 100));
-        assert!(books.tolerates(Principal::ANN, Kind::Workspace, 1).is_err());
-        books.tolerates(Principal::ANN, Kind::Workspace, 2).unwrap();
-        books.measure(Principal::ANN, a, Kind::Workspace, 10).unwrap();
-        assert_eq!(
-            (
-                books.amount_of(Principal::ANN, a, Kind::Workspace),
-                books.amount_of(Principal::BOB, a, Kind::Workspace)
-            ),
-            (10, 0)
-        );
-    }
-
-    #[test]
-    fn what_grows_is_refused_before_it_is_there_and_what_is_spare_stands_in_nobodys_way() {
-        let mut books = books(&[(Kind::Journal, 100)], &[]);
-        let a = books.keep(Principal::ANN, "a", Amounts::default());
-        books.grow(Principal::ANN, a, Kind::Journal, 70).unwrap();
-        let refusal = books.grow(Principal::ANN, a, Kind::Journal, 40).unwrap_err();
-        assert_eq!(
-            (refusal.used, refusal.wanted, books.amount_of(Principal::ANN, a, Kind::Journal)),
-            (70, 40, 70)
-        );
-        // `add` ignores the limit, and the next `grow` is refused.
-        books.add(Principal::ANN, a, Kind::Journal, 35);
-        assert!(books.grow(Principal::ANN, a, Kind::Journal, 0).is_err());
-        books.shrink(Principal::ANN, a, Kind::Journal, 15);
-        books.grow(Principal::ANN, a, Kind::Journal, 10).unwrap();
-        // The holder leaves; its bytes still count as used, but other holds have all the room.
-        let looked = books.next_id();
-        books.leave(Principal::ANN, a, "removed", Kind::Journal);
-        let b = books.keep(Principal::ANN, "b", Amounts::default());
-        books.grow(Principal::ANN, b, Kind::Journal, 90).unwrap();
-        assert_eq!(
-            (books.used(Principal::ANN, Kind::Journal), books.spare_room(Principal::ANN, Kind::Journal)),
-            (190, 10)
-        );
-        assert!(books.tolerates(Principal::ANN, Kind::Journal, 1).is_err());
-        books.tolerates(Principal::ANN, Kind::Journal, 2).unwrap();
-        books.drop_left(looked);
-        assert_eq!(books.used(Principal::ANN, Kind::Journal), 190, "it was left after that");
-        books.drop_left(books.next_id());
-        assert_eq!(books.used(Principal::ANN, Kind::Journal), 90);
-    }
-
-    #[test]
-    fn tokens_come_back_with_a_new_day() {
-        let mut books = books(&[(Kind::Tokens, 1000)], &[]);
-        books.may_spend(Principal::ANN, 20).unwrap();
-        books.spend(Principal::ANN, 20, "a", 900);
-        books.may_spend(Principal::ANN, 20).unwrap();
-        books.spend(Principal::ANN, 20, "b", 200);
-        let refusal = books.may_spend(Principal::ANN, 20).unwrap_err();
-        assert_eq!((refusal.used, refusal.by.len()), (1100, 2));
-        books.may_spend(Principal::BOB, 20).unwrap();
-        books.may_spend(Principal::ANN, 21).unwrap();
-        assert_eq!(books.used(Principal::ANN, Kind::Tokens), 0);
-    }
-}
+mod tests;

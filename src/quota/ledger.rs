@@ -20,10 +20,29 @@ const WAITING_PER_USER: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Ledger {
     inner: Arc<Mutex<Inner>>,
-    /// Notified when spare holds, such as journals of removed sessions, take a user above its limit.
-    crowded_notify: Arc<Notify>,
+    crowded: Arc<CrowdedNotify>,
     /// Memory is not in the books: it is taken and given back far more often, and by work without a name.
     memory: Memory,
+}
+
+/// Notified when spare holds take a user, or the machine, above its limit. Each kind has one task that gives up what is
+/// spare of it.
+#[derive(Debug, Default)]
+struct CrowdedNotify {
+    /// Of journals of removed sessions.
+    journal: Notify,
+    /// Of packages that nothing uses.
+    workspace: Notify,
+}
+
+impl CrowdedNotify {
+    fn of(&self, kind: Kind) -> Option<&Notify> {
+        match kind {
+            Kind::Journal => Some(&self.journal),
+            Kind::Workspace => Some(&self.workspace),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -91,7 +110,7 @@ impl Ledger {
         let (books, waiting) = (Books::new(quota), FairQueue::new(WAITING_PER_USER));
         let memory =
             Memory::new(quota.everyone.get(Kind::DaemonMemory), quota.machine.get(Kind::DaemonMemory));
-        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded_notify: Arc::default(), memory }
+        Self { inner: Arc::new(Mutex::new(Inner { books, waiting })), crowded: Arc::default(), memory }
     }
 
     fn permit(&self, owner: Principal, id: HoldId) -> Permit {
@@ -100,7 +119,12 @@ impl Ledger {
 
     /// Takes all amounts at once, or is refused without waiting.
     pub fn take(&self, owner: Principal, by: &str, amounts: Amounts) -> Result<Permit, Refusal> {
-        self.inner.lock().books.take(owner, by, amounts).map(|id| self.permit(owner, id))
+        let takes_disk = amounts.get(Kind::Workspace) > 0;
+        let id = self.inner.lock().books.take(owner, by, amounts)?;
+        if takes_disk {
+            self.tell_crowded(owner, Kind::Workspace);
+        }
+        Ok(self.permit(owner, id))
     }
 
     /// Whether the amounts could be granted if no other hold existed.
@@ -112,7 +136,11 @@ impl Ledger {
     /// Holds amounts that are in use already, such as those of a session of an earlier daemon.
     #[must_use]
     pub fn keep(&self, owner: Principal, by: &str, amounts: Amounts) -> Permit {
+        let takes_disk = amounts.get(Kind::Workspace) > 0;
         let id = self.inner.lock().books.keep(owner, by, amounts);
+        if takes_disk {
+            self.tell_crowded(owner, Kind::Workspace);
+        }
         self.permit(owner, id)
     }
 
@@ -176,15 +204,32 @@ impl Ledger {
         self.inner.lock().books.users()
     }
 
-    /// Waits until spare holds take a user, or the machine, above its limit.
-    pub async fn wait_until_crowded(&self) {
-        self.crowded_notify.notified().await;
+    /// Waits until spare holds of a kind take a user, or the machine, above its limit. Only one task waits for a kind.
+    pub async fn wait_until_crowded(&self, kind: Kind) {
+        match self.crowded.of(kind) {
+            Some(notify) => notify.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     fn tell_crowded(&self, owner: Principal, kind: Kind) {
-        if self.inner.lock().books.is_crowded(owner, kind) {
-            self.crowded_notify.notify_one();
+        if let Some(notify) = self.crowded.of(kind)
+            && self.inner.lock().books.is_crowded(owner, kind)
+        {
+            notify.notify_one();
         }
+    }
+
+    /// By how much the user, spare holds included, is above its limit.
+    #[must_use]
+    pub fn excess(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.excess(owner, kind)
+    }
+
+    /// By how much all users together are above the machine's limit.
+    #[must_use]
+    pub fn excess_of_all(&self, kind: Kind) -> u64 {
+        self.inner.lock().books.excess_of_all(kind)
     }
 
     /// An error if the user has more than `times` times the limit.
@@ -220,6 +265,12 @@ impl Ledger {
         usage
     }
 
+    /// How much the user can get now.
+    #[must_use]
+    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.room(owner, kind)
+    }
+
     #[must_use]
     pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
         self.inner.lock().books.spare_room(owner, kind)
@@ -240,8 +291,24 @@ impl Permit {
     /// Marks the hold as spare: the daemon deletes the data behind it when the owner needs the room.
     #[must_use]
     pub fn spare(self) -> Self {
-        self.ledger.inner.lock().books.spare(self.owner, self.id);
+        self.ledger.inner.lock().books.set_spare(self.owner, self.id, true);
         self
+    }
+
+    /// Marks the hold as spare, or as needed without regard to the limits.
+    pub fn set_spare(&self, spare: bool) {
+        self.ledger.inner.lock().books.set_spare(self.owner, self.id, spare);
+        if spare {
+            self.ledger.serve();
+        }
+        self.ledger.tell_crowded(self.owner, Kind::Workspace);
+    }
+
+    /// Marks a spare hold as needed, or is refused and leaves it spare.
+    pub fn need_again(&self) -> Result<(), Refusal> {
+        self.ledger.inner.lock().books.need_again(self.owner, self.id)?;
+        self.ledger.tell_crowded(self.owner, Kind::Workspace);
+        Ok(())
     }
 
     /// Releases all amounts but the one of `kind`, which is still on the disk after the work is done. That amount
@@ -267,9 +334,9 @@ impl Gauge {
         self.ledger.inner.lock().books.amount_of(self.owner, self.id, kind)
     }
 
-    /// An error if the user has more than `times` times the limit.
+    /// An error if the user needs more than `times` times the limit. Spare holds do not count.
     pub fn tolerates(&self, kind: Kind, times: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.tolerates(self.owner, kind, times)
+        self.ledger.inner.lock().books.tolerates_needed(self.owner, kind, times)
     }
 
     /// A refusal if the user could not get `more` now.
@@ -287,6 +354,9 @@ impl Gauge {
     /// Adds `more` to the hold, without regard to the limits.
     pub fn add(&self, kind: Kind, more: u64) {
         self.ledger.inner.lock().books.add(self.owner, self.id, kind, more);
+        if kind == Kind::Workspace {
+            self.ledger.tell_crowded(self.owner, kind);
+        }
     }
 
     /// Subtracts `less` from the hold.
@@ -297,7 +367,12 @@ impl Gauge {
 
     /// Records the measured amount; an error if the user has too much now. Nothing is recorded once the permit is gone.
     pub fn measure(&self, kind: Kind, amount: u64) -> Result<(), Refusal> {
-        self.ledger.inner.lock().books.measure(self.owner, self.id, kind, amount)
+        let measured = self.ledger.inner.lock().books.measure(self.owner, self.id, kind, amount);
+        // Journals are measured by the task that would be told.
+        if kind == Kind::Workspace {
+            self.ledger.tell_crowded(self.owner, kind);
+        }
+        measured
     }
 }
 

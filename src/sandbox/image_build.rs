@@ -11,7 +11,7 @@ use super::built_images::{Build, BuildState, BuiltImages, disk, entry_name};
 use super::images::own_name;
 use super::kernel::files as kernel_files;
 use super::launch::Launcher;
-use super::packages::{Installed, WantedPackages};
+use super::packages::{CopyUse, Installed, WantedPackages};
 use super::spec::{Limits, SandboxRequest};
 use super::workspace::owner::{self as folders, WorkKind};
 use crate::packages::requirement::{NameRules, Requirement, parse_all};
@@ -89,6 +89,8 @@ impl ImageRecipe {
 struct AddedPackages {
     base: ImageFact,
     set: PackageSet,
+    /// Keeps the files of the set in the cache.
+    used: Option<Arc<CopyUse>>,
     /// Where the image's Python looks for packages.
     site: String,
 }
@@ -133,7 +135,7 @@ impl Launcher {
         let made = match content {
             ImageContent::Packages { from, requirements } => {
                 let added = self.find_packages(&id, caller, from, requirements).await?;
-                let AddedPackages { base, set, site } = added;
+                let AddedPackages { base, set, used, site } = added;
                 let origin = origin(Some(base.reference.clone()), set.requirements.clone());
                 self.begin_build(build(origin, set.bytes), ledger).await?;
                 progress(format!("adding {} packages to {}", set.packages.len(), base.reference));
@@ -141,7 +143,7 @@ impl Launcher {
                 let files =
                     stream::unfold(files, |mut files| async move { Some((files.recv().await?, files)) });
                 let made = self.docker.image_of_files(&id, &base, files);
-                let sent = self.send_packages(owner, &set.key, &site, pieces);
+                let sent = self.send_packages(owner, (&set.key, used), &site, pieces);
                 let make = Box::pin(async { tokio::try_join!(made, sent).map(|(made, ())| made) });
                 unless_given_up(stop, make).await
             }
@@ -232,6 +234,7 @@ impl Launcher {
             existing: None,
             requirements,
             replace: false,
+            session: None,
             stop: stop.clone(),
         };
         // This is not dropped: it has to end its sandbox before others get the user id and the room.
@@ -241,7 +244,7 @@ impl Launcher {
             }
             problem
         })?;
-        let Installed { set: Some(set), .. } = installed else {
+        let Installed { set: Some(set), used, .. } = installed else {
             let what = format!("the image `{}` has all of these packages already", base.reference);
             return Err(Problem::new(Code::BadRequest, what).hint("use that image as it is"));
         };
@@ -252,7 +255,7 @@ impl Launcher {
                 format!("the Python of `{}` has no folder for packages that could be used", base.reference);
             Problem::new(Code::BuildFailed, what).hint("begin with another image: `--from IMAGE`")
         })?;
-        Ok(AddedPackages { base, set, site })
+        Ok(AddedPackages { base, set, used, site })
     }
 
     /// Charges the owner, and writes down that a build begins.

@@ -22,6 +22,7 @@ use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
 use crate::sandbox::packages::cache::PackageCache;
+use crate::sandbox::packages::charges::UnreadSession;
 use crate::sandbox::packages::shown;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
@@ -148,10 +149,13 @@ impl Launcher {
         (count, all_left)
     }
 
-    /// Charges all users for packages that an earlier daemon kept for them, in caches and in images.
-    pub fn charge_kept_packages(&self, ledger: &Ledger) {
+    /// Charges all users for packages that an earlier daemon kept for them, in caches and in images. Until the answer is
+    /// dropped, none of them is removed, because a session that is not known yet may use it.
+    pub fn charge_kept_packages(&self, ledger: &Ledger) -> UnreadSession {
+        let unread = self.packages.unread_session(None);
         self.packages.charge_all(ledger);
         self.built_images.charge_all(ledger);
+        unread
     }
 
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.

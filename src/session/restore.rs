@@ -30,6 +30,7 @@ pub use fold::Fold;
 pub use recorded::{Recording, Span};
 
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that the journal tells")]
 pub struct Restored {
     /// The number of the newest cell.
     pub cells: CellNumber,
@@ -47,6 +48,10 @@ pub struct Restored {
     pub preloaded: Option<Preloaded>,
     /// The packages that were installed.
     pub packages: Option<PackageSet>,
+    /// Whether an installation had begun and not ended.
+    pub installing: bool,
+    /// Whether the session was to be reset, because packages gave way to others.
+    pub reset_due: bool,
     /// Since when the sandbox is frozen (RFC 3339), if it is.
     pub frozen_since: Option<String>,
     /// Tool calls without an answer.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::blobs::{Blobs, INLINE_BYTES};
+use super::durability::{Durability, OnRefusal, WriteError};
 use super::error::JournalError;
 use super::event_log::LogState;
 use super::idempotency::KeyTarget;
@@ -14,32 +15,6 @@ use crate::memory::Charge;
 
 /// Bytes that one event costs in the queue in addition to its JSON.
 pub(super) const ROW_BYTES: usize = 512;
-
-/// What a commit survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Durability {
-    /// The commit survives any death of the daemon.
-    Normal,
-    /// The commit also survives a loss of power.
-    Full,
-}
-
-/// What a request does while the disk refuses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnRefusal {
-    /// The request fails with an error to its caller.
-    Fail,
-    /// The request keeps its place in the queue until it is written.
-    Wait,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    #[error("{0}")]
-    Database(#[from] rusqlite::Error),
-    #[error("{0}")]
-    File(#[from] std::io::Error),
-}
 
 /// Events of one log that become visible together.
 pub(super) struct Group {

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
 use super::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES, UnlimitedAccount};
-use super::commands::{self, Durability, Group};
+use super::commands::{self, Group};
+use super::durability::Durability;
 use super::idempotency::KeyTarget;
 use super::journal::Core;
 use super::lane::WriteBacklog;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
 use super::blobs::Blobs;
-use super::commands::{Durability, OnRefusal};
+use super::durability::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{all, bytes, int};
@@ -135,6 +135,15 @@ impl Journal {
         let query = "DELETE FROM idempotency WHERE (owner, key) IN
             (SELECT owner, key FROM idempotency WHERE created <= ?1 LIMIT ?2)";
         self.core.execute(Durability::Normal, OnRefusal::Wait, query, (oldest(now), ROWS_DELETED)).await
+    }
+
+    /// Deletes all keys of an owner with their answers, some at a time, so that other writes go in between.
+    pub async fn forget_keys(&self, owner: Principal) -> Result<(), JournalError> {
+        let query = "DELETE FROM idempotency WHERE (owner, key) IN
+            (SELECT owner, key FROM idempotency WHERE owner = ?1 LIMIT ?2)";
+        let some = || self.core.execute(Durability::Full, OnRefusal::Fail, query, (owner, ROWS_DELETED));
+        while some().await? > 0 {}
+        Ok(())
     }
 
     /// Releases a claimed key because nothing was done. A key with a target stays, because something was begun.

@@ -1,18 +1,20 @@
 //! The jobs in the journal: those that wait or run, and for some time those that have ended.
 
-use rusqlite::OptionalExtension;
+use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
 use super::account::ROW_BYTES;
-use super::commands::{Durability, OnRefusal};
+use super::batches::{self, BatchChange};
+use super::blobs::Blobs;
+use super::durability::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{all, bytes, int, uuid};
 use super::sessions::{ROWS_DELETED, seconds};
 use crate::protocol::clock;
-use crate::protocol::ids::{JobId, SessionId};
-use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob};
+use crate::protocol::ids::{BatchId, JobId, SessionId};
+use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob, Verdict};
 use crate::protocol::limits::JOB_ACTS_LISTED;
 use crate::protocol::principal::Principal;
 use crate::security_controls;
@@ -28,17 +30,57 @@ pub struct JobRecord {
     pub judged: Option<Box<JobEnd>>,
 }
 
+/// A job as it is written.
+pub(super) struct JobRow {
+    id: JobId,
+    owner: Principal,
+    ended: Option<i64>,
+    text: String,
+    batch: Option<BatchId>,
+    /// What the batch of the job has as an event, unless it has it already.
+    change: Option<BatchChange>,
+}
+
+impl JobRow {
+    pub fn of(record: &JobRecord) -> Self {
+        let view = &record.view;
+        let passed = view.end.as_ref().is_some_and(|end| end.verdict == Verdict::Passed);
+        Self {
+            id: view.id,
+            owner: view.owner,
+            ended: (view.state == JobState::Ended).then(|| seconds(clock::wall())),
+            text: serde_json::to_string(record).unwrap_or_default(),
+            batch: view.batch.map(|place| place.id),
+            change: match view.state {
+                JobState::Ended => Some(BatchChange::Ended { passed }),
+                // A job that has a slot has not begun before its sandbox is ready.
+                JobState::Running => view.started_at.as_ref().map(|_| BatchChange::Started),
+                JobState::Queued => None,
+            },
+        }
+    }
+
+    pub fn write(&self, file: &Connection) -> rusqlite::Result<()> {
+        let query = "INSERT INTO jobs (id, owner, ended_at, record, batch) VALUES (?1, ?2, ?3, ?4, ?5)
+            ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, record = excluded.record";
+        let batch = self.batch.map(|batch| batch.0.into_bytes());
+        let values = params![self.id.0.as_bytes(), self.owner, self.ended, self.text, batch];
+        file.prepare_cached(query)?.execute(values)?;
+        match (self.batch, self.change) {
+            (Some(batch), Some(change)) => batches::number(file, batch, self.id, change),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Journal {
     /// Durable on return.
     pub async fn put_job(&self, record: &JobRecord) -> Result<(), JournalError> {
-        let (id, owner) = (record.view.id, record.view.owner);
-        let ended = (record.view.state == JobState::Ended).then(|| seconds(clock::wall()));
-        let text = serde_json::to_string(record).unwrap_or_default();
-        let query = "INSERT OR REPLACE INTO jobs (id, owner, ended_at, record) VALUES (?1, ?2, ?3, ?4)";
+        let row = JobRow::of(record);
         // The end of a job waits until the disk accepts it; a new job that cannot be written is refused.
-        let on_refusal = if ended.is_some() { OnRefusal::Wait } else { OnRefusal::Fail };
-        let values = (id.0.into_bytes(), owner, ended, text);
-        self.core.execute(Durability::Full, on_refusal, query, values).await.map(drop)
+        let on_refusal = if row.ended.is_some() { OnRefusal::Wait } else { OnRefusal::Fail };
+        let write = move |file: &Connection, _: &Blobs| Ok(row.write(file)?);
+        self.core.queue.write(Durability::Full, on_refusal, write).await
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<JobRecord>, JournalError> {
@@ -151,6 +193,7 @@ impl Journal {
             }
         }
         while self.forget_some_acts(before).await? > 0 {}
+        while self.forget_some_batches().await? > 0 {}
         Ok(forgotten)
     }
 

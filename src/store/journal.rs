@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
-use super::commands::{Durability, OnRefusal};
+use super::durability::{Durability, OnRefusal};
 use super::error::JournalError;
 use super::event_log::{EventLog, LogState};
 use super::lane::WriteBacklog;

@@ -6,10 +6,12 @@
 //! actors see it; clients read events by sequence number. Nothing in this module depends on HTTP or containers.
 
 mod account;
+mod batches;
 mod blobs;
 mod capture;
 mod commands;
 mod crash;
+mod durability;
 mod error;
 mod event_log;
 mod idempotency;
@@ -28,8 +30,9 @@ mod used_amounts;
 mod writer;
 
 pub use account::{Account, Exceeded, Overdraft, ROW_BYTES};
+pub use batches::{BatchEventRow, BatchRecord};
 pub use capture::OutputCaps;
-pub use commands::Durability;
+pub use durability::Durability;
 pub use error::JournalError;
 pub use event_log::{EventLog, EventsGone, Payment};
 pub use idempotency::{Answered, Claim, KeyTarget};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::blobs::{Blobs, INLINE_BYTES};
-use super::commands::WriteError;
+use super::durability::WriteError;
 use super::error::JournalError;
 use super::spill::Range;
 use crate::memory::NoRoom;

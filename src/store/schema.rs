@@ -13,6 +13,8 @@ const FILE: &str = "journal.db";
 const QUICK_CHECK_BYTES: u64 = 64 * 1024 * 1024;
 /// Readers and the writer share one file; a wait this long means something is stuck.
 const BUSY: Duration = Duration::from_secs(5);
+/// Pages of the write-ahead log after which a commit moves it into the database.
+pub(super) const CHECKPOINT_PAGES: u32 = 1_000;
 /// The size to which the write-ahead log is truncated after it was larger.
 const LOG_KEPT_BYTES: i64 = 64 * 1024 * 1024;
 /// Beginning of every `SQLite` file, and where its header holds `user_version`.
@@ -108,6 +110,30 @@ const MIGRATIONS: &[&str] = &[
         tokens INTEGER NOT NULL,
         PRIMARY KEY (owner, day)
     ) STRICT, WITHOUT ROWID;
+",
+    "
+    CREATE TABLE batches (
+        id BLOB PRIMARY KEY,
+        owner INTEGER NOT NULL,
+        created_at TEXT NOT NULL,
+        ended_at TEXT,
+        parallel INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        ephemeral INTEGER NOT NULL,
+        -- The number of the newest event, and of the jobs that have ended and passed: jobs may be forgotten before others end.
+        events INTEGER NOT NULL,
+        ended INTEGER NOT NULL,
+        passed INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX batches_of_owner ON batches (owner, id);
+    CREATE INDEX open_batches ON batches (id) WHERE ended_at IS NULL;
+    ALTER TABLE jobs ADD COLUMN batch BLOB;
+    -- The numbers of the job's begin and end among the events of its batch.
+    ALTER TABLE jobs ADD COLUMN started_event INTEGER;
+    ALTER TABLE jobs ADD COLUMN ended_event INTEGER;
+    CREATE INDEX jobs_of_batch ON jobs (batch, id) WHERE batch IS NOT NULL;
+    CREATE INDEX batch_starts ON jobs (batch, started_event) WHERE started_event IS NOT NULL;
+    CREATE INDEX batch_ends ON jobs (batch, ended_event) WHERE ended_event IS NOT NULL;
 ",
 ];
 
@@ -236,8 +262,7 @@ fn migrate(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA secure_delete = ON", [], |_| Ok(()))?;
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEPT_BYTES}"), [], |_| Ok(()))?;
-    // The writer does that, on its own thread (`CHECKPOINT_BYTES`).
-    connection.query_row("PRAGMA wal_autocheckpoint = 0", [], |_| Ok(()))?;
+    connection.query_row(&format!("PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}"), [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     let steps = MIGRATIONS.iter().zip(1_i64..).skip(usize::try_from(found).unwrap_or(0));
     for (step, version) in steps {

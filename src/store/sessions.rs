@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::blobs::Blobs;
-use super::commands::{Durability, OnRefusal, WriteError};
+use super::durability::{Durability, OnRefusal, WriteError};
 use super::error::JournalError;
 use super::journal::Journal;
 use super::rows::{self, int};

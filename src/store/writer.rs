@@ -15,8 +15,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::blobs::Blobs;
-use super::commands::{Command, Durability, Group, OnRefusal, Request, Work, WriteError};
+use super::commands::{Command, Group, Request, Work};
 use super::crash::CrashAt;
+use super::durability::{Durability, OnRefusal, WriteError};
 use super::error::{JournalError, WriteTrouble};
 use super::event_log::LogState;
 use super::schema;
@@ -32,14 +33,16 @@ const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// The most commands and bytes that a caller commits on its own thread.
 const FEW_COMMANDS: usize = 8;
 const FEW_BYTES: usize = 64 * 1024;
-/// Bytes of the write-ahead log after which the writer's thread moves it into the database, and what a command adds to
-/// it, about, apart from its own bytes. It is not left to `SQLite`, which would do so within any commit.
+/// Bytes of the write-ahead log, as callers have filled it, after which the writer's thread moves it into the database,
+/// and what a command adds to it, about, apart from its own bytes. `SQLite` does so by itself only within commits of that
+/// thread, because it takes long.
 pub(super) const CHECKPOINT_BYTES: usize = 4 * 1024 * 1024;
 pub(super) const COMMAND_LOG_BYTES: usize = 16 * 1024;
 /// Time between two tries while the disk refuses.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is told by somebody else")]
 struct QueuedCommands {
     commands: VecDeque<Command>,
     /// The previous batch overtook a large command; the next batch is that command alone.
@@ -244,6 +247,15 @@ impl Queue {
         true
     }
 
+    #[cfg(test)]
+    fn note_batch(&self, durability: Durability, size: usize) {
+        self.batches.lock().push((durability, size));
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "only tests keep batches")]
+    fn note_batch(&self, _: Durability, _: usize) {}
+
     fn end(&self) {
         let rest = {
             let mut waiting = self.waiting.lock();
@@ -268,6 +280,8 @@ pub(super) struct Writer {
     batch: Batch,
     /// Bytes in the write-ahead log since it was last moved into the database, about.
     log_bytes: usize,
+    /// Whether a commit moves the write-ahead log into the database when it is large.
+    checkpoints: bool,
 }
 
 /// Commands that are committed together.
@@ -294,7 +308,7 @@ pub(super) fn run(queue: &Queue, failed: &CancellationToken) {
         tracing::error!("the journal's writer panicked, and goes on");
     }
     if let Some(writer) = queue.writer.lock().as_mut() {
-        writer.checkpoint("TRUNCATE");
+        writer.close();
     }
     drop(end);
 }
@@ -317,6 +331,7 @@ impl Writer {
             crash: CrashAt::of_this_process(),
             batch: Batch::default(),
             log_bytes: 0,
+            checkpoints: true,
         }
     }
 
@@ -333,7 +348,7 @@ impl Writer {
             }
         }
         if self.log_bytes >= CHECKPOINT_BYTES {
-            self.checkpoint("PASSIVE");
+            self.checkpoint();
         }
         true
     }
@@ -348,24 +363,31 @@ impl Writer {
             return true;
         }
         self.batch.commands = commands;
-        let attempt = std::panic::catch_unwind(AssertUnwindSafe(|| self.attempt()));
-        let is_committed = matches!(attempt, Ok(Ok(())));
-        if is_committed {
-            #[cfg(test)]
-            queue.batches.lock().push((self.durability, self.batch.commands.len()));
-            self.tell_committed();
-        }
-        let is_done = is_committed && self.log_bytes < CHECKPOINT_BYTES;
+        let attempt = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            self.attempt(false)?;
+            self.tell_committed(queue);
+            Ok::<_, WriteError>(())
+        }));
+        let is_done = matches!(attempt, Ok(Ok(()))) && self.log_bytes < CHECKPOINT_BYTES;
         queue.waiting.lock().unfinished |= !is_done;
         is_done
     }
 
-    /// Moves the write-ahead log into the database. `SQLite` would do so by itself only in a commit, or when the last
-    /// connection closes, and the readers' connections stay open.
-    fn checkpoint(&mut self, mode: &str) {
-        self.log_bytes = 0;
-        let moved = self.connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()));
+    /// Moves the write-ahead log into the database and empties it. `SQLite` would do so when the last connection closes,
+    /// and the readers' connections stay open.
+    fn close(&self) {
+        let moved = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         if let Err(error) = moved {
+            tracing::debug!(%error, "the write-ahead log stays for the next start");
+        }
+    }
+
+    /// Moves the write-ahead log into the database.
+    fn checkpoint(&mut self) {
+        self.log_bytes = 0;
+        let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        // The first commit after that waits for the disk, so it is made here.
+        if let Err(error) = moved.and_then(|()| schema::rewrite_version(&self.connection)) {
             tracing::debug!(%error, "the write-ahead log stays for the next time");
         }
     }
@@ -373,7 +395,7 @@ impl Writer {
     /// False if the batch was given up because the journal is closed while the disk refuses.
     fn write(&mut self, queue: &Queue) -> bool {
         while !self.batch.is_committed {
-            let Err(error) = self.attempt() else { break };
+            let Err(error) = self.attempt(true) else { break };
             let reason = error.to_string();
             let known = queue.trouble.lock().replace(WriteTrouble::Refused(reason.clone())).is_some();
             if !known {
@@ -390,23 +412,27 @@ impl Writer {
         if queue.trouble.lock().take().is_some() {
             tracing::info!("the journal can be written again");
         }
-        #[cfg(test)]
-        queue.batches.lock().push((self.durability, self.batch.commands.len()));
-        self.tell_committed();
+        self.tell_committed(queue);
         true
     }
 
     /// Notifies the callers of a batch that is in the journal.
-    fn tell_committed(&mut self) {
+    fn tell_committed(&mut self, queue: &Queue) {
         self.batch.is_committed = true;
+        queue.note_batch(self.durability, self.batch.commands.len());
         while let Some(command) = self.batch.commands.pop_front() {
             command.committed();
         }
         self.batch = Batch::default();
     }
 
-    fn attempt(&mut self) -> Result<(), WriteError> {
+    fn attempt(&mut self, checkpoints: bool) -> Result<(), WriteError> {
         let batch = &mut self.batch.commands;
+        if checkpoints != self.checkpoints {
+            let pages = if checkpoints { schema::CHECKPOINT_PAGES } else { 0 };
+            self.connection.query_row(&format!("PRAGMA wal_autocheckpoint = {pages}"), [], |_| Ok(()))?;
+            self.checkpoints = checkpoints;
+        }
         let wanted = batch.iter().map(Command::durability).max().unwrap_or(Durability::Normal);
         // `SQLite` cannot change this setting within a transaction.
         if wanted != self.durability {

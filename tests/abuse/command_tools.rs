@@ -177,6 +177,7 @@ fn an_administrator_has_nothing_run_in_a_session_of_root() {
         ("POST", "/asks", json!({"text": "x"})),
         ("POST", "/tools", json!({"tools": []})),
         ("POST", "/replay", Value::Null),
+        ("POST", "/undo", json!({})),
         ("PUT", "/files/numpy.py", json!("1")),
     ] {
         let refused = act(method, path, &body);

@@ -1,7 +1,13 @@
-//! What a guest learns of its host: no hardware, no disks, no modules, no names of others.
+//! What a guest learns of its host: no hardware, no disks, no modules, no names of others. And what users of the host
+//! learn of the sessions of others.
+
+use serde_json::json;
+use std::os::unix::fs::chown;
 
 use super::grounds::on_every_ground;
 use crate::docker::helpers::{printed, session};
+use crate::docker::many_users::{ALICE, ask, run, shared};
+use crate::support::jails;
 
 on_every_ground!(nothing_of_the_hosts_hardware_is_seen);
 
@@ -40,4 +46,32 @@ fn nothing_of_the_hosts_hardware_is_seen() {
     let needed = "import os, multiprocessing\nprint(os.cpu_count() > 0, open('/proc/meminfo').read(3), \
                   len(open('/proc/cpuinfo').read()) > 0, open('/proc/stat').read(3), os.path.exists('/proc/self/mounts'))";
     assert_eq!(printed(&daemon, needed), "True Mem True cpu True\n");
+}
+
+/// Every user of the host can read the command lines of all processes.
+#[test]
+fn the_command_lines_of_jails_tell_nothing_of_sessions() {
+    jails::in_a_jail(None, || {
+        let daemon = shared("");
+        let folder = tempfile::Builder::new().prefix("bjw").tempdir_in("/tmp").expect("a folder");
+        chown(folder.path(), Some(ALICE.uid), Some(ALICE.gid)).expect("chown");
+        let request = json!({"name": "a", "workspace": folder.path()});
+        let made = ask(&daemon, ALICE, "POST", "/v1/sessions", request).expect_status(201);
+        assert_eq!(run(&daemon, ALICE, "a", "1")["status"], "success");
+        let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+        let lines: Vec<String> = processes
+            .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .collect();
+        let guest = format!("--reuid={}", ALICE.uid);
+        assert!(lines.iter().any(|line| line.starts_with("bwrap\0") && line.contains(&guest)), "{lines:?}");
+        let (id, folder) = (made["id"].as_str().expect("an id"), folder.path().display().to_string());
+        for line in &lines {
+            assert!(!line.contains(id) && !line.contains(&folder), "{line}");
+        }
+        let home = daemon.home().join("s").display().to_string();
+        for line in lines.iter().filter(|line| line.starts_with("bwrap\0")) {
+            assert!(!line.contains(&home), "{line}");
+        }
+    });
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::docker::many_users::{ADMINS, ALICE, BOB, USERS, ask};
-use crate::support::{Daemon, ROOT, SOON, User, binary, connect_as, copy_lists, eventually, jails};
+use crate::support::{Daemon, ROOT, SOON, User, binary, connect_as, copy_lists, eventually, http_as, jails};
 
 /// Longest time after which a change of the lists has to be seen.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
@@ -178,6 +178,32 @@ fn a_user_id_that_is_another_account_by_now_inherits_nothing() {
         let list = ask(&daemon, eve, "GET", "/v1/sessions", Value::Null).expect_status(200);
         assert_eq!(list["sessions"], json!([]));
         ask(&daemon, eve, "POST", "/v1/sessions", json!({"name": "mine"})).expect_status(201);
+    });
+}
+
+/// The answers of the account that had the number before are not given to its next one.
+#[test]
+fn a_user_id_that_is_another_account_by_now_inherits_no_answer() {
+    in_a_jail(|| {
+        let lists = Lists::of_the_machine();
+        let own = lists.get("passwd");
+        lists.add("passwd", "bjdan:x:61302:61302::/:/bin/sh");
+        let mut daemon = lists.daemon("");
+        let made = |daemon: &Daemon| {
+            let headers = [("idempotency-key", "the-first")];
+            let request = json!({"name": "secret"}).to_string();
+            let answer = http_as(DAN, &daemon.socket(), "POST", "/v1/sessions", &headers, request.as_bytes());
+            answer.expect_status(201)["id"].clone()
+        };
+        let dans = made(&daemon);
+        assert_eq!(made(&daemon), dans, "the same request of the same account");
+        ask(&daemon, DAN, "DELETE", "/v1/sessions/secret", Value::Null).expect_status(200);
+        daemon.kill();
+        lists.set("passwd", &format!("{own}bjeve:x:61302:61302::/:/bin/sh\n"));
+        daemon.restart();
+        let eves = made(&daemon);
+        assert_ne!(eves, dans);
+        assert_eq!(made(&daemon), eves);
     });
 }
 

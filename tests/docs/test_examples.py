@@ -1,6 +1,7 @@
 """The examples are whole: what each folder has to have, and that its data is what its program writes."""
 
 import filecmp
+import json
 import os
 import re
 import subprocess
@@ -32,6 +33,21 @@ class Examples(unittest.TestCase):
             self.assertIn(replies[0].get("expect", ""), request, script)
             for reply in replies[1:]:
                 self.assertTrue(reply.get("expect"), f"{script}: a reply that does not look at what came before it")
+
+    def test_templates_give_what_is_asked(self):
+        found = 0
+        for config in EXAMPLES.glob("*/belljar.toml"):
+            with open(config, "rb") as file:
+                templates = tomllib.load(file).get("template", {})
+            for template in templates.values():
+                found += 1
+                values = json.loads(config.with_name("context.json").read_text(encoding="utf-8"))
+                self.assertEqual(values.keys(), template["parameters"].keys(), config)
+                texts = {name: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+                         for name, value in values.items()}  # fmt: skip
+                asked = config.with_name("request.txt").read_text(encoding="utf-8")
+                self.assertEqual(template["prompt"].format(**texts).split(), asked.split(), config)
+        self.assertGreater(found, 2)
 
     def test_generators_give_the_data_that_is_there(self):
         generators = sorted(EXAMPLES.glob("*/generate.py"))

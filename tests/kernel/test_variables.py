@@ -61,6 +61,20 @@ class Variables(KernelTest):
         self.assertIn("join", self.listed(of="os.path"))
         self.assertIn("__code__", self.listed(of="o.plain.method", private=True))
 
+    def test_no_tool_is_called_for_who_asks_for_names(self):
+        self.kernel.tools["tool"] = lambda: "called"
+        self.kernel.configure({}, [{"name": "tool", "description": "", "parameters": {"type": "object"}}])
+        self.run_ok(
+            "class Calls:\n    def keys(self):\n        try:\n            return [tool()]\n"
+            "        except ToolError as error:\n            return [error.code]\n"
+            "    __dir__ = keys\n    def __repr__(self): return self.keys()[0]\nc = Calls()"
+        )
+        for keys in (True, False):
+            self.assertEqual(list(self.listed(of="c", keys=keys)), ["busy"])
+        self.assertEqual(self.listed()["c"]["preview"], "unavailable")
+        self.assertEqual(self.kernel.seen_calls, [])
+        self.assertEqual(self.value("c"), "called")
+
     def test_a_variable_that_takes_too_long_to_show_costs_only_itself(self):
         code = "import time\nclass Slow:\n    def __repr__(self): time.sleep(60)\n    def __len__(self):\n        while True: pass\n"
         self.run_ok(code + "a = 1\nslow = Slow()\nz = 2")

@@ -66,7 +66,8 @@ impl Calls {
     }
 
     /// Takes a call under the guardian's number `call`. `handled` are the bytes up to the end of its message, and
-    /// `most` the calls that may be in flight at once. The payload holds at least the runner's number.
+    /// `most` the calls that may be in flight at once; 0 if the runner may make none. The payload holds at least the
+    /// runner's number.
     pub fn begin(&mut self, call: u64, payload: &[u8], most: usize, handled: u64) -> Begun {
         let number = payload.first_chunk::<CALL_BYTES>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let is_of_cell = handled > self.present.since;
@@ -109,6 +110,9 @@ fn answer(cell: u64, number: u32, text: &[u8]) -> Vec<u8> {
 fn too_much(flight: &Flight, size: usize, most: usize, is_present: bool) -> Option<String> {
     if flight.is_flood && !is_present {
         return Some("the cell that made this call has ended".into());
+    }
+    if most == 0 {
+        return Some("only a cell can call tools, and this code runs where variables are listed".into());
     }
     if flight.count >= most {
         return Some(format!(
@@ -161,6 +165,14 @@ mod tests {
         assert!(matches!(calls.begin(3, PAYLOAD, 2, 9), Begun::Passed { .. }));
         let large = vec![0; CALLS_BYTES];
         assert!(matches!(calls.begin(4, &large, 9, 9), Begun::Refused { .. }));
+    }
+
+    #[test]
+    fn a_runner_that_may_make_no_call_is_told_why() {
+        let Begun::Refused { answer, is_of_cell: true } = Calls::default().begin(0, PAYLOAD, 0, 9) else {
+            panic!("the call was passed on");
+        };
+        assert!(String::from_utf8_lossy(&answer).contains("only a cell can call tools"));
     }
 
     #[test]

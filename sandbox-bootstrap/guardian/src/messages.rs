@@ -64,7 +64,9 @@ impl Guardian {
             return;
         }
         let call = self.next_call;
-        match handle.calls.begin(call, payload, self.limits.tool_calls, handle.tools.handled()) {
+        // Who lists variables runs no cell, so that nobody has asked for what a call would do.
+        let most = if handle.role == Role::View { 0 } else { self.limits.tool_calls };
+        match handle.calls.begin(call, payload, most, handle.tools.handled()) {
             Begun::Refused { answer, is_of_cell } => {
                 if is_of_cell {
                     handle.tools.read_while(Some(REFUSALS_BYTES), &self.poller);

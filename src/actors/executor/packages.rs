@@ -9,6 +9,7 @@ use crate::protocol::packages::PackageSet;
 use crate::protocol::principal::Principal;
 use crate::quota::Ledger;
 use crate::sandbox::launch::{Launcher, Sandbox};
+use crate::sandbox::packages::SessionUse;
 use crate::store::EventLog;
 
 /// The packages that a new sandbox begins with, or that one has that is attached to.
@@ -16,6 +17,7 @@ pub(super) struct FirstPackages {
     owner: Principal,
     /// None if the session has none.
     set: Option<PackageSet>,
+    used: SessionUse,
     ledger: Ledger,
     launcher: Arc<Launcher>,
     log: Arc<EventLog>,
@@ -24,14 +26,16 @@ pub(super) struct FirstPackages {
 impl FirstPackages {
     pub fn of(args: &ExecutorArgs) -> Self {
         let (launcher, log) = (Arc::clone(&args.launcher), Arc::clone(&args.log));
-        Self { owner: args.owner, set: args.packages.clone(), ledger: args.ledger.clone(), launcher, log }
+        let (set, used) = (args.packages.clone(), args.packages_use.clone());
+        Self { owner: args.owner, set, used, ledger: args.ledger.clone(), launcher, log }
     }
 
     /// Charges what an earlier daemon let appear in the sandbox, and lets appear what it did not come to. The charge
     /// needs neither the cache nor the index.
     pub async fn take_over_in(self, sandbox: &Sandbox) {
         let (set, shown) = (self.set.as_ref(), sandbox.shown());
-        match self.launcher.take_over_packages(self.owner, set, shown, &self.ledger).await {
+        let session = &self.used.session;
+        match self.launcher.take_over_packages(self.owner, set, shown, &self.ledger, session).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(problem) => {
@@ -43,9 +47,9 @@ impl FirstPackages {
 
     /// Lets them appear before any code runs. A sandbox without them is still of use, and the event says why.
     pub async fn show_in(self, sandbox: &Sandbox) {
-        let Self { owner, set: Some(set), ledger, launcher, log } = self else { return };
+        let Self { owner, set: Some(set), used, ledger, launcher, log } = self else { return };
         let made_by = (sandbox.backend(), sandbox.image());
-        let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger).await;
+        let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger, &used).await;
         if let Err(problem) = shown {
             log.append(EventBody::PackagesMissing { reason: problem.message });
         }
@@ -62,10 +66,11 @@ impl ExecutorState {
             return;
         };
         let (sandbox, launcher) = (Arc::clone(&connected.sandbox), Arc::clone(&self.args.launcher));
-        let (owner, ledger) = (self.args.owner, self.args.ledger.clone());
+        let (owner, ledger, used) =
+            (self.args.owner, self.args.ledger.clone(), self.args.packages_use.clone());
         tokio::spawn(async move {
             let made_by = (sandbox.backend(), sandbox.image());
-            let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger).await;
+            let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger, &used).await;
             let _ = reply_to.send(shown);
         });
     }

@@ -28,6 +28,7 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
+use crate::sandbox::packages::SessionUse;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::remeasure::LastLook;
@@ -69,6 +70,8 @@ pub struct ExecutorArgs {
     pub ledger: Ledger,
     /// The packages of the session beside those of its image.
     pub packages: Option<PackageSet>,
+    /// What the session uses of its owner's cache.
+    pub packages_use: SessionUse,
 }
 
 pub struct ExecutorState {

@@ -55,8 +55,19 @@ impl Actor for Jobs {
                 state.submit(owner, *job, reply_to);
                 drop(memory);
             }
+            JobsMsg::SubmitBatch { owner, order, memory, reply_to } => {
+                state.submit_batch(owner, *order, memory, reply_to);
+            }
+            JobsMsg::WatchBatch { id, reply_to } => drop(reply_to.send(state.watch_batch(id))),
+            JobsMsg::CancelBatch { id, reply_to } => state.cancel_batch(id, Some(reply_to)),
+            JobsMsg::BatchReleased(id) => state.batch_released(id),
+            JobsMsg::BatchNoted { id, noted, reply_to } => state.batch_noted(id, noted, reply_to),
             JobsMsg::Watch { id, reply_to } => drop(reply_to.send(state.watch(id))),
-            JobsMsg::Cancel { id, reply_to } => state.cancel(id, Some(reply_to)),
+            JobsMsg::Cancel { id, reply_to } => {
+                state.cancel(id, Some(reply_to));
+                // The next job of its batch may have its turn.
+                state.pump();
+            }
             JobsMsg::Released(id) => {
                 if let Some(entry) = state.jobs.get_mut(&id) {
                     entry.holders.release();
@@ -74,6 +85,7 @@ impl Actor for Jobs {
             JobsMsg::Tidy => state.tidy(),
             JobsMsg::Pump => {
                 state.cancel_forsaken();
+                state.cancel_forsaken_batches();
                 state.pump();
             }
         }

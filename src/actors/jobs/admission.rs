@@ -7,9 +7,10 @@ use super::state::JobsState;
 use crate::actors::amounts;
 use crate::actors::calls::Reply;
 use crate::memory::{Charge, MemoryPurpose};
+use crate::protocol::batch::BatchPlace;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
-use crate::protocol::job::{JobReceipt, JobState, JobView, NewJob};
+use crate::protocol::job::{JobInput, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::Permit;
@@ -17,7 +18,7 @@ use crate::store::JobRecord;
 
 impl JobsState {
     pub(super) fn submit(&mut self, owner: Principal, job: NewJob, reply_to: Reply<JobView>) {
-        match self.admit(owner, job) {
+        match self.admit(owner, job, None, &mut None) {
             Err(problem) => drop(reply_to.send(Err(problem))),
             Ok((record, permit, input)) => {
                 let id = record.view.id;
@@ -31,11 +32,14 @@ impl JobsState {
         }
     }
 
-    /// Checks everything before anything is created.
-    fn admit(
+    /// Checks everything before anything is created. `known` is the input of the job before, whose digest is not made again
+    /// for every job of a batch.
+    pub(super) fn admit(
         &self,
         owner: Principal,
         job: NewJob,
+        batch: Option<BatchPlace>,
+        known: &mut Option<JobInput>,
     ) -> Result<(JobRecord, (Permit, Charge), InputRef), Problem> {
         if self.args.shutdown.is_cancelled() {
             return Err(Problem::new(Code::ShuttingDown, "the daemon is going down"));
@@ -55,8 +59,10 @@ impl JobsState {
         let input = job.input.ok_or_else(missing)?;
         let (manifest, used) = self.args.inputs.take(owner, input).ok_or_else(missing)?;
         let timeout = check::check(&job, &manifest, settings)?;
+        let seen = known.take().filter(|known| known.id == input);
+        let seen = known.insert(seen.unwrap_or_else(|| inputs::view(input, &manifest)));
         let receipt = JobReceipt {
-            input: inputs::view(input, &manifest),
+            input: seen.clone(),
             script_sha256: manifest.files.get(&job.script).cloned().unwrap_or_default(),
             ..JobReceipt::default()
         };
@@ -74,6 +80,7 @@ impl JobsState {
             ended_at: None,
             receipt: Some(receipt),
             end: None,
+            batch,
             admin_acts: Vec::new(),
         };
         Ok((JobRecord { view, job, session: None, judged: None }, (permit, memory), used))

@@ -36,9 +36,9 @@ impl JobsState {
         entry.cancelled_by.extend(reply_to);
         // The token also cancels a job that is still being written to the journal.
         entry.cancel.cancel();
-        if let Some(queue_ticket) = entry.queue_ticket
-            && self.queue.remove(queue_ticket).is_some()
-        {
+        let queue_ticket = entry.queue_ticket;
+        let waited = queue_ticket.is_some_and(|ticket| self.queue.remove(ticket).is_some());
+        if waited || self.leaves_waiting(id) {
             self.conclude(id, verdict::cancelled(" before it ran"));
         }
     }
@@ -61,6 +61,7 @@ impl JobsState {
     /// Puts the verdict into the journal before any client sees it: until then, a crash of the daemon could
     /// undo it.
     pub(super) fn conclude(&mut self, id: JobId, mut end: JobEnd) {
+        self.ends_in_batch(id);
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         if let Some(judged) = entry.record.judged.take() {
             end = *judged;
@@ -95,8 +96,11 @@ impl JobsState {
     pub(super) fn settled(&mut self, id: JobId) {
         let Some(mut entry) = self.jobs.remove(&id) else { return };
         entry.cancelled_by.drain(..).for_each(|reply_to| drop(reply_to.send(true)));
-        let input = entry.record.job.input;
+        let (input, batch) = (entry.record.job.input, entry.record.view.batch);
         entry.leave_record();
+        if let Some(place) = batch {
+            self.settled_in_batch(place.id, id);
+        }
         if let Some(input) = input {
             self.args.inputs.forget_unused(input);
         }

@@ -10,7 +10,8 @@ use crate::actors::calls::Reply;
 use crate::actors::holds::Hold;
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::memory::Charge;
-use crate::protocol::ids::{JobId, SessionId};
+use crate::protocol::batch::BatchView;
+use crate::protocol::ids::{BatchId, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, JobState, JobView, NewJob};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
@@ -30,6 +31,24 @@ pub enum JobsMsg {
         memory: Charge,
         reply_to: Reply<JobView>,
     },
+    /// Answered as soon as all jobs of the batch are in the journal.
+    SubmitBatch {
+        owner: Principal,
+        order: Box<BatchOrder>,
+        /// The charge for the client's request, until the jobs have their own.
+        memory: Charge,
+        reply_to: Reply<BatchView>,
+    },
+    /// Watch a batch of which some job has not ended. None if all have, or there is no such batch.
+    WatchBatch {
+        id: BatchId,
+        reply_to: RpcReplyPort<Option<WatchedBatch>>,
+    },
+    /// Answered when all jobs of the batch have ended; false if there is nothing to cancel.
+    CancelBatch {
+        id: BatchId,
+        reply_to: RpcReplyPort<bool>,
+    },
     /// Watch a job that waits or runs. None if it has ended already, or never existed.
     Watch {
         id: JobId,
@@ -43,6 +62,14 @@ pub enum JobsMsg {
 
     /// A client stopped watching the job.
     Released(JobId),
+    /// A client stopped watching the batch.
+    BatchReleased(BatchId),
+    /// The batch is in the journal, or could not be put there.
+    BatchNoted {
+        id: BatchId,
+        noted: Result<BatchView, Problem>,
+        reply_to: Reply<BatchView>,
+    },
     /// The job is in the journal, or could not be put there.
     Noted {
         id: JobId,
@@ -83,6 +110,23 @@ pub enum JobsMsg {
 pub struct WatchedJob {
     /// Closed when the verdict is in the journal.
     pub state: watch::Receiver<JobState>,
+    pub hold: Hold,
+}
+
+/// A batch as a client asks for it, with its jobs in their order.
+pub struct BatchOrder {
+    pub jobs: Vec<NewJob>,
+    /// How many run at once; as many as there are slots if absent.
+    pub parallel: Option<usize>,
+    pub ephemeral: bool,
+    /// The idempotency key of the request.
+    pub key: Option<String>,
+}
+
+/// A batch whose end a client waits for. An ephemeral batch goes on as long as it has one of these.
+pub struct WatchedBatch {
+    /// Told of each event in the journal, and closed when the ends of all jobs are there.
+    pub changes: watch::Receiver<()>,
     pub hold: Hold,
 }
 

@@ -4,12 +4,13 @@
 //! sees it; this actor holds only jobs that have not ended.
 //!
 //! `actor` handles messages, `state` holds the actor's state. `admission` takes jobs in (`check` says what a job may be,
-//! `inputs` keeps the files that were sent for jobs), `schedule` starts them, `run` leads one through its sandbox with
+//! `inputs` keeps the files that were sent for jobs, `batches` the jobs that were sent together), `schedule` starts them, `run` leads one through its sandbox with
 //! the cell of `script`, `ending` puts its end into the journal, `verdict` says what that end is. `restore` goes on with
 //! the jobs of an earlier daemon.
 
 mod actor;
 mod admission;
+mod batches;
 mod check;
 mod ending;
 mod inputs;
@@ -23,5 +24,5 @@ mod verdict;
 
 pub use actor::Jobs;
 pub use inputs::{InputReservation, Inputs};
-pub use messages::{JobsArgs, JobsMsg, WatchedJob};
+pub use messages::{BatchOrder, JobsArgs, JobsMsg, WatchedBatch, WatchedJob};
 pub use restore::{artifacts, artifacts_of};

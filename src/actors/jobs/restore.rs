@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::batches::BatchEntry;
 use super::messages::JobsMsg;
 use super::state::JobsState;
 use super::{run, verdict};
@@ -28,6 +29,9 @@ impl JobsState {
         remove_unfinished(&self.args.launcher);
         let found = call(&self.args.supervisor, |reply_to| SupervisorMsg::OfJobs { reply_to }).await;
         let mut sessions: BTreeMap<_, _> = found.into_iter().flatten().collect();
+        for batch in self.args.journal.open_batches()? {
+            self.batches.insert(batch.view.id, BatchEntry::of(&batch));
+        }
         for mut record in open {
             let (id, owner) = (record.view.id, record.view.owner);
             let bytes = record.view.receipt.as_ref().map_or(0, |receipt| receipt.input.bytes);
@@ -42,6 +46,7 @@ impl JobsState {
                 (_, Some(end), true) => {
                     sessions.remove(&id);
                     self.running += 1;
+                    self.is_active_in_batch(id);
                     let (jobs, supervisor) = (self.myself.clone(), self.args.supervisor.clone());
                     tokio::spawn(async move {
                         run::remove(&supervisor, id).await;
@@ -71,6 +76,7 @@ impl JobsState {
                 (JobState::Queued | JobState::Ended, None, false) => self.enqueue(id),
             }
         }
+        self.batches.retain(|_, batch| !batch.open.is_empty());
         for id in sessions.into_keys() {
             let supervisor = self.args.supervisor.clone();
             tokio::spawn(async move { run::remove(&supervisor, id).await });

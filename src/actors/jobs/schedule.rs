@@ -28,6 +28,13 @@ impl JobsState {
         if entry.cancel.is_cancelled() {
             return self.conclude(id, verdict::cancelled(" before it ran"));
         }
+        if !self.waits_in_batch(id) {
+            self.wait_for_slot(id);
+        }
+    }
+
+    fn wait_for_slot(&mut self, id: JobId) {
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
         entry.queue_ticket = self.queue.push(entry.record.view.owner, id).ok();
         if entry.queue_ticket.is_none() {
             let message = format!("{WAITING_PER_USER} jobs of yours wait already");
@@ -40,6 +47,9 @@ impl JobsState {
     /// may get a slot beyond the configured ones, up to as many again, because another user's jobs may occupy
     /// all of them for hours.
     pub(super) fn pump(&mut self) {
+        for id in self.next_of_batches() {
+            self.wait_for_slot(id);
+        }
         let slots = self.args.launcher.settings.jobs.slots;
         let most =
             if security_controls::holds("a_slot_for_each_user") { slots.saturating_mul(2) } else { slots };
@@ -68,6 +78,7 @@ impl JobsState {
     }
 
     pub(super) fn start(&mut self, id: JobId, resume: Option<SessionRef>, sandbox_permit: Option<Permit>) {
+        self.is_active_in_batch(id);
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         entry.record.view.state = JobState::Running;
         self.running += 1;
@@ -94,6 +105,7 @@ impl JobsState {
     }
 
     pub(super) fn started(&mut self, id: JobId, started: StartedJob, reply_to: Reply<()>) {
+        let changes = self.batch_of(id).map(|batch| batch.changes.clone());
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         let view = &mut entry.record.view;
         view.started_at.get_or_insert_with(clock::now);
@@ -104,6 +116,9 @@ impl JobsState {
         tokio::spawn(async move {
             let noted = journal.put_job(&record).await.map_err(Problem::from);
             state.send_replace(JobState::Running);
+            if let Some(changes) = changes {
+                changes.send_replace(());
+            }
             let _ = reply_to.send(noted);
         });
     }

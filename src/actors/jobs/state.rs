@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::batches::BatchEntry;
 use super::inputs::InputRef;
 use super::messages::{JobsArgs, JobsMsg, JobsRef, WatchedJob};
 use super::schedule::WAITING_PER_USER;
 use crate::actors::holds::{Hold, Holders};
 use crate::fair_queue::{FairQueue, QueueTicket};
 use crate::memory::Charge;
-use crate::protocol::ids::JobId;
+use crate::protocol::ids::{BatchId, JobId};
 use crate::protocol::job::JobState;
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
@@ -29,6 +30,7 @@ pub struct JobsState {
     pub(super) lifetime: CancellationToken,
     pub(super) myself: JobsRef,
     pub(super) jobs: BTreeMap<JobId, JobEntry>,
+    pub(super) batches: BTreeMap<BatchId, BatchEntry>,
     pub(super) queue: FairQueue<Principal, JobId>,
     pub(super) running: usize,
 }
@@ -65,8 +67,8 @@ impl JobEntry {
 
 impl JobsState {
     pub(super) fn new(args: JobsArgs, lifetime: CancellationToken, myself: JobsRef) -> Self {
-        let (jobs, queue) = (BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
-        Self { args, lifetime, myself, jobs, queue, running: 0 }
+        let (jobs, batches, queue) = (BTreeMap::new(), BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
+        Self { args, lifetime, myself, jobs, batches, queue, running: 0 }
     }
 
     pub(super) fn insert(
@@ -87,7 +89,11 @@ impl JobsState {
             _input: input,
             record,
         };
-        self.jobs.insert(entry.record.view.id, entry);
+        let id = entry.record.view.id;
+        self.jobs.insert(id, entry);
+        if let Some(batch) = self.batch_of(id) {
+            batch.open.insert(id);
+        }
     }
 
     pub(super) fn watch(&mut self, id: JobId) -> Option<WatchedJob> {

@@ -10,7 +10,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
 use crate::session::machine::Input;
 use ractor::{Actor, ActorProcessingErr, ActorRuntime, SpawnErr, SupervisionEvent};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// The interval at which idleness and age are checked.
@@ -172,7 +172,9 @@ impl SessionActorState {
             SessionMsg::Own { .. } => {}
             SessionMsg::MayRun(permit) => state.may_run(permit),
             SessionMsg::ActedOn { admin, act } => {
-                state.log.append(EventBody::AdminActed { admin, act });
+                if state.admin_acts.is_new(admin, &act, Instant::now()) {
+                    state.log.append(EventBody::AdminActed { admin, act });
+                }
             }
             SessionMsg::Remove { remover } => state.remove(myself, remover),
             SessionMsg::Placed(outcome) => state.placed(*outcome),

@@ -1,8 +1,9 @@
 //! The start of a session's state: for a new session, after a panic, or after a restart of the daemon.
 
+use super::admin_acts::AdminActs;
 use super::generations::Inheritance;
 use super::messages::OwnSession;
-use super::packages::SessionPackages;
+use super::packages::{self, SessionPackages};
 use super::sandbox_place::make_place;
 use super::state::{CellPermits, SessionActorState, expiry};
 use crate::actors::journal_charges::JournalAccount;
@@ -48,6 +49,7 @@ impl SessionActorState {
             Some(_) => restore::read_restored(&args, &log, &client_rules).await?,
             None => (Restored::default(), RecalledAsks::default()),
         };
+        packages::use_again(&args, restored.packages.clone());
         if let Some(receipt) = &restored.last_sandbox {
             common.image_is(&receipt.image.id);
         }
@@ -99,6 +101,7 @@ impl SessionActorState {
             packages: SessionPackages::of(restored.packages.clone()),
             tickets: HashMap::new(),
             ended_commands: VecDeque::new(),
+            admin_acts: AdminActs::default(),
             holders,
             leaving: false,
             cgroup: None,
@@ -107,6 +110,7 @@ impl SessionActorState {
             waiting_for_handles: unanswered,
             restored: None,
         };
+        state.end_installation_of_before(restored.installing, restored.reset_due);
         state.recall(restored, tickets);
         state.inherit_undo(undoing);
         for view in views {

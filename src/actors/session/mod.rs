@@ -3,12 +3,14 @@
 //!
 //! `crate::session::machine` decides what the session does next. `actor` handles messages, `begin` creates
 //! its `state`, `effects` carries out the machine's effects; `cells`, `commands`, `cell_permits`, `undo`, `freeze` and
-//! `view` serve clients, `sandbox_place` makes its workspace, `sandbox` manages its sandbox, `packages` installs into it,
-//! `agent` manages its asks, `journal_appends` and `journal_waits` write to the journal without waiting for ever,
-//! `ephemeral` counts the holders, `restore` resumes after a restart and `generations` after a panic, `ending` ends the
-//! session for its `removers`. `keyed_request` and `install_request` are parts of `messages`.
+//! `view` serve clients, `admin_acts` remembers what administrators did, `sandbox_place` makes its workspace, `sandbox`
+//! manages its sandbox, `packages` installs into it, `agent` manages its asks, `journal_appends` and `journal_waits`
+//! write to the journal without waiting for ever, `ephemeral` counts the holders, `restore` resumes after a restart and
+//! `generations` after a panic, `ending` ends the session for its `removers`. `keyed_request` and `install_request` are
+//! parts of `messages`.
 
 pub mod actor;
+mod admin_acts;
 pub(in crate::actors) mod agent;
 mod begin;
 mod cell_permits;

@@ -8,12 +8,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::install_request::InstallRequest;
 use super::messages::{OwnSession, SessionMsg};
-use super::state::SessionActorState;
+use super::state::{SessionActorState, SessionArgs};
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
-use crate::protocol::packages::{InstalledPackages, PackageSet};
+use crate::protocol::packages::{InstallEnd, InstalledPackages, PackageSet};
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::packages::{Installed, WantedPackages};
 use crate::store::EventLog;
@@ -42,6 +42,23 @@ impl SessionPackages {
 }
 
 impl SessionActorState {
+    /// Ends what an earlier daemon, or an earlier generation, had begun: an installation is over, because nobody waits for
+    /// it any more, but a reset that other packages need is done, or code would go on with what has given way.
+    pub(super) fn end_installation_of_before(&self, was_installing: bool, reset_is_due: bool) {
+        if was_installing {
+            let status = "it was interrupted and is not done; install the packages again".to_owned();
+            self.log.append(EventBody::PackagesInstalling { status, end: Some(InstallEnd::Interrupted) });
+        }
+        if reset_is_due {
+            let (session, id, log) = (self.myself.clone(), self.args.id, Arc::clone(&self.log));
+            tokio::spawn(async move {
+                if let Err(problem) = reset_for_packages(&session, &log).await {
+                    tracing::warn!(%problem, session = %id, "the reset after an installation was not done");
+                }
+            });
+        }
+    }
+
     /// Begins an installation in the sandbox that is there, or lets it wait for its turn.
     pub(super) fn install(&mut self, request: InstallRequest) {
         if self.packages.busy {
@@ -66,7 +83,7 @@ impl SessionActorState {
         let InstallRequest { requirements, replace, reply_to } = request;
         self.packages.busy = true;
         let names: Vec<String> = requirements.iter().map(ToString::to_string).collect();
-        self.log.append(EventBody::PackagesInstalling { status: names.join(", ") });
+        self.log.append(EventBody::PackagesInstalling { status: names.join(", "), end: None });
         let wanted = WantedPackages {
             owner: self.args.owner,
             backend: receipt.backend,
@@ -74,6 +91,7 @@ impl SessionActorState {
             existing: self.packages.set.clone(),
             requirements,
             replace,
+            session: Some(self.args.name.clone()),
             stop: CancellationToken::new(),
         };
         let (launcher, ledger) = (Arc::clone(&self.args.launcher), self.args.ledger.clone());
@@ -114,8 +132,7 @@ impl SessionActorState {
         match outcome {
             Ok(installed) => self.installed(myself, installed, reply_to),
             Err(problem) => {
-                self.log
-                    .append(EventBody::PackagesInstalling { status: format!("failed: {}", problem.message) });
+                append_failed(&self.log, &problem);
                 let _ = reply_to.send(Err(problem));
             }
         }
@@ -127,19 +144,24 @@ impl SessionActorState {
 
     /// Writes the packages down and lets them appear in the sandbox, if there still is one.
     fn installed(&mut self, myself: &OwnSession, installed: Installed, reply_to: Reply<InstalledPackages>) {
-        let Installed { set, in_image, replaced, cached } = installed;
+        let Installed { set, used, in_image, replaced, cached } = installed;
+        if let Some(set) = &set {
+            self.args.packages_use.hold(&set.key, used);
+        }
         let set = set.or_else(|| self.packages.set.clone());
         let packages = set.as_ref().map(|set| set.packages.clone()).unwrap_or_default();
         self.packages.set.clone_from(&set);
         let executor = self.executor.clone();
-        let (session, resets) = (myself.clone(), !replaced.is_empty());
+        let (session, log, resets) = (myself.clone(), Arc::clone(&self.log), !replaced.is_empty());
         let answer = InstalledPackages { packages, in_image, cached, replaced };
         let late = self.log.unwritten("the packages were installed, which may be forgotten");
         let Some(set) = set else {
+            let status = "the image has all of it".to_owned();
+            self.log.append(EventBody::PackagesInstalling { status, end: Some(InstallEnd::InImage) });
             let _ = reply_to.send(Ok(answer));
             return;
         };
-        let event = EventBody::PackagesInstalled { set: Box::new(set.clone()), cached };
+        let event = EventBody::PackagesInstalled { set: Box::new(set.clone()), cached, resets };
         // The journal calls back on its own thread, which has no runtime.
         let (written, is_written) = tokio::sync::oneshot::channel();
         self.append_and(event, move |is_written| {
@@ -160,13 +182,46 @@ impl SessionActorState {
                     _ => Ok(()),
                 }
             };
-            let mut outcome: Result<(), Problem> = shown.await;
-            if outcome.is_ok() && resets {
-                outcome = session.try_call(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await;
-            }
+            let outcome: Result<(), Problem> = match shown.await {
+                Ok(()) if resets => reset_for_packages(&session, &log).await,
+                Ok(()) => Ok(()),
+                Err(problem) => {
+                    append_failed(&log, &problem);
+                    Err(problem)
+                }
+            };
             let _ = reply_to.send(outcome.map(|()| answer));
         });
     }
+}
+
+/// Resets a session in which packages gave way to others. A refusal is written down, so that no later daemon resets what
+/// the session has done since. A session that has ended does not answer, and its reset stays due.
+async fn reset_for_packages(session: &OwnSession, log: &EventLog) -> Result<(), Problem> {
+    let outcome: Result<(), Problem> =
+        session.call(|reply_to| SessionMsg::Reset { replay: None, reply_to }).await?;
+    outcome.inspect_err(|problem| append_failed(log, problem))
+}
+
+/// Writes down that an installation, or what follows it, failed; no reset is due for it any more.
+fn append_failed(log: &EventLog, problem: &Problem) {
+    let status = format!("failed: {}", problem.message);
+    log.append(EventBody::PackagesInstalling { status, end: Some(InstallEnd::Failed) });
+}
+
+/// Uses the packages again that a session of an earlier daemon has. Until that is done, nothing that it might use is
+/// removed from the cache.
+pub(super) fn use_again(args: &SessionArgs, set: Option<PackageSet>) {
+    if !args.packages_use.is_unread() {
+        return;
+    }
+    let (launcher, ledger) = (Arc::clone(&args.launcher), args.ledger.clone());
+    let (owner, session, used) = (args.owner, args.id, args.packages_use.clone());
+    tokio::spawn(async move {
+        if let Err(problem) = launcher.use_packages_again(owner, set.as_ref(), &ledger, &used).await {
+            tracing::warn!(%problem, %session, "the packages of a session are not seen; its owner's are kept");
+        }
+    });
 }
 
 /// Reports the steps of an installation as events, a few per second.
@@ -177,7 +232,7 @@ fn progress(log: Arc<EventLog>) -> impl Fn(String) + Send + Sync {
         let is_due = last.is_none_or(|at| at.elapsed() >= EVENTS_APART);
         if is_due && log.has_reserve().is_ok() {
             *last = Some(std::time::Instant::now());
-            log.append(EventBody::PackagesInstalling { status });
+            log.append(EventBody::PackagesInstalling { status, end: None });
         }
     }
 }

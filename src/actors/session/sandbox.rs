@@ -68,6 +68,7 @@ impl SessionArgs {
             ephemeral: self.ephemeral,
             lingers: self.lingers,
             lazy: self.lazy,
+            packages_use: self.packages_use.clone(),
             restore_turn: self.restore_turn.clone(),
             lend_turn: self.lend_turn.clone(),
             restored: self.restored.clone(),
@@ -125,6 +126,7 @@ impl SessionActorState {
             owner: self.args.owner,
             ledger: self.args.ledger.clone(),
             packages: self.packages.set.clone(),
+            packages_use: self.args.packages_use.clone(),
         };
         let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));
         self.executor = Some(Executor::spawn(args).map_err(no_executor)?);

@@ -1,5 +1,6 @@
 //! The state of a session beside its machine.
 
+use super::admin_acts::AdminActs;
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
 use super::packages::SessionPackages;
 use super::removers::Removers;
@@ -27,6 +28,7 @@ use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
+use crate::sandbox::packages::SessionUse;
 use crate::sandbox::workspace::Workspace;
 use crate::session::machine::{Expiry, SessionMachine};
 use crate::session::restore::Restored;
@@ -84,6 +86,8 @@ pub struct SessionArgs {
     pub lingers: bool,
     /// A new session begins without a sandbox, if it can.
     pub lazy: bool,
+    /// What the session uses of its owner's cache of packages.
+    pub packages_use: SessionUse,
     /// Held while the session reads its journal.
     pub restore_turn: UserTurn,
     /// Held while the schemas of lent tools are compiled.
@@ -138,6 +142,7 @@ pub struct SessionActorState {
     /// The last commands that have ended, oldest first.
     pub(super) ended_commands: VecDeque<CommandSummary>,
     pub(super) holders: Holders,
+    pub(super) admin_acts: AdminActs,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
     /// The control group of the sandbox, for what it uses.

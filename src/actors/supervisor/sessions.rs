@@ -24,6 +24,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::quota::Permit;
 use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::SandboxRequest;
+use crate::sandbox::packages::SessionUse;
 use crate::sandbox::volumes::VolumeUse;
 use crate::security_controls;
 use crate::store::{JournalError, SessionRecord};
@@ -160,6 +161,12 @@ impl SupervisorState {
                 let image = images.use_again(owner, id, &name, request.image.as_deref());
                 (None, permit, None, false, Some(volumes), image)
             };
+        let packages_use = if is_new {
+            SessionUse::none(name.clone())
+        } else {
+            let unread = self.args.launcher.packages.unread_session(Some(owner));
+            SessionUse::unread(name.clone(), unread)
+        };
         let settings = &self.args.launcher.settings;
         let entries = request.preload.as_ref().unwrap_or(&settings.sessions.preload);
         let pool = self.args.ledger.memory(owner);
@@ -198,6 +205,7 @@ impl SupervisorState {
             ephemeral: request.ephemeral,
             lingers: request.lingers,
             lazy: request.lazy,
+            packages_use,
             restore_turn: self.restore_turns.of(owner),
             lend_turn: self.lend_turns.of(owner),
             restored: CancellationToken::new(),

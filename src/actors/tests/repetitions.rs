@@ -98,6 +98,23 @@ async fn a_cell_that_is_interrupted_often_has_one_event_of_it() {
     assert_eq!(client.count("interrupting"), 1);
 }
 
+/// Otherwise an administrator who only looks uses up the quota of the user.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_administrator_does_often_has_one_event() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    for admin in [1, 2].map(Principal::new) {
+        for act in ["GET /v1/sessions/a", "POST /v1/sessions/a/interrupt"].repeat(20) {
+            client.session.cast(SessionMsg::ActedOn { admin, act: act.to_owned() }).unwrap();
+        }
+    }
+    // The session handles this after the acts.
+    client.state().await;
+    client.journal.log(client.id).unwrap().flushed().await;
+    assert_eq!(client.count("admin_acted"), 4);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_any_quota_left_refusals_ends_and_the_removal_are_written() {
     let home = Home::new();

@@ -70,6 +70,7 @@ async fn a_cancellation_is_answered_when_the_journal_has_it() {
         ended_at: None,
         receipt: None,
         end: None,
+        batch: None,
         admin_acts: Vec::new(),
     };
     let id = view.id;

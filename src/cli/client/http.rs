@@ -31,6 +31,7 @@ use crate::protocol::event::Event;
 use crate::protocol::limits::FRAME_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::protocol::text::inert_json;
 use crate::security_controls;
 
 const CONNECT: Duration = Duration::from_secs(5);
@@ -65,9 +66,9 @@ impl JsonResponse {
         })
     }
 
-    /// For `--json`: exactly what the daemon answered, on one line.
+    /// For `--json`: what the daemon answered, on one line, with escapes for what a terminal would obey.
     pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).trim_end().to_owned()
+        inert_json(String::from_utf8_lossy(&self.bytes).trim_end())
     }
 }
 
@@ -408,6 +409,11 @@ pub(in crate::cli) struct Events {
 impl Events {
     /// None at the end of the stream. The future can be dropped while it waits; no event is lost.
     pub async fn next(&mut self) -> Result<Option<Event>, Failure> {
+        self.next_as().await
+    }
+
+    /// The same for a stream of other events.
+    pub async fn next_as<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Failure> {
         loop {
             if let Some(event) = self.ready.next() {
                 // An event of this name is about the stream, not the session: it says why the stream ends.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod batch;
+mod daemon_batch;
 mod github;
 mod inspect;
 mod junit;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::Table;
 use crate::protocol::result::Stream;
-use crate::protocol::text::{Sanitizer, clipped, one_line, sanitized};
+use crate::protocol::text::{Sanitizer, clipped, inert_json, one_line, sanitized};
 
 /// Width of a terminal that does not tell it.
 const COLUMNS: usize = 80;
@@ -153,9 +153,7 @@ impl Screen {
 
     /// A document or a line of a stream, for programs.
     pub fn json<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Failure> {
-        let text =
-            serde_json::to_string(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
-        self.line(&text)
+        self.line(&json_text(value)?)
     }
 
     /// Writes bytes to stdout unchanged.
@@ -283,13 +281,20 @@ impl Screen {
 
     fn try_failure(&mut self, failure: &Failure, json: bool) -> Result<(), Failure> {
         if json {
-            return self.block(&failure.json().to_string());
+            return self.block(&json_text(&failure.json())?);
         }
         self.error(&failure.message)?;
         let Some(hint) = &failure.hint else { return Ok(()) };
         let label = self.err.tinted(Tint::Cyan, "hint");
         write(Stream::Stderr, format!("\n{label}: {}\n", sanitized(hint)).as_bytes())
     }
+}
+
+/// A value on one line, for programs. A terminal does not obey it, because a person may read it there.
+fn json_text<T: Serialize + ?Sized>(value: &T) -> Result<String, Failure> {
+    let text =
+        serde_json::to_string(value).map_err(|e| Failure::new(format!("failed to write JSON: {e}")))?;
+    Ok(inert_json(&text))
 }
 
 fn write(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
@@ -301,4 +306,17 @@ fn write(stream: Stream, bytes: &[u8]) -> Result<(), Failure> {
         Stream::Stderr => io::stderr().lock().write_all(bytes),
     };
     outcome.map_err(|e| Failure::write(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_terminal_obeys_json() {
+        let failure = Failure::new("a\u{9b}31m\u{7f}\u{202e}b");
+        let text = json_text(&failure.json()).unwrap();
+        assert!(text.contains(r"a\u009b31m\u007f\u202eb"), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), failure.json());
+    }
 }

@@ -11,7 +11,7 @@ use crate::protocol::chat::{ChatReply, ModelFailure, Usage};
 use crate::protocol::command::CommandSpec;
 use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
-use crate::protocol::packages::PackageSet;
+use crate::protocol::packages::{InstallEnd, PackageSet};
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
@@ -35,17 +35,13 @@ fn is_zero(number: &usize) -> bool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventBody {
-    SessionCreated {
-        name: String,
-    },
-    SandboxStarting {
-        backend: Backend,
-        image: String,
-    },
+    /// The session is made: the first event of each.
+    SessionCreated { name: String },
+    /// A sandbox is being made for the session.
+    SandboxStarting { backend: Backend, image: String },
     /// The image is not there and is being fetched.
-    ImagePulling {
-        status: String,
-    },
+    ImagePulling { status: String },
+    /// The sandbox runs, and was found to be as isolated as it has to be.
     SandboxReady {
         backend: Backend,
         image: ImageFact,
@@ -60,23 +56,26 @@ pub enum EventBody {
     /// A restarted daemon found the sandbox alive, with its variables.
     SandboxAttached,
     /// The sandbox is gone and the variables with it.
-    SandboxGone {
-        reason: String,
-    },
-    /// Packages are being installed: which, then how far it is, or why it failed.
+    SandboxGone { reason: String },
+    /// Packages are being installed: which, then how far it is, or why it has ended without any.
     PackagesInstalling {
         status: String,
+        /// Set for the last of these events, if no packages were installed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<InstallEnd>,
     },
     /// Packages are installed; the set is all that the session has beside its image.
     PackagesInstalled {
         set: Box<PackageSet>,
         /// Whether nothing had to be downloaded.
         cached: bool,
+        /// Whether other versions gave way, so that the session is to be reset.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        resets: bool,
     },
     /// The packages of the session could not be put into a new sandbox.
-    PackagesMissing {
-        reason: String,
-    },
+    PackagesMissing { reason: String },
+    /// A cell or a command was accepted; it runs when its turn comes.
     CellQueued {
         cell: CellNumber,
         mode: Mode,
@@ -102,6 +101,7 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "is_zero")]
         commands_ahead: usize,
     },
+    /// The cell or the command begins to run.
     CellStarted {
         cell: CellNumber,
         /// Whether it is a command.
@@ -112,19 +112,12 @@ pub enum EventBody {
         before: Counters,
     },
     /// Output; without a cell if it was written while no cell ran.
-    Output {
-        cell: Option<CellNumber>,
-        stream: Stream,
-        text: String,
-    },
+    Output { cell: Option<CellNumber>, stream: Stream, text: String },
     /// From here on output of this cell is counted, not kept.
-    OutputCut {
-        cell: CellNumber,
-    },
-    Display {
-        cell: CellNumber,
-        mime: Map<String, Value>,
-    },
+    OutputCut { cell: CellNumber },
+    /// The cell shows something: a figure, a table.
+    Display { cell: CellNumber, mime: Map<String, Value> },
+    /// Code calls a tool.
     ToolCalled {
         cell: Option<CellNumber>,
         call: u64,
@@ -136,14 +129,10 @@ pub enum EventBody {
         refused_bytes: Option<u64>,
     },
     /// A person has allowed the call, and it is being made. Before this event the call has had no effect.
-    ToolBegun {
-        cell: CellNumber,
-        call: u64,
-    },
-    ToolAnswered {
-        call: u64,
-        outcome: ToolOutcome,
-    },
+    ToolBegun { cell: CellNumber, call: u64 },
+    /// The call of a tool has an answer.
+    ToolAnswered { call: u64, outcome: ToolOutcome },
+    /// Somebody interrupts the cell or the command.
     Interrupting {
         cell: CellNumber,
         /// Whether it is a command.
@@ -159,9 +148,8 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         killed: bool,
     },
-    CellFinished {
-        result: Box<ExecutionResult>,
-    },
+    /// The cell or the command has ended: the last event of it.
+    CellFinished { result: Box<ExecutionResult> },
     /// The process that held the variables died outside of any cell.
     StateLost {
         reason: String,
@@ -173,39 +161,28 @@ pub enum EventBody {
         gone: Option<String>,
     },
     /// The variables are as after this cell again; later cells are undone.
-    Undone {
-        state_of: CellNumber,
-    },
+    Undone { state_of: CellNumber },
+    /// Somebody wants all variables forgotten.
     Reset,
     /// The kernel has done a reset: nothing is left of the cells up to this one, and their rules end.
-    ResetDone {
-        cells: CellNumber,
-    },
+    ResetDone { cells: CellNumber },
     /// These cells run again, in this order, in a fresh worker, to recreate the variables.
-    ReplayStarted {
-        cells: Vec<CellNumber>,
-    },
+    ReplayStarted { cells: Vec<CellNumber> },
     /// All cells of the replay have run. Without this event, the replay can be repeated.
     ReplayFinished,
     /// All processes of the sandbox are stopped, and the clocks of its cells with them.
     Frozen,
+    /// The processes of the sandbox go on.
     Thawed,
+    /// The session is removed: the last event of each.
     SessionRemoved,
     /// An administrator did something with the session; who, and what request it was.
-    AdminActed {
-        admin: Principal,
-        act: String,
-    },
+    AdminActed { admin: Principal, act: String },
 
-    AskStarted {
-        ask: AskNumber,
-        spec: Box<AskSpec>,
-    },
+    /// A model begins to work on a request.
+    AskStarted { ask: AskNumber, spec: Box<AskSpec> },
     /// Request number `step` goes to the model.
-    ModelAsked {
-        ask: AskNumber,
-        step: u32,
-    },
+    ModelAsked { ask: AskNumber, step: u32 },
     /// Text of the model while it streams. The whole reply follows with `model_replied`.
     ModelText {
         ask: AskNumber,
@@ -215,24 +192,12 @@ pub enum EventBody {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         is_reasoning: bool,
     },
-    ModelReplied {
-        ask: AskNumber,
-        step: u32,
-        reply: Box<ChatReply>,
-    },
+    /// The reply of the model to request number `step` is complete.
+    ModelReplied { ask: AskNumber, step: u32, reply: Box<ChatReply> },
     /// The request failed; it is sent again, or the ask ends.
-    ModelFailed {
-        ask: AskNumber,
-        step: u32,
-        failure: ModelFailure,
-        retry_in_s: Option<f64>,
-    },
+    ModelFailed { ask: AskNumber, step: u32, failure: ModelFailure, retry_in_s: Option<f64> },
     /// A request brought no reply, because it broke off or was cancelled; `tokens` is its estimated cost.
-    ModelSpent {
-        ask: AskNumber,
-        step: u32,
-        tokens: u64,
-    },
+    ModelSpent { ask: AskNumber, step: u32, tokens: u64 },
     /// A nested ask, made by code of this ask, used tokens and steps. They count for this ask, too.
     AskSpentWithin {
         ask: AskNumber,
@@ -241,44 +206,26 @@ pub enum EventBody {
         steps: u32,
     },
     /// The approvals that wait for a person in nested asks; empty when none waits any more.
-    AskWaitsWithin {
-        ask: AskNumber,
-        approvals: Vec<Approval>,
-    },
+    AskWaitsWithin { ask: AskNumber, approvals: Vec<Approval> },
     /// A tool call that the model made directly, not through a cell.
-    AskToolCalled {
-        ask: AskNumber,
-        id: String,
-        name: String,
-        arguments: Map<String, Value>,
-    },
-    AskToolAnswered {
-        ask: AskNumber,
-        id: String,
-        outcome: ToolOutcome,
-    },
+    AskToolCalled { ask: AskNumber, id: String, name: String, arguments: Map<String, Value> },
+    /// The call that the model made has an answer.
+    AskToolAnswered { ask: AskNumber, id: String, outcome: ToolOutcome },
     /// Something for people to know: what was cut from the history, repaired or fed back.
-    AskNoted {
-        ask: AskNumber,
-        note: String,
-    },
-    ApprovalWanted {
-        approval: Box<Approval>,
-    },
+    AskNoted { ask: AskNumber, note: String },
+    /// Something waits for a person to decide.
+    ApprovalWanted { approval: Box<Approval> },
+    /// What waited for a person is decided.
     ApprovalDecided {
         id: String,
         decision: Decision,
         /// User id; none if no person decided: the time for it is over, or the call does not wait any more.
         by: Option<Principal>,
     },
-    PlanChanged {
-        ask: Option<AskNumber>,
-        plan: Box<PlanVersion>,
-    },
-    AskFinished {
-        ask: AskNumber,
-        end: Box<AskEnd>,
-    },
+    /// The plan tree has a new version.
+    PlanChanged { ask: Option<AskNumber>, plan: Box<PlanVersion> },
+    /// The ask has ended: the last event of it.
+    AskFinished { ask: AskNumber, end: Box<AskEnd> },
 }
 
 /// What the host's kernel has counted in a sandbox so far.

@@ -7,7 +7,7 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::chat::ChatReply;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::RUNNING_COMMANDS;
-use crate::protocol::packages::PackageSet;
+use crate::protocol::packages::{InstallEnd, PackageSet};
 use crate::protocol::result::{ExecutionResult, Mode, Status};
 use crate::protocol::text::{brief, one_line};
 
@@ -71,7 +71,10 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
-            Self::PackagesInstalling { status } => progress(installing(status)),
+            Self::PackagesInstalling { status, end: Some(InstallEnd::Interrupted) } => {
+                warning(installing(status))
+            }
+            Self::PackagesInstalling { status, .. } => progress(installing(status)),
             Self::PackagesInstalled { set, .. } => progress(installed(set)),
             Self::PackagesMissing { reason } => warning(packages_missing(reason)),
             Self::CellQueued { cell, commands_ahead: ahead @ 1.., .. } => {

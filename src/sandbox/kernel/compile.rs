@@ -13,6 +13,9 @@ use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{guest, remove_tree};
 use crate::security_controls;
 
+/// How the name of a folder begins that is no kernel: one is being made, or removed there.
+pub const DRAFT: &str = ".draft-";
+
 /// A folder in which a kernel tree is made. It is removed when this value is dropped, however the work ended.
 struct Draft(PathBuf);
 
@@ -54,7 +57,7 @@ impl Launcher {
         if !sound || !target.is_dir() {
             // A tree that is not sound may come from another user, so it is removed and made again.
             remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
-            let draft = parent.join(format!(".draft-{}", spec.sandbox));
+            let draft = parent.join(format!("{DRAFT}{}", spec.sandbox));
             let draft = Draft::make(draft).map_err(|error| storage_problem(&parent, &error))?;
             let tree = self.compile_kernel(spec, &draft.0, folder).await?;
             std::fs::rename(&tree, &target).map_err(|error| storage_problem(&target, &error))?;
@@ -71,6 +74,29 @@ impl Launcher {
         let failed = |error: std::io::Error| storage_problem(&self.paths.kernel_dir(), &error);
         let daemon = self.service.principal();
         folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&tree)).await?.map_err(failed)
+    }
+
+    /// Takes the names of kernels away that this daemon would not use, such as those of earlier versions, and says which
+    /// folders are to be removed. Only where no sandbox of an earlier daemon is left, which might have one of them.
+    pub fn retire_kernels(&self) -> Vec<PathBuf> {
+        let Ok(_alone) = self.compiling.try_lock() else { return Vec::new() };
+        let parent = self.paths.kernel_dir();
+        let in_use: Vec<PathBuf> = self.kernels.lock().values().cloned().collect();
+        let mut retired = Vec::new();
+        for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+            if name.starts_with(DRAFT) || in_use.contains(&path) || kernel_files::is_sound(&path) {
+                continue;
+            }
+            let draft = parent.join(format!("{DRAFT}{name}"));
+            match std::fs::rename(&path, &draft) {
+                Ok(()) => retired.push(draft),
+                Err(error) => {
+                    tracing::warn!(%error, path = %path.display(), "an old kernel cannot be removed");
+                }
+            }
+        }
+        retired
     }
 
     /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a folder of

@@ -3,3 +3,5 @@
 
 mod compile;
 pub mod files;
+
+pub use compile::DRAFT;

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::charges::{Charges, HOLD, SetNote, disk};
+use super::charges::{Charges, CopyUse, HOLD, Pay, SetNote, UnreadSession, UseKind, disk};
 use super::draft::Draft;
+use super::make_room::Missing;
 use super::tree::{self, Copied};
 use crate::config::Packages as Settings;
+use crate::protocol::ids::SessionName;
 use crate::protocol::packages::{InstalledPackage, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
@@ -23,6 +25,8 @@ use crate::security_controls;
 
 /// Largest note of the cache.
 pub const NOTE_BYTES: u64 = 1024 * 1024;
+/// Most packages that the note of a set names.
+const NAMED_PACKAGES: usize = 200;
 /// Most answers that are kept; those that were not used for the longest time go first.
 const ANSWERS: usize = 1000;
 /// The folder of all users if the administrator shares the cache.
@@ -51,11 +55,10 @@ pub struct PackageCache {
     daemon: Principal,
     /// One installation of each user at a time, so that equal requests are answered once.
     turns: Mutex<BTreeMap<Principal, Arc<tokio::sync::Mutex<()>>>>,
-    /// Held while sets of a cache are linked, and alone while some are removed.
+    /// Held while sets of a cache are looked up to be used, and alone while the name of one is taken away. Nobody waits to
+    /// hold one alone, because whoever comes after would wait, too.
     uses: Mutex<BTreeMap<PathBuf, Arc<RwLock<()>>>>,
     pub charges: Charges,
-    /// The charges for all sets that are kept, by their folders.
-    kept: Mutex<BTreeMap<PathBuf, Arc<Permit>>>,
     /// The charges for answers and for `uv`, by their folders.
     small: Mutex<BTreeMap<PathBuf, Permit>>,
 }
@@ -79,7 +82,8 @@ pub struct CachedSet {
     /// The file of the note.
     pub note_file: PathBuf,
     pub note: SetNote,
-    used: SystemTime,
+    /// When it was used last.
+    pub used: SystemTime,
 }
 
 impl PackageCache {
@@ -93,28 +97,45 @@ impl PackageCache {
             turns: Mutex::default(),
             uses: Mutex::default(),
             charges: Charges::default(),
-            kept: Mutex::default(),
             small: Mutex::default(),
         }
     }
 
-    /// The folders that installations of an earlier daemon left unfinished. An installer of it may still write there.
+    /// The folders that installations of an earlier daemon left unfinished, where an installer of it may still write, and
+    /// those that had the name of a set and are none.
     pub fn unfinished(&self) -> Vec<PathBuf> {
+        self.caches().iter().for_each(UserCache::put_aside_what_is_no_set);
         let drafts = entries(&self.root).map(|cache| cache.join("drafts"));
         drafts.flat_map(|drafts| entries(&drafts).collect::<Vec<_>>()).collect()
     }
 
     /// Charges all users for what an earlier daemon kept for them.
     pub fn charge_all(&self, ledger: &Ledger) {
-        for folder in entries(&self.root) {
-            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let owner = name.parse().map_or(self.daemon, Principal::new);
-            let cache = self.at(&name, owner, owner);
-            for (key, set) in cache.sets() {
-                self.charge_set(&cache, &key, &set.note, ledger);
+        for cache in self.caches() {
+            for (_, set) in cache.sets() {
+                self.charges.keep(cache.payer, &set.note, ledger);
             }
             self.charge_small(&cache, ledger);
         }
+    }
+
+    /// The caches that have a folder.
+    pub fn caches(&self) -> Vec<UserCache> {
+        let of_folder = |folder: PathBuf| {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let owner = name.parse().map_or(self.daemon, Principal::new);
+            self.at(&name, owner, owner)
+        };
+        entries(&self.root).map(of_folder).collect()
+    }
+
+    /// Keeps what a session of the user might use until it has said what it uses; without a user, what any might.
+    pub fn unread_session(&self, owner: Option<Principal>) -> UnreadSession {
+        self.charges.unread(owner.filter(|_| self.is_private()))
+    }
+
+    pub fn is_private(&self) -> bool {
+        !self.shared && security_controls::holds("package_caches_are_private")
     }
 
     fn at(&self, name: &str, owner: Principal, payer: Principal) -> UserCache {
@@ -124,8 +145,7 @@ impl PackageCache {
     }
 
     pub fn of(&self, owner: Principal) -> std::io::Result<UserCache> {
-        let private = !self.shared && security_controls::holds("package_caches_are_private");
-        let cache = if private {
+        let cache = if self.is_private() {
             self.at(&owner.to_string(), owner, owner)
         } else {
             self.at(SHARED, owner, self.daemon)
@@ -141,8 +161,8 @@ impl PackageCache {
         Arc::clone(self.turns.lock().entry(owner).or_default())
     }
 
-    /// Moves a folder with `site` into the cache, after others have made room for it. If the set is there already, that
-    /// one stays. The caller holds an amount for the files until they are charged here.
+    /// Moves a folder with `site` into the cache, after unused sets have made room for it, and uses it. If the set is there
+    /// already, that one stays. The caller holds an amount for the files until they are charged here.
     pub fn keep(
         &self,
         cache: &UserCache,
@@ -150,7 +170,8 @@ impl PackageCache {
         made: &Path,
         key: &str,
         copied: &Copied,
-    ) -> std::io::Result<()> {
+        session: Option<&SessionName>,
+    ) -> std::io::Result<CopyUse> {
         let Some(target) = cache.set_folder(key) else {
             return Err(std::io::Error::other("a set without a key"));
         };
@@ -158,24 +179,42 @@ impl PackageCache {
             copy: uuid::Uuid::new_v4().to_string(),
             bytes: copied.bytes,
             folder_bytes: copied.folder_bytes,
+            packages: copied.packages.iter().take(NAMED_PACKAGES).map(PackageVersion::from).collect(),
         };
         std::fs::write(made.join(NOTE), serde_json::to_vec(&note)?)?;
         // All of it is on the disk before its name is.
         rustix::fs::syncfs(std::fs::File::open(made)?)?;
-        self.make_room(cache, copied.bytes, key);
-        match std::fs::rename(made, &target) {
-            Err(_) if target.is_dir() => return Ok(()),
-            outcome => outcome?,
-        }
-        self.charge_set(cache, key, &note, ledger);
-        std::fs::File::open(cache.folder.join("sets"))?.sync_all()
+        self.keep_within_bound(cache, copied.bytes, key);
+        cache.remove_if_no_set(&target);
+        let _in_use = cache.uses.read();
+        let note = match std::fs::rename(made, &target) {
+            Err(_) if target.is_dir() => CachedSet::read(&target)?.ok_or_else(gone)?.note,
+            outcome => {
+                outcome?;
+                note
+            }
+        };
+        self.charges.keep(cache.payer, &note, ledger);
+        let used = self.charges.use_copy(cache.owner, &note, ledger, Pay::Anyway, UseKind::of(session));
+        std::fs::File::open(cache.folder.join("sets"))?.sync_all()?;
+        used.map_err(|_| std::io::Error::other("the packages cannot be charged"))
     }
 
-    fn charge_set(&self, cache: &UserCache, key: &str, note: &SetNote, ledger: &Ledger) {
-        let charge = self.charges.of_present_copy(cache.payer, note, ledger);
-        if let (Some(folder), Some(charge)) = (cache.set_folder(key), charge) {
-            self.kept.lock().insert(folder, charge);
-        }
+    /// Uses a set of the cache for a session that had it before; none if the cache has it no more.
+    pub fn use_again(
+        &self,
+        cache: &UserCache,
+        ledger: &Ledger,
+        key: &str,
+        session: &SessionName,
+    ) -> std::io::Result<Option<CopyUse>> {
+        let Some(folder) = cache.set_folder(key) else { return Ok(None) };
+        let _in_use = cache.uses.read();
+        let Some(set) = CachedSet::read(&folder)? else { return Ok(None) };
+        // A copy that could not be read when the daemon started is charged now.
+        self.charges.keep(cache.payer, &set.note, ledger);
+        let kind = UseKind::Session(session.clone());
+        Ok(self.charges.use_copy(cache.owner, &set.note, ledger, Pay::Anyway, kind).ok())
     }
 
     /// Keeps the answer to a request, removes answers that lead nowhere or are too many, and charges the rest, with the
@@ -191,6 +230,19 @@ impl PackageCache {
         cache.tidy_answers();
         self.charge_small(cache, ledger);
         written
+    }
+
+    /// Forgets the answers that lead to no set, also those that said that an image has everything.
+    pub fn forget_answers(&self, cache: &UserCache, ledger: &Ledger) {
+        let leads_to_set = |answer: Answer| {
+            answer.key.and_then(|key| cache.set_folder(&key)).is_some_and(|folder| folder.is_dir())
+        };
+        for path in entries(&cache.answers()) {
+            if !read_note(&path).is_some_and(leads_to_set) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.charge_small(cache, ledger);
     }
 
     /// An answer that is too long, or for which its payer has no room, is not kept: it is no mistake to ask the index
@@ -236,25 +288,15 @@ impl PackageCache {
         }
     }
 
-    /// Removes the sets that were not used for the longest time, until `more` bytes fit. `kept` stays.
-    fn make_room(&self, cache: &UserCache, more: u64, kept: &str) {
-        let mut sets = cache.sets();
-        sets.retain(|(key, _)| key != kept);
-        sets.sort_by_key(|(_, set)| set.used);
-        let mut bytes: u64 = sets.iter().map(|(_, set)| set.note.bytes).sum::<u64>().saturating_add(more);
-        for (key, set) in sets {
-            if bytes <= self.most_bytes {
-                return;
-            }
-            match cache.remove(&key) {
-                Ok(()) => {
-                    bytes = bytes.saturating_sub(set.note.bytes);
-                    // Sandboxes that have the files have charges of their own for them.
-                    drop(cache.set_folder(&key).and_then(|folder| self.kept.lock().remove(&folder)));
-                }
-                Err(error) => tracing::warn!(%error, set = key, "cached packages cannot be removed"),
-            }
-        }
+    /// Removes sets until `more` bytes fit into the cache: those that nothing uses first, then others, which are installed
+    /// again when a sandbox needs them. `kept` stays.
+    fn keep_within_bound(&self, cache: &UserCache, more: u64, kept: &str) {
+        let mut sets = self.sets_in(cache);
+        sets.retain(|set| set.key != kept);
+        let bytes: u64 = sets.iter().map(|set| set.bytes).sum();
+        let too_much = bytes.saturating_add(more).saturating_sub(self.most_bytes);
+        let missing = Missing { of_payers: BTreeMap::from([(cache.payer, too_much)]), of_all: 0 };
+        self.make_room(std::slice::from_ref(cache), sets, &missing);
     }
 }
 
@@ -271,20 +313,21 @@ impl UserCache {
 
     /// A set, if it is here; counts as a use of it.
     pub fn find(&self, key: &str) -> Option<CachedSet> {
-        let set = CachedSet::read(&self.set_folder(key)?)?;
+        let set = CachedSet::read(&self.set_folder(key)?).ok().flatten()?;
         touch(&set.note_file);
         Some(set)
     }
 
-    /// The answer to a request, if the files that it leads to are still here.
-    pub fn answer(&self, request: &str) -> Option<Answer> {
+    /// The answer to a request, with the set that it leads to, if that is still here.
+    pub fn answer(&self, request: &str) -> Option<(Answer, Option<CachedSet>)> {
         let path = self.answers().join(request);
         let answer: Answer = read_note(&path)?;
-        if answer.key.as_ref().is_some_and(|key| self.find(key).is_none()) {
-            return None;
-        }
+        let set = match &answer.key {
+            Some(key) => Some(self.find(key)?),
+            None => None,
+        };
         touch(&path);
-        Some(answer)
+        Some((answer, set))
     }
 
     fn answers(&self) -> PathBuf {
@@ -332,27 +375,75 @@ impl UserCache {
         std::fs::rename(made, self.uv())
     }
 
-    /// All sets. What is none, and so would never be charged, is removed.
-    fn sets(&self) -> Vec<(String, CachedSet)> {
+    /// All sets that can be read.
+    pub fn sets(&self) -> Vec<(String, CachedSet)> {
         let mut found = Vec::new();
         for folder in entries(&self.folder.join("sets")) {
             let key = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if let Some(set) = CachedSet::read(&folder) {
-                found.push((key, set));
-            } else if let Err(error) = remove_tree(&folder) {
-                tracing::warn!(%error, set = key, "what is no set of packages cannot be removed");
+            match CachedSet::read(&folder) {
+                Ok(Some(set)) => found.push((key, set)),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, set = key, "cached packages cannot be read"),
             }
         }
         found
     }
 
-    /// Takes the name away first, so that no session finds half a set, and waits for those that link it.
-    fn remove(&self, key: &str) -> std::io::Result<()> {
-        let Some(set) = self.set_folder(key) else { return Ok(()) };
-        let gone = self.own.join("drafts").join(format!("{key}-{}", uuid::Uuid::new_v4()));
-        let _alone = self.uses.write();
-        std::fs::rename(set, &gone)?;
-        remove_tree(&gone)
+    /// Moves folders without files, or without a note that says something, to the drafts: no session finds them, and
+    /// nobody would pay for them. They are not removed here, because the daemon does not serve yet.
+    fn put_aside_what_is_no_set(&self) {
+        for folder in entries(&self.folder.join("sets")) {
+            if matches!(CachedSet::read(&folder), Ok(None))
+                && let Err(error) = self.put_aside(&folder)
+            {
+                tracing::warn!(%error, path = %folder.display(), "what is no set of packages cannot be moved");
+            }
+        }
+    }
+
+    /// Removes what has the name of a set and is none, unless the cache is being looked at.
+    fn remove_if_no_set(&self, folder: &Path) {
+        let Some(alone) = self.uses.try_write() else { return };
+        if !folder.exists() || !matches!(CachedSet::read(folder), Ok(None)) {
+            return;
+        }
+        let moved = self.put_aside(folder);
+        drop(alone);
+        if let Err(error) = moved.and_then(|moved| remove_tree(&moved)) {
+            tracing::warn!(%error, path = %folder.display(), "what is no set of packages cannot be removed");
+        }
+    }
+
+    /// Takes the name of a copy away, so that no session finds half of it, and says where its files are now; none if the
+    /// set is gone, or is another copy.
+    pub fn take_name(&self, key: &str, copy: &str) -> std::io::Result<Option<PathBuf>> {
+        let folder = self.set_folder(key).ok_or_else(gone)?;
+        match CachedSet::read(&folder)? {
+            Some(set) if set.note.copy == copy => self.put_aside(&folder).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Moves a folder to the drafts, and says where it is now.
+    fn put_aside(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        let drafts = self.own.join("drafts");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&drafts)?;
+        let moved = drafts.join(format!("removed-{}", uuid::Uuid::new_v4()));
+        std::fs::rename(folder, &moved)?;
+        Ok(moved)
+    }
+
+    /// Who pays for sets and answers.
+    pub fn payer(&self) -> Principal {
+        self.payer
+    }
+
+    pub fn owner(&self) -> Principal {
+        self.owner
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 }
 
@@ -362,12 +453,28 @@ impl CachedSet {
         Self { site, note_file, note, used: SystemTime::now() }
     }
 
-    fn read(folder: &Path) -> Option<Self> {
+    /// None if there is no set, or if its note says nothing; an error does not say that.
+    fn read(folder: &Path) -> std::io::Result<Option<Self>> {
         let (site, note_file) = (folder.join(SITE), folder.join(NOTE));
-        let used = std::fs::metadata(&note_file).ok()?.modified().ok()?;
-        let note = read_note(&note_file)?;
-        site.is_dir().then_some(Self { site, note_file, note, used })
+        let absent = |error: &std::io::Error| {
+            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        };
+        let found = std::fs::metadata(&note_file).and_then(|note| {
+            Ok((note.modified()?, note.len() <= NOTE_BYTES && std::fs::metadata(&site)?.is_dir()))
+        });
+        let used = match found {
+            Ok((used, true)) => used,
+            Ok((_, false)) => return Ok(None),
+            Err(error) if absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let note: Option<SetNote> = serde_json::from_slice(&std::fs::read(&note_file)?).ok();
+        Ok(note.map(|note| Self { site, note_file, note, used }))
     }
+}
+
+fn gone() -> std::io::Error {
+    std::io::Error::other("the packages are gone")
 }
 
 /// Counts as a use.

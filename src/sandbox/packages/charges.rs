@@ -1,12 +1,15 @@
-//! Who pays for the files of packages on the disk: the one whose cache keeps a set, and every user who has it in a
-//! sandbox. A copy of a set is paid once by each of them, until its last name is gone: what a cache has removed still
-//! takes its room as long as a sandbox has it.
+//! Who uses the files of packages on the disk, and pays for them: the one whose cache keeps a set, and every user whose
+//! session or sandbox has it. A copy of a set is paid once by each of them, until its last name is gone: what a cache has
+//! removed still takes its room as long as a sandbox has it. What is kept and used by nobody is spare: it stands in
+//! nobody's way, and goes when the room is needed.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use crate::protocol::ids::SessionName;
+use crate::protocol::packages::PackageVersion;
 use crate::protocol::principal::Principal;
 use crate::protocol::quota::Kind;
 use crate::quota::{Amounts, Ledger, Permit, Refusal};
@@ -16,7 +19,7 @@ use crate::security_controls;
 pub const HOLD: &str = "installed packages";
 
 /// What the daemon notes beside the files of a set, and wherever it links them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetNote {
     /// The id of this copy of the files, which all hard links to them share.
     pub copy: String,
@@ -24,34 +27,265 @@ pub struct SetNote {
     pub bytes: u64,
     /// The part of it that folders take, of which every sandbox has its own.
     pub folder_bytes: u64,
+    /// The first packages of the set, for lists; notes of earlier versions name none.
+    #[serde(default)]
+    pub packages: Vec<PackageVersion>,
 }
 
-/// The charges for copies that have a name somewhere.
+/// Whether somebody without room is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pay {
+    IfThereIsRoom,
+    /// For files that are in use already.
+    Anyway,
+}
+
+impl Pay {
+    pub fn take(self, ledger: &Ledger, owner: Principal, amounts: Amounts) -> Result<Permit, Refusal> {
+        match self {
+            Self::IfThereIsRoom => ledger.take(owner, HOLD, amounts),
+            Self::Anyway => Ok(ledger.keep(owner, HOLD, amounts)),
+        }
+    }
+
+    fn again(self, permit: &Permit) -> Result<(), Refusal> {
+        match self {
+            Self::IfThereIsRoom => permit.need_again(),
+            Self::Anyway => {
+                permit.set_spare(false);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// All copies that have a name somewhere. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Charges(Arc<Mutex<Copies>>);
+
 #[derive(Default)]
-pub struct Charges(Mutex<BTreeMap<(Principal, String), Weak<Permit>>>);
+struct Copies {
+    by_id: BTreeMap<String, SetCopy>,
+    /// How many sessions of a user have not said yet which copies they use; without a user: any copies.
+    unread: BTreeMap<Option<Principal>, usize>,
+    next_use: u64,
+}
+
+#[derive(Default)]
+struct SetCopy {
+    /// Who pays for the cache that has the copy, if one has it.
+    keeper: Option<Principal>,
+    payments: BTreeMap<Principal, Payment>,
+    /// Whether it could not be removed from its cache, so that it takes its room whether or not it is used.
+    is_stuck: bool,
+}
+
+struct Payment {
+    permit: Permit,
+    /// The uses by their numbers.
+    uses: BTreeMap<u64, UseKind>,
+}
+
+/// What uses a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UseKind {
+    /// A session, which needs it in its next sandbox.
+    Session(SessionName),
+    /// The sandbox of a session, which has links to its files, whether or not the cache still has it.
+    Sandbox(SessionName),
+    /// Something that reads its files, such as the build of an image.
+    Reader,
+}
+
+impl UseKind {
+    /// For a session, if there is one.
+    pub fn of(session: Option<&SessionName>) -> Self {
+        session.map_or(Self::Reader, |session| Self::Session(session.clone()))
+    }
+}
+
+/// A use of a copy, which is not removed from its cache, and is paid for, until this value is dropped.
+pub struct CopyUse {
+    charges: Charges,
+    payer: Principal,
+    copy: String,
+    number: u64,
+}
+
+/// A session of which it is not known yet what it uses. Nothing that it might use is removed until this value is dropped.
+pub struct UnreadSession {
+    charges: Charges,
+    owner: Option<Principal>,
+}
+
+impl SetCopy {
+    fn is_used(&self) -> bool {
+        self.payments.values().any(|payment| !payment.uses.is_empty())
+    }
+}
+
+impl Copies {
+    /// Whether the copy is in a cache and could be removed from it.
+    fn is_unused(&self, copy: &SetCopy) -> bool {
+        let is_unread = |owner: Option<Principal>| self.unread.contains_key(&owner);
+        let is_free = |keeper: Principal| !is_unread(None) && !is_unread(Some(keeper));
+        copy.keeper.is_some_and(is_free) && !copy.is_used() && !copy.is_stuck
+    }
+
+    /// Ends the payments of those who have the copy no more, and lets what is not used be spare.
+    fn settle(&mut self, id: &str) {
+        let Some(copy) = self.by_id.get_mut(id) else { return };
+        let keeper = copy.keeper;
+        copy.payments.retain(|payer, payment| !payment.uses.is_empty() || keeper == Some(*payer));
+        if copy.payments.is_empty() {
+            self.by_id.remove(id);
+        }
+        let Some(copy) = self.by_id.get(id) else { return };
+        if let Some(payment) = keeper.and_then(|keeper| copy.payments.get(&keeper)) {
+            payment.permit.set_spare(self.is_unused(copy));
+        }
+    }
+}
 
 impl Charges {
-    /// The user's charge for a copy; taken now if there is none yet.
-    pub fn of_copy(
+    /// Uses a copy for a user, who pays for it from now on, if not already.
+    pub fn use_copy(
         &self,
         owner: Principal,
         note: &SetNote,
-        take: impl FnOnce(Amounts) -> Result<Permit, Refusal>,
-    ) -> Result<Arc<Permit>, Refusal> {
-        let mut held = self.0.lock();
-        let key = (owner, note.copy.clone());
-        if let Some(permit) = held.get(&key).and_then(Weak::upgrade) {
-            return Ok(permit);
+        ledger: &Ledger,
+        pay: Pay,
+        kind: UseKind,
+    ) -> Result<CopyUse, Refusal> {
+        let mut copies = self.0.lock();
+        let paid = copies.by_id.get(&note.copy).and_then(|copy| copy.payments.get(&owner));
+        let new = match paid {
+            Some(payment) => {
+                pay.again(&payment.permit)?;
+                None
+            }
+            None => Some(pay.take(ledger, owner, disk(note.bytes))?),
+        };
+        let number = copies.next_use;
+        copies.next_use += 1;
+        let payments = &mut copies.by_id.entry(note.copy.clone()).or_default().payments;
+        if let Some(permit) = new {
+            payments.insert(owner, Payment { permit, uses: BTreeMap::new() });
         }
-        let permit = Arc::new(take(disk(note.bytes))?);
-        held.retain(|_, permit| permit.strong_count() > 0);
-        held.insert(key, Arc::downgrade(&permit));
-        Ok(permit)
+        if let Some(payment) = payments.get_mut(&owner) {
+            payment.uses.insert(number, kind);
+        }
+        copies.settle(&note.copy);
+        Ok(CopyUse { charges: self.clone(), payer: owner, copy: note.copy.clone(), number })
     }
 
-    /// The same for files that are there already.
-    pub fn of_present_copy(&self, owner: Principal, note: &SetNote, ledger: &Ledger) -> Option<Arc<Permit>> {
-        self.of_copy(owner, note, |amounts| Ok(ledger.keep(owner, HOLD, amounts))).ok()
+    /// Records that a cache has the copy, and charges who pays for the cache.
+    pub fn keep(&self, payer: Principal, note: &SetNote, ledger: &Ledger) {
+        let mut copies = self.0.lock();
+        let copy = copies.by_id.entry(note.copy.clone()).or_default();
+        copy.keeper = Some(payer);
+        copy.payments.entry(payer).or_insert_with(|| {
+            let permit = ledger.keep(payer, HOLD, disk(note.bytes));
+            Payment { permit, uses: BTreeMap::new() }
+        });
+        copies.settle(&note.copy);
+    }
+
+    /// Records that the cache has the copy no more. Sandboxes that have its files pay on; there is nothing left that a
+    /// session without one could use.
+    pub fn is_removed(&self, copy: &str) {
+        let mut copies = self.0.lock();
+        if let Some(removed) = copies.by_id.get_mut(copy) {
+            removed.keeper = None;
+            for payment in removed.payments.values_mut() {
+                payment.uses.retain(|_, kind| matches!(kind, UseKind::Sandbox(_)));
+            }
+        }
+        copies.settle(copy);
+    }
+
+    /// Records that the copy could not be removed, and so counts again.
+    pub fn is_stuck(&self, copy: &str) {
+        let mut copies = self.0.lock();
+        if let Some(stuck) = copies.by_id.get_mut(copy) {
+            stuck.is_stuck = true;
+        }
+        copies.settle(copy);
+    }
+
+    /// Whether nobody uses the copy, and every session that might has been read.
+    pub fn is_unused(&self, copy: &str) -> bool {
+        let copies = self.0.lock();
+        copies.by_id.get(copy).is_some_and(|copy| copies.is_unused(copy))
+    }
+
+    /// Whether something reads the files in the cache, so that they cannot even be removed to be installed again.
+    pub fn is_read(&self, copy: &str) -> bool {
+        let copies = self.0.lock();
+        let payments = copies.by_id.get(copy).into_iter().flat_map(|copy| copy.payments.values());
+        payments.flat_map(|payment| payment.uses.values()).any(|kind| *kind == UseKind::Reader)
+    }
+
+    /// Who pays for copies that nobody uses.
+    pub fn payers_of_unused(&self) -> BTreeSet<Principal> {
+        let copies = self.0.lock();
+        let unused = copies.by_id.values().filter(|copy| copies.is_unused(copy));
+        unused.filter_map(|copy| copy.keeper).collect()
+    }
+
+    /// The users of a copy, with the names of the sessions for which they use it.
+    pub fn users(&self, copy: &str) -> BTreeMap<Principal, BTreeSet<SessionName>> {
+        let copies = self.0.lock();
+        let payments = copies.by_id.get(copy).into_iter().flat_map(|copy| &copy.payments);
+        let used = payments.filter(|(_, payment)| !payment.uses.is_empty());
+        let session = |kind: &UseKind| match kind {
+            UseKind::Session(name) | UseKind::Sandbox(name) => Some(name.clone()),
+            UseKind::Reader => None,
+        };
+        used.map(|(user, payment)| (*user, payment.uses.values().filter_map(session).collect())).collect()
+    }
+
+    /// Keeps the copies of a user, or of all, until it is known what a session uses.
+    pub fn unread(&self, owner: Option<Principal>) -> UnreadSession {
+        *self.0.lock().unread.entry(owner).or_default() += 1;
+        UnreadSession { charges: self.clone(), owner }
+    }
+}
+
+impl Drop for CopyUse {
+    fn drop(&mut self) {
+        let mut copies = self.charges.0.lock();
+        let copy = copies.by_id.get_mut(&self.copy);
+        if let Some(payment) = copy.and_then(|copy| copy.payments.get_mut(&self.payer)) {
+            payment.uses.remove(&self.number);
+        }
+        copies.settle(&self.copy);
+    }
+}
+
+impl Drop for UnreadSession {
+    fn drop(&mut self) {
+        let mut copies = self.charges.0.lock();
+        if let Some(count) = copies.unread.get_mut(&self.owner) {
+            *count -= 1;
+            if *count > 0 {
+                return;
+            }
+        }
+        copies.unread.remove(&self.owner);
+        let ids: Vec<String> = copies.by_id.keys().cloned().collect();
+        for id in &ids {
+            copies.settle(id);
+        }
+    }
+}
+
+impl std::fmt::Debug for CopyUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CopyUse")
+            .field("payer", &self.payer)
+            .field("copy", &self.copy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -61,28 +295,4 @@ pub fn disk(bytes: u64) -> Amounts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_is_paid_once_by_each_user_until_its_last_name_is_gone() {
-        let settings =
-            crate::config::load_text("c.toml".as_ref(), "[quota]\nworkspace = \"1000B\"\n").unwrap();
-        let ledger = Ledger::new(&settings.settings.quota);
-        let used = |owner| ledger.used(owner, Kind::Workspace);
-        let charges = Charges::default();
-        let note = |copy: &str| SetNote { copy: copy.into(), bytes: 600, folder_bytes: 0 };
-        let take = |owner, copy: &str| {
-            charges.of_copy(owner, &note(copy), |amounts| ledger.take(owner, HOLD, amounts))
-        };
-        let (first, second) = (take(Principal::ANN, "a").unwrap(), take(Principal::ANN, "a").unwrap());
-        assert_eq!(used(Principal::ANN), 600);
-        assert!(take(Principal::ANN, "b").is_err(), "another copy of the same packages is paid, too");
-        let _other = take(Principal::BOB, "a").unwrap();
-        drop(first);
-        assert_eq!((used(Principal::ANN), used(Principal::BOB)), (600, 600));
-        drop(second);
-        assert_eq!(used(Principal::ANN), 0);
-        assert!(take(Principal::ANN, "b").is_ok());
-    }
-}
+mod tests;

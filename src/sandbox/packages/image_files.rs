@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::cache::UserCache;
+use super::charges::CopyUse;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::sandbox::launch::Launcher;
@@ -25,17 +26,19 @@ const RUN_AT_START: [&str; 3] = ["sitecustomize", "usercustomize", ".pth"];
 pub type Pieces = mpsc::Sender<std::io::Result<Bytes>>;
 
 impl Launcher {
-    /// Sends a set of a user's cache as a tar stream for an image whose Python has its packages in `python_site`.
+    /// Sends a set of a user's cache, which is used as long as this takes, as a tar stream for an image whose Python has its
+    /// packages in `python_site`.
     pub(in crate::sandbox) async fn send_packages(
         self: &Arc<Self>,
         owner: Principal,
-        key: &str,
+        (key, used): (&str, Option<Arc<CopyUse>>),
         python_site: &str,
         pieces: Pieces,
     ) -> Result<(), Problem> {
         let (key, python_site) = (key.to_owned(), python_site.to_owned());
         let send = move |_: &Self, cache: &UserCache| {
-            let _in_use = cache.uses.read();
+            // The engine may read slowly, so the cache is not locked meanwhile.
+            let _used = used;
             let set = cache.find(&key).ok_or_else(|| std::io::Error::other("the packages are gone"));
             let written = set.and_then(|set| {
                 let out = BufWriter::with_capacity(PIECE, PieceWriter(pieces.clone()));

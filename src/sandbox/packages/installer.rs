@@ -5,24 +5,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Answer, UserCache};
-use super::charges::disk;
+use super::cache::{Answer, CachedSet, UserCache};
+use super::charges::{CopyUse, Pay, UseKind, disk};
 use super::draft::Draft;
 use super::index::Index;
 use super::relay::{Relay, Trouble};
 use super::room::Room;
+use super::session_use::SessionUse;
 use super::shown::{Payer, ShownPackages};
 use super::task::{self, Task};
 use super::watch::{look_at, too_large};
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
 use crate::packages::resolved::request_key;
-use crate::protocol::ids::SandboxId;
+use crate::protocol::ids::{SandboxId, SessionName};
 use crate::protocol::packages::{PackageSet, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
-use crate::quota::Ledger;
+use crate::quota::{Ledger, Refusal};
 use crate::sandbox::backend::Progress;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::{Launcher, UserSlot};
@@ -45,6 +46,8 @@ pub struct WantedPackages {
     pub requirements: Vec<Requirement>,
     /// Whether versions that are there may give way to others.
     pub replace: bool,
+    /// The session that uses what is installed.
+    pub session: Option<SessionName>,
     /// Gives the installation up.
     pub stop: CancellationToken,
 }
@@ -54,6 +57,8 @@ pub struct WantedPackages {
 pub struct Installed {
     /// All packages of the session; none if the image has everything.
     pub set: Option<PackageSet>,
+    /// Keeps their files in the cache.
+    pub used: Option<Arc<CopyUse>>,
     pub in_image: Vec<PackageVersion>,
     pub replaced: Vec<ReplacedPackage>,
     /// Whether nothing had to be downloaded.
@@ -96,7 +101,12 @@ impl WantedPackages {
         all.map(|one| (one.name.clone(), one)).collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    fn installed(&self, answer: Answer, cached: bool) -> Result<Installed, Problem> {
+    fn installed(
+        &self,
+        answer: Answer,
+        used: Option<Arc<CopyUse>>,
+        cached: bool,
+    ) -> Result<Installed, Problem> {
         let replaced = self.changed_by(&answer);
         if !replaced.is_empty() && !self.replace {
             return Err(conflict(&replaced));
@@ -104,7 +114,7 @@ impl WantedPackages {
         let Answer { key, packages, bytes, in_image, .. } = answer;
         let requirements = self.all().into_iter().collect();
         let set = key.map(|key| PackageSet { key, requirements, packages, bytes });
-        Ok(Installed { set, in_image, replaced, cached })
+        Ok(Installed { set, used, in_image, replaced, cached })
     }
 }
 
@@ -146,14 +156,19 @@ impl Launcher {
             () = wanted.stop.cancelled() => return Err(given_up()),
         };
         let request = request_key(&wanted.image.id, &wanted.all());
-        let asked = request.clone();
-        let known = move |_: &Self, cache: &UserCache| Ok(cache.answer(&asked));
-        let fits = |answer: &Answer| wanted.replace || wanted.changed_by(answer).is_empty();
-        if let Some(answer) = self.in_cache(wanted.owner, known).await?.filter(fits) {
+        let (asked, books, session) = (request.clone(), ledger.clone(), wanted.session.clone());
+        let known = move |launcher: &Self, cache: &UserCache| {
+            // What is found is used before anybody can remove it.
+            let _in_use = cache.uses.read();
+            let used = |set: CachedSet| launcher.use_cached(cache, &set, &books, session.as_ref());
+            Ok(cache.answer(&asked).map(|(answer, set)| (answer, set.map(used).transpose())))
+        };
+        let fits = |(answer, _): &(Answer, _)| wanted.replace || wanted.changed_by(answer).is_empty();
+        if let Some((answer, used)) = self.in_cache(wanted.owner, known).await?.filter(fits) {
             task::check_names(&answer.packages, &rules)?;
-            return wanted.installed(answer, true);
+            return wanted.installed(answer, used?, true);
         }
-        let answer = self.run_installer(wanted, rules, ledger, progress).await?;
+        let (answer, used) = self.run_installer(wanted, rules, ledger, progress).await?;
         let is_kept = answer.replaced.is_empty() || (wanted.existing.is_none() && wanted.replace);
         let (kept, books) = (is_kept.then(|| (request, answer.clone())), ledger.clone());
         let remember = move |launcher: &Self, cache: &UserCache| {
@@ -161,7 +176,20 @@ impl Launcher {
             launcher.packages.remember(cache, &books, kept)
         };
         self.in_cache(wanted.owner, remember).await?;
-        wanted.installed(answer, false)
+        wanted.installed(answer, used, false)
+    }
+
+    /// Uses a set of the cache, if its user has the room.
+    fn use_cached(
+        &self,
+        cache: &UserCache,
+        set: &CachedSet,
+        ledger: &Ledger,
+        session: Option<&SessionName>,
+    ) -> Result<Arc<CopyUse>, Refusal> {
+        let charges = &self.packages.charges;
+        let kind = UseKind::of(session);
+        charges.use_copy(cache.owner(), &set.note, ledger, Pay::IfThereIsRoom, kind).map(Arc::new)
     }
 
     /// The lists that say which packages a user may have.
@@ -201,8 +229,9 @@ impl Launcher {
         set: &PackageSet,
         shown: &ShownPackages,
         ledger: &Ledger,
+        used: &SessionUse,
     ) -> Result<(), Problem> {
-        if self.show_cached(owner, &set.key, shown, ledger).await? {
+        if self.show_cached(owner, &set.key, shown, ledger, used).await? {
             return Ok(());
         }
         let pinned = set.packages.iter().map(|package| format!("{}=={}", package.name, package.version));
@@ -215,11 +244,13 @@ impl Launcher {
             existing: None,
             requirements,
             replace: true,
+            session: None,
             stop: CancellationToken::new(),
         };
         let rules = self.package_rules(owner).await?;
-        self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
-        if self.show_cached(owner, &set.key, shown, ledger).await? {
+        // Nobody, not even a full cache, removes what was installed before the session uses it.
+        let _installed = self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
+        if self.show_cached(owner, &set.key, shown, ledger, used).await? {
             return Ok(());
         }
         Err(Problem::new(
@@ -237,33 +268,44 @@ impl Launcher {
         set: Option<&PackageSet>,
         shown: &ShownPackages,
         ledger: &Ledger,
+        session: &SessionName,
     ) -> Result<bool, Problem> {
         let (launcher, shown, ledger) = (Arc::clone(self), shown.clone(), ledger.clone());
-        let key = set.map(|set| set.key.clone());
+        let (key, session) = (set.map(|set| set.key.clone()), session.clone());
         let take_over = move || {
-            shown.take_over(&Payer { owner, ledger: &ledger, charges: &launcher.packages.charges });
+            let charges = &launcher.packages.charges;
+            shown.take_over(&Payer { owner, session: &session, ledger: &ledger, charges });
             key.is_some_and(|key| shown.has(&key))
         };
         folders::run(owner, WorkKind::Look, None, take_over).await
     }
 
-    /// False if neither the sandbox nor the cache has the set.
+    /// False if neither the sandbox nor the cache has the set. What the cache has is used by the session from then on, also
+    /// when the sandbox is gone.
     async fn show_cached(
         self: &Arc<Self>,
         owner: Principal,
         key: &str,
         shown: &ShownPackages,
         ledger: &Ledger,
+        used: &SessionUse,
     ) -> Result<bool, Problem> {
-        let (key, shown, ledger) = (key.to_owned(), shown.clone(), ledger.clone());
+        let (key, shown, ledger, used) = (key.to_owned(), shown.clone(), ledger.clone(), used.clone());
         let show = move |launcher: &Self, cache: &UserCache| {
-            let payer = Payer { owner, ledger: &ledger, charges: &launcher.packages.charges };
+            let (session, charges) = (&used.session, &launcher.packages.charges);
+            let payer = Payer { owner, session, ledger: &ledger, charges };
             let _in_use = cache.uses.read();
             let cached = cache.find(&key);
-            if shown.has(&key) {
-                return Ok(Some(Ok(())));
+            let outcome = match &cached {
+                _ if shown.has(&key) => Some(Ok(())),
+                Some(set) => Some(shown.show(&key, set, &payer)),
+                None => None,
+            };
+            if let (Some(set), Some(Ok(()))) = (&cached, &outcome) {
+                // Who cannot pay for it beside the sandbox does not keep it: it is installed again when it is needed.
+                used.hold_shown(&key, launcher.use_cached(cache, set, &ledger, Some(session)).ok());
             }
-            Ok(cached.map(|set| shown.show(&key, &set, &payer)))
+            Ok(outcome)
         };
         self.in_cache(owner, show).await?.transpose().map(|shown| shown.is_some())
     }
@@ -274,7 +316,7 @@ impl Launcher {
         rules: Vec<NameRules>,
         ledger: &Ledger,
         progress: Progress<'_>,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<(Answer, Option<Arc<CopyUse>>), Problem> {
         let index = Index::find(&self.settings.packages, wanted.owner).await?;
         self.check_memory()?;
         let sandboxes = &self.settings.sandbox;
@@ -289,7 +331,7 @@ impl Launcher {
             if let Err(problem) = host_disk::check_at(launcher.paths.home(), reserve) {
                 return Ok(Err(problem));
             }
-            let left = books.spare_room(owner, Kind::Workspace);
+            let left = books.room(owner, Kind::Workspace);
             // Charged before the first byte is written; what stays is charged to the cache before this is given back.
             let held = |has_uv| {
                 let room = Room::new(&launcher.settings.packages, left, has_uv);
@@ -326,7 +368,7 @@ impl Launcher {
         rules: Vec<NameRules>,
         ledger: &Ledger,
         progress: Progress<'_>,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<(Answer, Option<Arc<CopyUse>>), Problem> {
         let settings = &self.settings.packages;
         let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
         let stop = wanted.stop.child_token();
@@ -364,7 +406,7 @@ impl Launcher {
             Problem::new(Code::InstallFailed, format!("the installer failed: {words}"))
                 .hint("look at `packages.timeout`, and at the daemon's log")
         })?;
-        let image_id = wanted.image.id.clone();
+        let (image_id, session) = (wanted.image.id.clone(), wanted.session.clone());
         let (output, target, books) = (task.output.clone(), draft.path.join("made"), ledger.clone());
         let (had_uv, held, guest_uid) = (task.has_uv, Arc::clone(draft), spec.user.host_uid);
         let explain = move |kind, words: &str| task::failure(kind, &index.quoted(words), trouble.as_ref());
@@ -384,10 +426,11 @@ impl Launcher {
             if uv.exists() {
                 launcher.packages.keep_uv(cache, &books, &uv)?;
             }
-            if let Some(key) = &answer.key {
-                launcher.packages.keep(cache, &books, &target, key, &copied)?;
-            }
-            Ok(Ok(answer))
+            let keep = |key: &String| {
+                launcher.packages.keep(cache, &books, &target, key, &copied, session.as_ref()).map(Arc::new)
+            };
+            let used = answer.key.as_ref().map(keep).transpose()?;
+            Ok(Ok((answer, used)))
         };
         self.in_cache(wanted.owner, take).await?
     }

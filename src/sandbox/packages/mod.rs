@@ -4,20 +4,27 @@
 //! `index` says where packages come from, `relay` is the installer's only way there, `installer` runs it in a `draft`,
 //! where `task` has its folders, within the `room` that its user has, under a `watch`; `tree` copies what a guest wrote,
 //! `record` says what a package's files have to be, `cache` keeps them, `shown` is the folder that a sandbox sees,
-//! `image_files` what an image gets, and `charges` says who pays.
+//! `image_files` what an image gets; `charges` says who uses and pays for what, `session_use` is what a session has of it,
+//! `make_room` removes what nobody uses: `within_quotas` when room is needed, `kept_sets` when somebody asks for it.
 
 pub mod cache;
-mod charges;
+pub mod charges;
 mod draft;
 mod image_files;
 mod index;
 mod installer;
+mod kept_sets;
+mod make_room;
 mod record;
 mod relay;
 mod room;
+mod session_use;
 pub mod shown;
 mod task;
 mod tree;
 mod watch;
+mod within_quotas;
 
+pub use charges::CopyUse;
 pub use installer::{Installed, WantedPackages};
+pub use session_use::SessionUse;

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::cache::{CachedSet, entries, read_note};
-use super::charges::{Charges, HOLD, SetNote, disk};
+use super::charges::{Charges, CopyUse, Pay, SetNote, UseKind, disk};
 use super::tree;
+use crate::protocol::ids::SessionName;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::quota::{Ledger, Permit, Refusal};
@@ -44,7 +45,7 @@ pub struct ShownPackages {
 
 struct ShownCharge {
     /// For the files, which a cache and other sandboxes may have, too.
-    _copy: Option<Arc<Permit>>,
+    _copy: Option<CopyUse>,
     /// For what the sandbox alone has.
     _own: Permit,
 }
@@ -52,6 +53,8 @@ struct ShownCharge {
 /// Who pays for packages in a sandbox.
 pub struct Payer<'a> {
     pub owner: Principal,
+    /// The session that has the sandbox.
+    pub session: &'a SessionName,
     pub ledger: &'a Ledger,
     pub charges: &'a Charges,
 }
@@ -105,8 +108,7 @@ impl ShownPackages {
         let draft = self.folder.with_extension(format!("{DRAFT}{}", uuid::Uuid::new_v4()));
         if !charged.contains_key(key) {
             let is_same_disk = device(&set.site) == device(&self.folder);
-            let take = |amounts| payer.ledger.take(payer.owner, HOLD, amounts);
-            let charge = ShownCharge::take(&set.note, is_same_disk, payer, take)?;
+            let charge = ShownCharge::take(&set.note, is_same_disk, payer, Pay::IfThereIsRoom)?;
             let linked = self.note(key, set, is_same_disk).and_then(|()| {
                 let copy = if is_same_disk { tree::link } else { tree::duplicate };
                 copy(&set.site, &draft).and_then(|()| std::fs::rename(&draft, &target))
@@ -136,8 +138,7 @@ impl ShownPackages {
             }
             let Some(note) = read_note::<SetNote>(&path) else { continue };
             let is_linked = std::fs::metadata(&path).is_ok_and(|found| found.nlink() > 1);
-            let keep = |amounts| Ok(payer.ledger.keep(payer.owner, HOLD, amounts));
-            if let Ok(charge) = ShownCharge::take(&note, is_linked, payer, keep) {
+            if let Ok(charge) = ShownCharge::take(&note, is_linked, payer, Pay::Anyway) {
                 charged.insert(key, charge);
             }
         }
@@ -164,15 +165,13 @@ impl ShownPackages {
 
 impl ShownCharge {
     /// Where files cannot be linked, the sandbox has its own.
-    fn take(
-        note: &SetNote,
-        is_linked: bool,
-        payer: &Payer<'_>,
-        take: impl Fn(crate::quota::Amounts) -> Result<Permit, Refusal>,
-    ) -> Result<Self, Refusal> {
-        let copy = is_linked.then(|| payer.charges.of_copy(payer.owner, note, &take)).transpose()?;
+    fn take(note: &SetNote, is_linked: bool, payer: &Payer<'_>, pay: Pay) -> Result<Self, Refusal> {
+        let Payer { owner, session, ledger, charges } = *payer;
+        let kind = UseKind::Sandbox(session.clone());
+        let copy = is_linked.then(|| charges.use_copy(owner, note, ledger, pay, kind)).transpose()?;
         let own = if is_linked { note.folder_bytes } else { note.bytes };
-        Ok(Self { _copy: copy, _own: take(disk(own.saturating_add(tree::disk_bytes(0))))? })
+        let own = pay.take(ledger, owner, disk(own.saturating_add(tree::disk_bytes(0))))?;
+        Ok(Self { _copy: copy, _own: own })
     }
 }
 
@@ -200,9 +199,11 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.join(SITE)).unwrap().count(), 0);
         let settings = crate::config::load_text("c.toml".as_ref(), "").unwrap().settings;
         let (ledger, charges) = (Ledger::new(&settings.quota), Charges::default());
-        let payer = Payer { owner: Principal::ANN, ledger: &ledger, charges: &charges };
+        let session = SessionName::parse("s").unwrap();
+        let payer = Payer { owner: Principal::ANN, session: &session, ledger: &ledger, charges: &charges };
         let set = |copy: &str| {
-            let note = SetNote { copy: copy.into(), bytes: 100_000, folder_bytes: 10_000 };
+            let note =
+                SetNote { copy: copy.into(), bytes: 100_000, folder_bytes: 10_000, ..SetNote::default() };
             let note_file = home.path().join("cached").join(copy);
             std::fs::write(&note_file, serde_json::to_vec(&note).unwrap()).unwrap();
             CachedSet::for_test(site.clone(), note_file, note)
@@ -239,8 +240,9 @@ mod tests {
         let settings =
             crate::config::load_text("c.toml".as_ref(), "[quota]\nworkspace = \"1KiB\"\n").unwrap();
         let (ledger, charges) = (Ledger::new(&settings.settings.quota), Charges::default());
-        let payer = Payer { owner: Principal::ANN, ledger: &ledger, charges: &charges };
-        let note = SetNote { copy: "a".into(), bytes: 2000, folder_bytes: 0 };
+        let session = SessionName::parse("s").unwrap();
+        let payer = Payer { owner: Principal::ANN, session: &session, ledger: &ledger, charges: &charges };
+        let note = SetNote { copy: "a".into(), bytes: 2000, ..SetNote::default() };
         let set = CachedSet::for_test(site, home.path().join("note"), note);
         let refused = ShownPackages::of(folder.clone()).show("a1", &set, &payer).unwrap_err();
         assert_eq!(refused.code, Code::QuotaExceeded, "{refused:?}");

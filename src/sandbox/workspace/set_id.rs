@@ -17,6 +17,7 @@ use crate::sandbox::workspace::walk::{Entry, Walk, WalkItem};
 use crate::security_controls;
 
 const SET_ID: u32 = 0o6000;
+const ENTERED_BY_OTHERS: u32 = 0o001;
 /// The attribute in which a file has its capabilities.
 const CAPABILITIES: &str = "security.capability";
 /// Room for the value of the attribute, which is not looked at.
@@ -125,7 +126,9 @@ fn has_capabilities(entry: &Entry<'_>) -> bool {
 /// Whether the guest has no way to what could not be read, either.
 fn is_out_of_reach(root: &Root<'_>, folder: &Path, error: Errno) -> bool {
     match error {
-        Errno::ACCESS | Errno::PERM => !is_guests(root, folder) && !can_be_entered(root, folder),
+        Errno::ACCESS | Errno::PERM => {
+            !is_guests(root, folder) && !can_be_entered(root, folder) && !is_open_to_others(root, folder)
+        }
         // The entry is gone meanwhile, or was replaced.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP => true,
         _ => false,
@@ -136,6 +139,14 @@ fn is_out_of_reach(root: &Root<'_>, folder: &Path, error: Errno) -> bool {
 fn can_be_entered(root: &Root<'_>, folder: &Path) -> bool {
     let inside = beneath(root.folder(), folder.join("."), OFlags::PATH, Mode::empty());
     !matches!(inside, Err(Errno::ACCESS | Errno::PERM | Errno::NOENT))
+}
+
+/// Whether a folder may be entered by who is neither its owner nor in its group. The owner's groups can close a folder to
+/// the owner that is open to the guest, because the guest has only one of them.
+fn is_open_to_others(root: &Root<'_>, folder: &Path) -> bool {
+    let handle = beneath(root.folder(), folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
+    let mode = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_mode));
+    mode.map_or_else(|error| error != Errno::NOENT, |mode| mode & ENTERED_BY_OTHERS != 0)
 }
 
 #[cfg(test)]
@@ -217,6 +228,34 @@ mod tests {
             }
         }
         std::fs::set_permissions(&closed, Permissions::from_mode(0o700)).unwrap();
+    }
+
+    /// The guest has one group at most, so it need not be in the group that closes a folder to its owner. Only root may
+    /// take on groups, so others leave this test out.
+    #[test]
+    fn a_folder_that_a_group_of_the_owner_closes_and_that_is_open_to_others_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        give(folder.path(), OWNER);
+        let closed = folder.path().join("closed");
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::write(closed.join("file"), "x").unwrap();
+        give(&closed, ANOTHER);
+        let root = File::open(folder.path()).unwrap();
+        let owner = Ids { uid: OWNER, gid: OWNER, groups: vec![OWNER, ANOTHER] };
+        let found = |mode: u32| {
+            std::fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
+            let root = Root { folder: root.as_fd(), managed: false, uid: OWNER };
+            acting_as(Some(&owner), || find(&root, 100)).unwrap()
+        };
+        for mode in [0o705, 0o701, 0o745] {
+            assert_eq!(found(mode), Err(FolderRefusal::Unread("closed".into())), "{mode:o}");
+        }
+        for mode in [0o700, 0o704, 0o750, 0o755] {
+            assert_eq!(found(mode), Ok(()), "{mode:o}");
+        }
     }
 
     /// Only root may give a file away, so others leave this test out.

@@ -12,6 +12,7 @@ use crate::protocol::command::CommandSummary;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::limits::{COMMANDS_LISTED, TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_LISTED};
+use crate::protocol::packages::InstallEnd;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
 use crate::security_controls;
@@ -179,7 +180,16 @@ impl Fold {
                 restored.preloaded.clone_from(preloaded);
                 self.sandbox_ready(receipt);
             }
-            EventBody::PackagesInstalled { set, .. } => restored.packages = Some((**set).clone()),
+            EventBody::PackagesInstalling { status, end } => {
+                // Earlier versions said only in words that an installation had failed.
+                restored.installing = end.is_none() && !status.starts_with("failed: ");
+                // Packages that did not appear, or a reset that was refused: the session went on without one.
+                restored.reset_due &= *end != Some(InstallEnd::Failed);
+            }
+            EventBody::PackagesInstalled { set, resets, .. } => {
+                restored.packages = Some((**set).clone());
+                (restored.installing, restored.reset_due) = (false, *resets);
+            }
             // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
@@ -226,7 +236,6 @@ impl Fold {
             EventBody::SessionCreated { .. }
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
-            | EventBody::PackagesInstalling { .. }
             | EventBody::PackagesMissing { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
@@ -418,6 +427,7 @@ impl Fold {
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
             (kept_cells, replaying, false, None);
         restored.interrupted.clear();
+        restored.reset_due = false;
         self.open_resets = self.open_resets.saturating_add(1);
         self.fresh_since = restored.cells;
         self.replayed.clear();
@@ -437,7 +447,7 @@ impl Fold {
 
     fn sandbox_ready(&mut self, receipt: &Receipt) {
         let restored = &mut self.restored;
-        (restored.reset, self.open_resets) = (false, 0);
+        (restored.reset, restored.reset_due, self.open_resets) = (false, false, 0);
         restored.sandbox_rules = SandboxRules::new(Arc::clone(&self.client_rules));
         restored.tool_responses = Responses::default();
         restored.sandbox = Some(receipt.clone());
@@ -457,7 +467,8 @@ impl Fold {
         if self.restored.sandbox.take().is_some() {
             self.restored.pending_note = Some(notices::new_sandbox(reason));
         }
-        self.restored.frozen_since = None;
+        // The next sandbox begins with the packages.
+        (self.restored.frozen_since, self.restored.reset_due) = (None, false);
         self.calls.clear();
         // Cells that ran in the sandbox were reported as ended; all others never reached it.
         self.open.values_mut().for_each(OpenCell::put_back);

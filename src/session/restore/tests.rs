@@ -1,5 +1,7 @@
 //! Tests of the fold: events in, the present state out.
 
+mod packages;
+
 use super::*;
 use crate::protocol::ask::Decision;
 use crate::protocol::event::{Counters, Event, EventBody, ToolOutcome};

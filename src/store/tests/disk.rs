@@ -10,7 +10,7 @@ use crate::protocol::frames::OutputFrame;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Stream;
 use crate::store::blobs::Blobs;
-use crate::store::commands::{OnRefusal, WriteError};
+use crate::store::durability::{OnRefusal, WriteError};
 use crate::store::{JournalError, OutputCaps, Recorder, Spill};
 
 /// A small file system of its own, which only root can mount.

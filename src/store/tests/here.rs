@@ -10,7 +10,9 @@ use crate::store::writer::{CHECKPOINT_BYTES, COMMAND_LOG_BYTES};
 fn append_here(log: &EventLog, body: EventBody) -> mpsc::Receiver<ThreadId> {
     let (sender, receiver) = mpsc::channel();
     let together = log.together();
-    log.append_then(body, None, move || drop(sender.send(current().id())));
+    log.append_then(body, None, move || {
+        let _ = sender.send(current().id());
+    });
     drop(together);
     receiver
 }

@@ -63,6 +63,21 @@ async fn what_is_left_of_removed_sessions_goes_after_its_time() {
 }
 
 #[tokio::test]
+async fn the_keys_of_one_owner_can_be_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    for (owner, key) in [(Principal::ANN, "one"), (Principal::ANN, "two"), (Principal::BOB, "one")] {
+        assert_eq!(journal.claim(owner, key, "hash").await.unwrap(), Claim::New);
+        journal.answer(owner, key, 200, &json!({}), None).await.unwrap();
+    }
+    journal.forget_keys(Principal::ANN).await.unwrap();
+    for key in ["one", "two"] {
+        assert_eq!(journal.claim(Principal::ANN, key, "another").await.unwrap(), Claim::New);
+    }
+    assert!(matches!(journal.claim(Principal::BOB, "one", "hash").await.unwrap(), Claim::Known { .. }));
+}
+
+#[tokio::test]
 async fn a_key_stands_for_one_request_of_one_owner_for_a_day() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
@@ -161,6 +176,7 @@ async fn of_listed_jobs_each_takes_room_before_it_is_read() {
             ended_at: None,
             receipt: None,
             end: None,
+            batch: None,
             admin_acts: Vec::new(),
         };
         let record = JobRecord { view, job: NewJob::default(), session: None, judged: None };
@@ -223,11 +239,23 @@ async fn tokens_of_the_day_stay_spent_when_their_session_is_forgotten() {
     assert_eq!(journal.tokens_of_day("9999-01-01T00:00:00.000Z").unwrap(), []);
 }
 
+/// Takes back what the newest step of the schema adds.
+const WITHOUT_BATCHES: &str = "
+    DROP TABLE batches;
+    DROP INDEX jobs_of_batch;
+    DROP INDEX batch_starts;
+    DROP INDEX batch_ends;
+    ALTER TABLE jobs DROP COLUMN batch;
+    ALTER TABLE jobs DROP COLUMN started_event;
+    ALTER TABLE jobs DROP COLUMN ended_event;
+    PRAGMA user_version = 6;";
+
 #[tokio::test]
 async fn a_journal_without_sums_of_tokens_gets_them() {
     let folder = tempfile::tempdir().unwrap();
     drop(Journal::open(folder.path()).unwrap());
     let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    file.execute_batch(WITHOUT_BATCHES).unwrap();
     file.execute_batch("DROP TABLE spent_tokens; PRAGMA user_version = 5;").unwrap();
     drop(file);
     let journal = Journal::open(folder.path()).unwrap();
@@ -252,4 +280,18 @@ async fn acts_on_forgotten_jobs_go_in_steps() {
     journal.forget_jobs(SystemTime::now(), SECOND).await.unwrap();
     let left: i64 = file.query_row("SELECT count(*) FROM job_acts", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn a_journal_without_batches_gets_them_and_keeps_its_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(Journal::open(folder.path()).unwrap());
+    let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    file.execute_batch(WITHOUT_BATCHES).unwrap();
+    let old = "INSERT INTO jobs (id, owner, ended_at, record) VALUES (x'00000000000070008000000000000001', 1, 2, '{}')";
+    file.execute(old, []).unwrap();
+    drop(file);
+    let journal = Journal::open(folder.path()).unwrap();
+    assert_eq!(journal.ended_jobs().unwrap().len(), 1);
+    assert_eq!(journal.open_batches().unwrap(), []);
 }

@@ -1,6 +1,7 @@
 //! Tests of the journal's guarantees, one file per kind of guarantee.
 
 /// Bytes that are charged, refused, kept in reserve and refunded.
+mod batches;
 mod charges;
 /// The process dies at every commit.
 mod crash;
@@ -23,7 +24,7 @@ mod speed;
 
 use std::time::Duration;
 
-use super::commands::Durability;
+use super::durability::Durability;
 use super::{EventLog, Journal, SessionRecord};
 use crate::protocol::event::{Counters, Event, EventBody};
 use crate::protocol::ids::{Seq, SessionId, SessionName};

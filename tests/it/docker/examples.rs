@@ -67,6 +67,21 @@ fn tourist_route() {
 }
 
 #[test]
+fn city_trip() {
+    run("city-trip");
+}
+
+#[test]
+fn subway_times() {
+    run("subway-times");
+}
+
+#[test]
+fn street_houses() {
+    run("street-houses");
+}
+
+#[test]
 fn continuous_login() {
     run("continuous-login");
 }

@@ -110,3 +110,93 @@ pub fn commands_are_whole_lines_for_the_repl() {
     ];
     play(&daemon, &["repl", "-s", "r"], &[], &steps);
 }
+
+/// A notebook of code cells, as Jupyter would save it.
+fn notebook_of(cells: &[&str]) -> String {
+    let title = json!({"cell_type": "markdown", "id": "title", "metadata": {}, "source": ["# Title"]});
+    let code = cells.iter().enumerate().map(|(index, code)| {
+        json!({"cell_type": "code", "id": format!("c{index}"), "metadata": {}, "source": code, "outputs": [],
+            "execution_count": null})
+    });
+    let cells: Vec<Value> = std::iter::once(title).chain(code).collect();
+    json!({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}).to_string()
+}
+
+#[test]
+pub fn the_cells_of_a_notebook_run_in_order() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let file = daemon.home().join("a.ipynb");
+    let path = file.to_str().expect("UTF-8").to_owned();
+    let ran = |more: &[&str], cells: &[&str]| {
+        std::fs::write(&file, notebook_of(cells)).expect("written");
+        let words = ["run", "--image", daemon.image(), &path];
+        daemon.cli(words.iter().chain(more).copied().collect::<Vec<_>>())
+    };
+    let whole =
+        ran(&["a b"], &["import sys\nx = sys.argv[1]", " ", "print(x)\n!echo of a shell", "x * 2"]).ok();
+    assert_eq!(whole.stdout, "a b\nof a shell\n'a ba b'\n");
+    let failed = ran(&[], &["def f():\n    return 1 / 0", "print('on')", "f()", "print('never')"]).exits(1);
+    assert_eq!(failed.stdout, "on\n");
+    for line in [
+        format!("File \"{path}, code cell 3\", line 1"),
+        format!("File \"{path}, code cell 1\", line 2, in f"),
+        "error: stopped at code cell 3 of 4".to_owned(),
+    ] {
+        assert!(failed.stderr.contains(&line), "{line}: {failed:?}");
+    }
+    assert!(!failed.stderr.contains("<cell"), "{failed:?}");
+    assert_eq!(ran(&[], &["import sys; sys.exit(7)", "print('never')"]).exits(7).stdout, "");
+    assert_eq!(ran(&[], &["import sys; sys.exit()", "print('never')"]).ok().stdout, "");
+    let json = ran(&["--json"], &["1", "1 / 0", "2"]).exits(1);
+    let statuses: Vec<String> = json
+        .stdout
+        .lines()
+        .map(|line| text(&serde_json::from_str(line).expect("JSON"), "status").to_owned())
+        .collect();
+    assert_eq!(statuses, ["success", "failure"]);
+    std::fs::write(&file, "{}").expect("written");
+    let wrong = daemon.cli(["run", &path]).exits(125);
+    assert!(wrong.stderr.contains("cannot be run: it is not in the format of notebooks"), "{wrong:?}");
+}
+
+#[test]
+pub fn a_session_is_written_as_a_notebook() {
+    let Some(daemon) = base() else { return };
+    let picture =
+        "class Picture:\n    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\ndisplay(Picture())";
+    for code in ["x = 20\nprint('on')\nx + 22", picture, "x = 1", "1 / 0", "taken = 'back'"] {
+        daemon.run(S, code);
+    }
+    daemon.cli(["undo", "-s", S]).ok();
+    daemon.run(S, "import ctypes; ctypes.string_at(0)");
+    daemon.run_with(S, json!({"code": "x", "mode": "fork"}));
+    daemon.cli(["sh", "-s", S, "true"]).ok();
+    let file = daemon.home().join("out.ipynb");
+    let path = file.to_str().expect("UTF-8");
+    let told = daemon.cli(["export", "-s", S, path]).ok();
+    assert!(told.stderr.contains("out.ipynb`: 5"), "{told:?}");
+    let notebook: Value =
+        serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("a notebook is JSON");
+    let shown = |cell: usize| {
+        let outputs = notebook["cells"][cell]["outputs"].as_array().expect("a list");
+        outputs.iter().map(|output| text(output, "output_type").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(0), ["stream", "execute_result"]);
+    assert_eq!(notebook["cells"][0]["outputs"][1]["data"]["text/plain"], "42");
+    assert_eq!(shown(1), ["display_data"]);
+    let png = text(&notebook["cells"][1]["outputs"][0], "/data/image~1png");
+    assert!(png.starts_with("iVBORw0KGgo"), "{png}");
+    assert_eq!(shown(2), [] as [&str; 0]);
+    assert_eq!(notebook["cells"][3]["outputs"][0]["ename"], "ZeroDivisionError");
+    assert_eq!(shown(4), ["stream", "error"]);
+    assert!(text(&notebook["cells"][4]["outputs"][0], "text").starts_with("belljar: variables are back as "));
+    // What was written runs, up to the cell that fails.
+    let again = daemon.cli(["run", "--image", daemon.image(), path]).exits(1);
+    assert!(again.stdout.starts_with("on\n42\n"), "{again:?}");
+    assert!(again.stderr.contains("stopped at code cell 4 of 5"), "{again:?}");
+    let wrong = daemon.cli(["export", "-s", S, "out.txt"]).exits(64);
+    assert!(wrong.stderr.contains("`.ipynb` is a notebook"), "{wrong:?}");
+}

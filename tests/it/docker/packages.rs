@@ -265,6 +265,9 @@ pub fn installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_p
     eventually("the drafts are gone", || (drafts(&daemon) == 0).then_some(()));
     raised(&daemon, "import bell_set_id", "ModuleNotFoundError");
     assert_eq!(value(&daemon, HELLO), "'1.0'");
+    let ends: Vec<Value> = events_of(&daemon, "packages_installing");
+    let interrupted = ends.iter().filter(|event| event["end"] == json!("interrupted")).count();
+    assert_eq!(interrupted, 1, "it is said that it came to no end: {ends:#?}");
     install(&daemon, S, &["bell-set-id"], 200);
     assert_eq!(value(&daemon, "import bell_set_id, bell_hello; bell_hello.VERSION"), "'1.0'");
     end(&mut daemon, "TERM");

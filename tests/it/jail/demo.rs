@@ -42,3 +42,16 @@ fn the_demo_works_without_an_engine_and_says_so() {
     let (shown, _) = step("examples/spec2/run.sh", &[]);
     assert!(shown.contains("\"score\": 1.0"), "{shown}");
 }
+
+/// The examples whose code needs the standard library alone.
+#[test]
+fn examples_that_take_any_python_work_without_an_engine() {
+    for example in ["city-trip", "subway-times", "street-houses"] {
+        let mut make = Command::new("make");
+        make.args(["--dry-run", &format!("demo-{example}")]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let planned = String::from_utf8(make.output().expect("make is there").stdout).expect("UTF-8");
+        assert!(planned.contains("--or-jail base"), "{planned}");
+        let (shown, _) = step(&format!("examples/{example}/run.sh"), &[]);
+        assert!(shown.contains("The answer: "), "{shown}");
+    }
+}

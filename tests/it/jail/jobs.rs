@@ -152,7 +152,7 @@ fn another_users_job_does_not_exist() {
     assert_nothing_left(&daemon, &[]);
 }
 
-fn ask(daemon: &Daemon, user: User, method: &str, path: &str, body: &Value) -> crate::support::Response {
+pub fn ask(daemon: &Daemon, user: User, method: &str, path: &str, body: &Value) -> crate::support::Response {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     http_as(user, &daemon.socket(), method, path, &[], body.as_bytes())
 }
@@ -276,7 +276,7 @@ fn what_could_not_be_written_in_the_end_is_told_before_any_job_runs() {
     assert_eq!(list["jobs"], json!([]), "nothing was run");
 }
 
-const ENDLESS: &str = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)";
+pub const ENDLESS: &str = "import time\nprint('on', flush=True)\nwhile True: time.sleep(1)";
 
 #[test]
 fn administrators_see_and_end_the_jobs_of_others_and_that_is_noted() {

@@ -18,11 +18,13 @@
 //!   two gigabytes of output, large files
 
 mod admission;
+mod batches;
 mod choice;
 mod demo;
 mod escape;
 mod jobs;
 mod life;
+mod model_bench;
 mod packages;
 mod process;
 mod roots;
@@ -91,6 +93,8 @@ both! {
         an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
         installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
         a_session_begins_with_packages;
+    package_cache: what_no_session_uses_makes_room_and_what_a_sleeping_session_uses_stays,
+        kept_packages_are_listed_and_those_that_nothing_uses_are_cleared;
     installer: every_set_of_a_session_is_charged_until_its_sandbox_is_gone,
         an_installation_that_does_not_fit_into_the_quota_is_refused_before_it_begins,
         what_the_cache_removed_is_installed_again_and_has_to_be_what_it_was,
@@ -132,7 +136,8 @@ both! {
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
         modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
-    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
+    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay, the_cells_of_a_notebook_run_in_order,
+        a_session_is_written_as_a_notebook,
         a_missing_package_and_a_missing_network_say_what_to_do, commands_are_whole_lines_for_the_repl;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
@@ -197,6 +202,8 @@ both! {
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
         jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
+    batches: a_batch_outlives_the_daemon_and_each_of_its_jobs_runs_once,
+        of_a_batch_as_many_run_as_it_says_until_it_is_cancelled, of_a_batch_all_jobs_are_taken_or_none;
     ephemeral: a_run_whose_client_was_killed_leaves_nothing,
         a_session_that_nobody_was_told_of_is_not_there_after_a_restart;
     lifecycle: rm_leaves_nothing, a_running_cell_of_a_removed_session_is_cancelled,

@@ -5,6 +5,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::documented;
+
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -46,7 +48,9 @@ pub fn request(
     let _ = stream.write_all(body);
     let mut raw = Vec::new();
     let _ = stream.read_to_end(&mut raw);
-    parse(&raw)
+    let response = parse(&raw);
+    documented::check(method, path, &response);
+    response
 }
 
 /// The head of a request with that body.

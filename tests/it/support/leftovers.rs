@@ -21,13 +21,16 @@ pub fn beside(pid: u32) -> Vec<u32> {
     pids.filter(|pid| namespace(*pid).as_ref() == Some(&own)).collect()
 }
 
-fn with_argument_below(folder: &std::path::Path) -> Vec<u32> {
+/// The processes of bubblewrap that hold a file below the folder open. The file by which bubblewrap tells the end of a
+/// jail is one.
+fn jails_with_file_below(folder: &std::path::Path) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
-    let folder = folder.display().to_string();
     pids.filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| String::from_utf8_lossy(word).starts_with(&folder))
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut paths = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "bwrap")
+            && paths.any(|path| path.starts_with(folder))
     })
     .collect()
 }
@@ -44,8 +47,7 @@ pub fn assert_nothing_left(daemon: &Daemon, containers: &[String]) {
         // Output stays with the journal of a removed session, for as long as that is kept.
         let folders = ["s", "w"].into_iter().flat_map(listed);
         let running = containers.iter().flat_map(|id| processes_of(id)).map(|pid| format!("process {pid}"));
-        // What bubblewrap leaves outside of a jail has its folder on its command line.
-        let jails = with_argument_below(&daemon.home().join("s"));
+        let jails = jails_with_file_below(&daemon.home().join("s"));
         let running = running.chain(jails.into_iter().map(|pid| format!("jail of process {pid}")));
         let drafts = listed("kernel").into_iter().filter(|name| name.contains("draft"));
         daemon.containers().into_iter().chain(folders).chain(running).chain(drafts).collect()

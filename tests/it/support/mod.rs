@@ -4,6 +4,7 @@
 mod commands;
 mod daemon;
 mod disk;
+mod documented;
 mod http;
 pub mod invariants;
 pub mod jails;

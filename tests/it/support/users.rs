@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Response, http};
+use super::{Response, documented, http};
 
 #[derive(Clone, Copy)]
 pub struct User {
@@ -141,5 +141,7 @@ pub fn http_as(
     stdin.write_all(http::head(method, path, headers, body).as_bytes()).expect("a head");
     stdin.write_all(body).expect("a body");
     drop(stdin);
-    http::parse(&child.wait_with_output().expect("it ends").stderr)
+    let response = http::parse(&child.wait_with_output().expect("it ends").stderr);
+    documented::check(method, path, &response);
+    response
 }

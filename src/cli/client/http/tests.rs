@@ -15,6 +15,12 @@ fn paths_are_escaped() {
     assert_eq!(escaped_path("a b/ä?#%.txt"), "a%20b/%C3%A4%3F%23%25.txt");
 }
 
+#[test]
+fn no_terminal_obeys_an_answer() {
+    let answer = JsonResponse { bytes: Bytes::from("{\"name\":\"a\u{9d}0;t\u{9c}\u{7f}\"}\n") };
+    assert_eq!(answer.text(), r#"{"name":"a\u009d0;t\u009c\u007f"}"#);
+}
+
 /// A server that answers one connection with these pieces and returns the request that it got.
 fn served(pieces: &'static [&'static str]) -> (tempfile::TempDir, Client, tokio::task::JoinHandle<String>) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,5 +1,6 @@
 //! Commands that run Python.
 
+pub(in crate::cli) mod notebook;
 pub(in crate::cli) mod once;
 pub(in crate::cli) mod repl;
 pub(in crate::cli) mod run;

@@ -1,4 +1,4 @@
-//! `belljar run`: run a script in a session of its own that is removed afterwards.
+//! `belljar run`: run a script or a notebook in a session of its own that is removed afterwards.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::notebook;
 use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::commands::session::install::begin_with;
@@ -19,22 +20,24 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::cell::show_end;
 use crate::protocol::api::{NewSession, RunCell, SessionView};
-use crate::protocol::exit_codes::script_exit_code;
+use crate::protocol::exit_codes::{self as exit, script_exit_code};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::receipt::Backend;
-use crate::protocol::result::{Change, ExecutionResult, Mode, Status};
+use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, Status};
 
-/// Run a script in a sandbox of its own, which is removed afterwards.
+/// Run a script or a notebook in a sandbox of its own, which is removed afterwards.
 ///
 /// The exit code is the script's own. It has its arguments in `sys.argv`, as with `python FILE ARGS`;
-/// those that begin with a hyphen have to follow `--`.
+/// those that begin with a hyphen have to follow `--`. The cells of a notebook (`FILE.ipynb`) run one after
+/// the other, until one does not succeed.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Run {
     #[command(flatten)]
     sandbox: SandboxArgs,
-    /// How long it may run, for example 30s or 5min.
+    /// How long it may run, or each cell of a notebook, for example 30s or 5min.
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
-    /// The script, or `-` to read it from stdin.
+    /// The script or notebook, or `-` to read a script from stdin.
     file: PathBuf,
     /// Arguments for the script.
     #[arg(value_name = "ARGS")]
@@ -66,35 +69,30 @@ pub(in crate::cli) fn script_argument(words: &[OsString], error: &clap::Error) -
 
 impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
-        let cell = RunCell { code: self.code()?, timeout_s: self.timeout, mode: Mode::Main };
-        let (file, circumstances) = (self.file.display().to_string(), self.circumstances());
+        let (program, circumstances) = (self.program()?, self.circumstances());
         let client = context.client();
         // From here on no signal may end this process before the session is removed again.
         let mut stops = Stops::new()?;
-        let keeps_files = self.sandbox.workspace.is_some();
         let session = ThrowAway::make(context, &client, self.sandbox, FirstSandbox::AtOnce).await?;
         let end = match prepare(&client, &session.name, circumstances).await {
-            Ok(()) => stream(context, &client, &session.name, (&cell, MoreTime::RUN), &mut stops).await,
+            Ok(()) => program.run(context, &client, &session.name, &mut stops).await,
             Err(failure) => Err(failure),
         };
         let not_removed = session.remove(&client).await;
-        let code = match end? {
-            End::Left(code) => code,
-            End::Finished(mut result) => {
-                name_file(&mut result, &file);
-                context.show_value(&result, |screen, result| {
-                    show_end(screen, result, true)?;
-                    let left = result.artifacts.iter().any(|artifact| artifact.change != Change::Removed);
-                    if keeps_files || !left {
-                        return Ok(());
-                    }
-                    screen.note("files are gone with the session; `--workspace DIR` keeps them")
-                })?;
-                script_exit_code(&result)
-            }
-        };
+        let code = end?;
         not_removed.iter().try_for_each(|warning| context.screen.warn(warning))?;
         Ok(code)
+    }
+
+    fn program(&self) -> Result<Program, Failure> {
+        let is_notebook = notebook::is_notebook(&self.file);
+        Ok(Program {
+            file: self.file.display().to_string(),
+            cells: if is_notebook { notebook::read(&self.file)? } else { vec![self.code()?] },
+            is_notebook,
+            timeout_s: self.timeout,
+            keeps_files: self.sandbox.workspace.is_some(),
+        })
     }
 
     /// Code that sets what a script expects when Python itself runs it. It is a cell of its own, so that the script's
@@ -104,7 +102,8 @@ impl Run {
         let argv: Vec<&str> =
             std::iter::once(file.as_str()).chain(self.args.iter().map(String::as_str)).collect();
         let mut code = format!("__import__('sys').argv = {}", json!(argv));
-        if let Some(name) = self.file.file_name().filter(|name| *name != "-") {
+        let is_script = !notebook::is_notebook(&self.file);
+        if let Some(name) = self.file.file_name().filter(|name| is_script && *name != "-") {
             // The script itself is not in the workspace, but files next to it may be.
             let _ = write!(code, "\n__file__ = {}", json!(format!("/workspace/{}", name.to_string_lossy())));
         }
@@ -128,11 +127,66 @@ async fn prepare(client: &Client, session: &SessionKey, code: String) -> Result<
     }
 }
 
-/// Shows the script's name in tracebacks, because the user does not know that the script runs as a cell.
-fn name_file(result: &mut ExecutionResult, file: &str) {
-    let cell = format!("File \"<cell {}>\"", result.cell);
-    if let Some(exception) = &mut result.exception {
-        exception.traceback = exception.traceback.replace(&cell, &format!("File \"{file}\""));
+/// What is run: a script as a single cell, or the cells of a notebook.
+struct Program {
+    /// The file as the caller named it.
+    file: String,
+    cells: Vec<String>,
+    is_notebook: bool,
+    /// The time of each cell; none for the usual time.
+    timeout_s: Option<f64>,
+    /// Whether the files that it leaves outlive the session.
+    keeps_files: bool,
+}
+
+impl Program {
+    /// Runs the cells one after the other, up to the first that does not succeed. Returns the exit code.
+    async fn run(
+        &self,
+        context: &mut Context,
+        client: &Client,
+        session: &SessionKey,
+        stops: &mut Stops,
+    ) -> Result<u8, Failure> {
+        let (mut ran, mut leaves_files, mut code) = (Vec::new(), false, exit::SUCCESS);
+        for source in &self.cells {
+            let cell = RunCell { code: source.clone(), timeout_s: self.timeout_s, mode: Mode::Main };
+            let end = stream(context, client, session, (&cell, MoreTime::RUN), stops).await?;
+            let mut result = match end {
+                End::Left(code) => return Ok(code),
+                End::Finished(result) => result,
+            };
+            ran.push(result.cell);
+            self.name_cells(&mut result, &ran);
+            leaves_files |= result.artifacts.iter().any(|artifact| artifact.change != Change::Removed);
+            context.show_value(&result, |screen, result| show_end(screen, result, !self.is_notebook))?;
+            code = script_exit_code(&result);
+            if result.status != Status::Success {
+                if self.is_notebook && !context.json {
+                    let (number, all) = (ran.len(), self.cells.len());
+                    context.screen.error(&format!("stopped at code cell {number} of {all}"))?;
+                }
+                break;
+            }
+            // As in a script, `sys.exit()` is the end.
+            if result.reason == Reason::Exit0 {
+                break;
+            }
+        }
+        if leaves_files && !self.keeps_files && !context.json {
+            context.screen.note("files are gone with the session; `--workspace DIR` keeps them")?;
+        }
+        Ok(code)
+    }
+
+    /// Shows in tracebacks the file whose cells ran under these numbers, because the user does not know the numbers.
+    fn name_cells(&self, result: &mut ExecutionResult, ran: &[CellNumber]) {
+        let Some(exception) = &mut result.exception else { return };
+        for (index, cell) in ran.iter().enumerate() {
+            let place = if self.is_notebook { format!(", code cell {}", index + 1) } else { String::new() };
+            let named = format!("File \"{}{place}\"", self.file);
+            exception.traceback = exception.traceback.replace(&format!("File \"<cell {cell}>\""), &named);
+        }
     }
 }
 
@@ -240,5 +294,8 @@ mod tests {
         assert_eq!(circumstances(&given), (Some(2.0), format!("{expected}{file}")));
         let stdin = circumstances(&["belljar", "run", "-"]);
         assert_eq!(stdin.1, r#"__import__('sys').argv = ["-"]"#);
+        // Notebooks have no `__file__`.
+        let notebook = circumstances(&["belljar", "run", "a.ipynb"]);
+        assert_eq!(notebook.1, r#"__import__('sys').argv = ["a.ipynb"]"#);
     }
 }

@@ -18,6 +18,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TYPED_BYTES;
 use crate::protocol::result::ExecutionResult;
+use crate::security_controls;
 
 const ESCAPE: char = '\u{1b}';
 const BELL: char = '\u{7}';
@@ -54,18 +55,28 @@ enum Scan {
 
 impl ControlStrings {
     fn filter(&mut self, text: &str) -> String {
+        if !security_controls::holds("control_strings_stay_out") {
+            return text.to_owned();
+        }
         let mut kept = String::with_capacity(text.len());
         for letter in text.chars() {
             self.state = match (self.state, letter) {
-                (Scan::Text, ESCAPE) => Scan::Escape,
-                // The beginnings of DCS, SOS, OSC, PM and APC, in both forms.
-                (Scan::Text, '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}')
-                | (Scan::Escape, 'P' | 'X' | ']' | '^' | '_') => Scan::String,
-                (Scan::Text, _) => {
+                // Terminals ignore DEL inside of an escape.
+                (Scan::Text | Scan::Escape, ESCAPE) | (Scan::Escape, '\u{7f}') => Scan::Escape,
+                // The beginnings of DCS, SOS, OSC, PM and APC, in both forms, and of the title of screen and tmux.
+                (Scan::Text | Scan::Escape, '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}')
+                | (Scan::Escape, 'P' | 'X' | ']' | '^' | '_' | 'k') => Scan::String,
+                // CAN and SUB end an escape. Terminals differ in whether a letter beyond ASCII ends it, so that the
+                // letter is shown without the ESC before it.
+                (Scan::Text, _) | (Scan::Escape, '\u{18}' | '\u{1a}' | '\u{80}'..) => {
                     kept.push(letter);
                     Scan::Text
                 }
-                (Scan::Escape, ESCAPE) => Scan::Escape,
+                // Terminals obey other controls inside of an escape, and the escape goes on behind them.
+                (Scan::Escape, '\0'..='\u{1f}') => {
+                    kept.push(letter);
+                    Scan::Escape
+                }
                 (Scan::Escape, _) => {
                     kept.extend([ESCAPE, letter]);
                     Scan::Text
@@ -218,6 +229,33 @@ mod tests {
                 .map(|piece| controls.filter(&piece.iter().collect::<String>()))
                 .collect();
             assert_eq!(kept, "ab\u{1b}[31mcde\u{1b}[?1049hfg");
+        }
+    }
+
+    #[test]
+    fn what_terminals_pass_over_inside_of_an_escape_does_not_hide_a_control_string() {
+        for (shown, expected) in [
+            ("a\u{1b}\0]52;c;aGk=\u{7}b", "a\0b"),
+            ("a\u{1b}\u{7f}]52;c;aGk=\u{7}b", "ab"),
+            ("a\u{1b}\n]52;c;aGk=\u{7}b", "a\nb"),
+            ("a\u{1b}\r\0\u{7f}P$qm\u{1b}\\b", "a\r\0b"),
+            ("a\u{1b}\u{9d}0;title\u{9c}b", "ab"),
+            ("a\u{1b}\0\u{9d}0;title\u{9c}b", "a\0b"),
+            ("a\u{1b}ktitle\u{1b}\\b", "ab"),
+            // No ESC is left before what would begin a control string.
+            ("a\u{1b}\u{18}]b", "a\u{18}]b"),
+            ("a\u{1b}\u{1a}]b", "a\u{1a}]b"),
+            ("a\u{1b}é]b", "aé]b"),
+            ("a\u{1b}\u{85}]b", "a\u{85}]b"),
+            // Other escapes stay.
+            ("a\u{1b}\n[31mb", "a\n\u{1b}[31mb"),
+            ("a\u{1b}(Bb\u{1b}7", "a\u{1b}(Bb\u{1b}7"),
+        ] {
+            assert_eq!(ControlStrings::default().filter(shown), expected, "{shown:?}");
+            let mut controls = ControlStrings::default();
+            let by_letter: String =
+                shown.chars().map(|letter| controls.filter(&letter.to_string())).collect();
+            assert_eq!(by_letter, expected, "{shown:?}, letter by letter");
         }
     }
 }

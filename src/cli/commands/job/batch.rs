@@ -7,6 +7,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 use super::admission::Admission;
+use super::daemon_batch;
 use super::plan::{Plan, PlannedJob, unmatched};
 use super::progress::ProgressView;
 use super::report::{JobConclusion, Outcome};
@@ -17,13 +18,19 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::protocol::api::QuotaView;
 use crate::protocol::exit_codes as exit;
-use crate::protocol::ids::{InputId, JobId};
+use crate::protocol::ids::{BatchId, InputId, JobId};
 use crate::protocol::job::NewJob;
+use crate::protocol::limits::BATCH_JOBS;
 use crate::protocol::problem::Code;
 use crate::protocol::quota::Kind;
 
 /// Messages of jobs that wait to be shown.
 const PROGRESS_WAITING: usize = 256;
+/// How many jobs are sent one by one before earlier ones have ended, unless `--jobs` is given.
+const AHEAD: usize = 64;
+/// The most sources that are all sent before the first job runs; the daemon keeps some hundreds for a user, and not for
+/// long without a job.
+const SOURCES_TOGETHER: usize = 200;
 
 pub(in crate::cli) struct Batch<'a> {
     context: &'a mut Context,
@@ -37,8 +44,12 @@ pub(in crate::cli) struct Batch<'a> {
     outcomes: Vec<Option<Outcome>>,
     artifacts_to: Option<PathBuf>,
     folders: BTreeSet<String>,
-    /// How many jobs may wait or run at once.
-    ahead: usize,
+    /// How many jobs may run at once.
+    parallel: Option<usize>,
+    /// The batch that the daemon took all jobs as.
+    together: Option<BatchId>,
+    /// The daemon was told to cancel that batch.
+    cancelled: bool,
     /// Whether the daemon has room for the next job.
     admission: Admission,
     /// The note that there is no room was already shown.
@@ -53,7 +64,7 @@ impl<'a> Batch<'a> {
         context: &'a mut Context,
         show: ProgressView,
         plan: Plan,
-        ahead: usize,
+        parallel: Option<usize>,
         fail_fast: bool,
         artifacts_to: Option<PathBuf>,
     ) -> Self {
@@ -68,7 +79,9 @@ impl<'a> Batch<'a> {
             artifacts_to,
             folders: BTreeSet::new(),
             plan,
-            ahead,
+            parallel,
+            together: None,
+            cancelled: false,
             admission: Admission::default(),
             said_full: false,
             fail_fast,
@@ -80,6 +93,7 @@ impl<'a> Batch<'a> {
     pub async fn go(mut self, stops: &mut Stops) -> Result<(Vec<Outcome>, Option<u8>), Failure> {
         let (sender, mut receiver) = mpsc::channel(PROGRESS_WAITING);
         let alone = self.plan.jobs.len() == 1;
+        self.begin_together(stops, &sender).await?;
         loop {
             if let Some(index) = self.next_to_begin() {
                 // Signals are handled only after this: a job whose id is not known yet could not be cancelled.
@@ -138,8 +152,48 @@ impl<'a> Batch<'a> {
         Ok((outcomes.collect(), self.stopped))
     }
 
+    /// Has the daemon take all jobs with one request. If it does not, because there is no room for all of them at once or
+    /// one of them is wrong, it has taken none, and they are sent one by one.
+    async fn begin_together(
+        &mut self,
+        stops: &mut Stops,
+        sender: &mpsc::Sender<JobProgress>,
+    ) -> Result<(), Failure> {
+        let fits = (2..=BATCH_JOBS).contains(&self.plan.jobs.len());
+        if !fits || self.plan.sources.len() > SOURCES_TOGETHER {
+            return Ok(());
+        }
+        for source in 0..self.plan.sources.len() {
+            // A source that cannot be sent is the failure of its own jobs alone.
+            if self.send(source).await.is_err() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                code = stops.next() => return self.stop(code),
+                () = std::future::ready(()) => {}
+            }
+        }
+        let input_of = |source: usize| self.inputs.get(&source).copied();
+        let batch = daemon_batch::batch_of(&self.plan.jobs, self.parallel, input_of);
+        // Signals are handled only after this, as with a single job.
+        let view = match daemon_batch::submit(&self.client, &batch).await {
+            Ok(view) => view,
+            Err(failure) if daemon_batch::has_taken_none(&failure) => return Ok(()),
+            // The daemon may have taken the jobs, and then they would run twice.
+            Err(failure) => return Err(failure),
+        };
+        self.waiting.clear();
+        self.running = view.jobs.iter().copied().enumerate().collect();
+        self.together = Some(view.id);
+        let (client, live) = (Arc::clone(&self.client), self.show.is_live(self.context));
+        tokio::spawn(daemon_batch::follow(client, view, live, sender.clone()));
+        Ok(())
+    }
+
     fn can_begin(&self) -> bool {
-        !self.waiting.is_empty() && self.running.len() < self.ahead && self.admission.may_try(Instant::now())
+        let ahead = self.parallel.unwrap_or(AHEAD);
+        !self.waiting.is_empty() && self.running.len() < ahead && self.admission.may_try(Instant::now())
     }
 
     fn next_to_begin(&mut self) -> Option<usize> {
@@ -302,6 +356,16 @@ impl<'a> Batch<'a> {
     /// Cancels all jobs. Their ends are reported like those of all others.
     fn cancel(&mut self) {
         self.waiting.clear();
+        if let Some(id) = self.together {
+            // Once is enough: with `--fail-fast` each job that was cancelled counts as failed again.
+            if std::mem::replace(&mut self.cancelled, true) {
+                return;
+            }
+            let (client, path) = (Arc::clone(&self.client), format!("/v1/batches/{id}"));
+            // If the request fails, the daemon cancels the jobs when this process has ended.
+            tokio::spawn(async move { drop(client.delete(&path).await) });
+            return;
+        }
         for id in self.running.values() {
             let (client, path) = (Arc::clone(&self.client), format!("/v1/jobs/{id}/cancel"));
             // The request fails if the job has just ended, which is fine.

@@ -171,6 +171,7 @@ pub(in crate::cli) mod tests {
             ended_at: None,
             receipt: None,
             end: Some(end),
+            batch: None,
             admin_acts: Vec::new(),
         };
         Outcome {

@@ -18,9 +18,6 @@ use crate::config::parse_size;
 use crate::protocol::job::NewJob;
 use crate::protocol::receipt::Backend;
 
-/// How many jobs are sent before earlier ones have ended, unless `--jobs` is given.
-const AHEAD: usize = 64;
-
 /// Run scripts as jobs: each once, in a fresh container or jail without network.
 ///
 /// A FILE is a job with only itself to work with. Of a folder every `*.py` directly in it is a job,
@@ -75,7 +72,7 @@ pub(in crate::cli) struct Run {
     /// A package to install before a script runs, as in 'polars' or 'numpy<3'; can be repeated.
     #[arg(long, value_name = "PACKAGE")]
     with: Vec<String>,
-    /// How many may wait or run at the same time.
+    /// How many may run at the same time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Cancel the others when one does not pass.
@@ -99,7 +96,7 @@ impl Run {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         // From here on no signal may end this process before the jobs are cancelled.
         let mut stops = Stops::new()?;
-        let (plan, ahead, fail_fast) = self.plan()?;
+        let (plan, parallel, fail_fast) = self.plan()?;
         if self.artifacts_to.is_some() && plan.jobs.iter().all(|planned| planned.job.artifacts.is_empty()) {
             return Err(Failure::usage("`--artifacts-to` has nothing to put there")
                 .hint("say which files with `--artifacts GLOB`"));
@@ -112,7 +109,7 @@ impl Run {
             context.screen.warn(&format!("no file matches `{pattern}` of `scripts`"))?;
         }
         let show = ProgressView::new(self.quiet, self.github, plan.jobs.len() > 1);
-        let batch = Batch::new(context, show, plan, ahead, fail_fast, self.artifacts_to.clone());
+        let batch = Batch::new(context, show, plan, parallel, fail_fast, self.artifacts_to.clone());
         let (outcomes, stopped) = batch.go(&mut stops).await?;
         if let Some(report) = report {
             report.write(&junit::report(&outcomes))?;
@@ -125,7 +122,7 @@ impl Run {
         Ok(stopped.unwrap_or_else(|| report::exit_code(&outcomes)))
     }
 
-    fn plan(&self) -> Result<(Plan, usize, bool), Failure> {
+    fn plan(&self) -> Result<(Plan, Option<usize>, bool), Failure> {
         let spec = self.spec.as_deref().map(Spec::read).transpose()?.unwrap_or_default();
         let own = |name: &str| std::env::var(name).ok();
         let mut env = spec.env.clone();
@@ -169,7 +166,7 @@ impl Run {
                 Plan::of_folder(&folder, &scripts, &common, &matrix)?
             }
         };
-        let ahead = self.jobs.map(usize::from).or(spec.jobs).unwrap_or(AHEAD).max(1);
-        Ok((plan, ahead, self.fail_fast || spec.fail_fast))
+        let parallel = self.jobs.map(usize::from).or(spec.jobs).map(|jobs| jobs.max(1));
+        Ok((plan, parallel, self.fail_fast || spec.fail_fast))
     }
 }

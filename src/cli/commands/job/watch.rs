@@ -15,8 +15,8 @@ use crate::protocol::problem::Code;
 use crate::protocol::result::Stream;
 
 /// How often, and after what pause, a daemon that does not answer is asked again.
-const TRIES: u32 = 40;
-const PAUSE: Duration = Duration::from_millis(500);
+pub(in crate::cli) const TRIES: u32 = 40;
+pub(in crate::cli) const PAUSE: Duration = Duration::from_millis(500);
 
 /// Messages of the task that follows a job.
 pub(in crate::cli) enum JobProgress {

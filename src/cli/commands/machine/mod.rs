@@ -5,5 +5,6 @@ pub(in crate::cli) mod daemon;
 pub(in crate::cli) mod doctor;
 pub(in crate::cli) mod image;
 pub(in crate::cli) mod inspect;
+pub(in crate::cli) mod jupyter;
 pub(in crate::cli) mod manual;
 pub(in crate::cli) mod welcome;

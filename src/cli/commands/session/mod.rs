@@ -2,11 +2,13 @@
 
 pub(in crate::cli) mod act;
 pub(in crate::cli) mod cp;
+pub(in crate::cli) mod export;
 pub(in crate::cli) mod inspect;
 pub(in crate::cli) mod install;
 pub(in crate::cli) mod logs;
 pub(in crate::cli) mod ls;
 pub(in crate::cli) mod new;
+pub(in crate::cli) mod packages;
 pub(in crate::cli) mod receipt;
 pub(in crate::cli) mod replay;
 pub(in crate::cli) mod top;

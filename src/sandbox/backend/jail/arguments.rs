@@ -18,7 +18,7 @@ use crate::sandbox::spec::{
 use crate::security_controls;
 
 /// Numbers of the descriptors that bubblewrap inherits.
-pub const VARIABLES_FD: i32 = 9;
+pub const OPTIONS_FD: i32 = 9;
 pub const STATUS_FD: i32 = 10;
 pub const BLOCK_FD: i32 = 11;
 pub const FIRST_SECCOMP_FD: i32 = 12;
@@ -40,7 +40,28 @@ pub struct Host<'a> {
     pub is_folder: &'a dyn Fn(&str) -> Option<bool>,
 }
 
-/// Builds the list of arguments.
+/// What bubblewrap is started with. Every user of the host can read a command line, and the options have the paths of
+/// workspaces, the ids of sessions and the values of their variables, so bubblewrap reads them from a descriptor.
+pub struct CommandLine {
+    pub options: Vec<String>,
+    /// The program that runs in the jail, with its arguments.
+    pub command: Vec<String>,
+}
+
+impl CommandLine {
+    /// The words on the command line of bubblewrap.
+    pub fn shown(&self) -> Vec<String> {
+        let before = ["--args".to_owned(), OPTIONS_FD.to_string(), "--".to_owned()];
+        before.into_iter().chain(self.command.iter().cloned()).collect()
+    }
+
+    /// The options, as bubblewrap reads them from the descriptor.
+    pub fn hidden(&self) -> Vec<u8> {
+        self.options.iter().flat_map(|word| word.bytes().chain([0])).collect()
+    }
+}
+
+/// Builds the list of options.
 #[derive(Default)]
 struct Line(Vec<String>);
 
@@ -65,7 +86,7 @@ impl Line {
 const HELD_BACK: &str = "BELLJAR_SET_";
 
 /// The jail that serves one session.
-pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
+pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> CommandLine {
     let mut line = walls(spec, host);
     line.mount("--bind", &spec.workspace, WORKSPACE);
     line.mount(read_only(security_controls::holds("jail_bridge_is_read_only")), &spec.bridge_dir, BRIDGE_DIR);
@@ -87,35 +108,34 @@ pub fn session(spec: &SandboxSpec, host: &Host<'_>) -> Vec<String> {
         line.mount(read_only(is_read_only), &mount.source, &mount.target);
     }
     line.wall(security_controls::holds("jail_read_only_root"), &["--remount-ro", "/"]);
-    // Every user of the host can read a command line.
-    line.add(&["--args", &VARIABLES_FD.to_string()]);
+    line.0.extend(of_session_variables(spec));
     // The kernel enters the workspace itself, as the guest, because bubblewrap's root may not be allowed to enter it.
     line.add(&["--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
-    command(line, spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE))
+    let command = command(spec, host, &kernel_command(KERNEL_DIR, BRIDGE_SOCKET, WORKSPACE));
+    CommandLine { options: line.0, command }
 }
 
-/// The options for the variables of the session, as bubblewrap reads them from a descriptor.
+/// The options for the variables of the session.
 ///
 /// Until the guardian gives them to Python, they have names that steer no program: `setpriv` runs with capabilities, and
 /// the C library would load code from where `GCONV_PATH` and others like it say.
-pub fn of_session_variables(spec: &SandboxSpec) -> Vec<u8> {
+fn of_session_variables(spec: &SandboxSpec) -> Vec<String> {
     let prefix = if security_controls::holds("jail_variables_are_held_back") { HELD_BACK } else { "" };
-    let words = spec.env.iter().flat_map(|(name, value)| {
-        ["--setenv".to_owned(), format!("{prefix}{name}"), value.clone()].map(String::into_bytes)
-    });
-    words.flat_map(|word| word.into_iter().chain([0])).collect()
+    let words =
+        |(name, value): (&String, &String)| ["--setenv".to_owned(), format!("{prefix}{name}"), value.clone()];
+    spec.env.iter().flat_map(words).collect()
 }
 
 /// A short-lived jail that runs one program, and sees only the errand's folders.
-pub fn errand(spec: &SandboxSpec, host: &Host<'_>, errand: &Errand) -> Vec<String> {
+pub fn errand(spec: &SandboxSpec, host: &Host<'_>, errand: &Errand) -> CommandLine {
     let mut line = walls(spec, host);
     for mount in &errand.mounts {
         line.mount(read_only(!mount.writable), &mount.source, mount.target);
     }
     line.add(&["--remount-ro", "/", "--chdir", "/"]);
     line.add(&["--json-status-fd", &STATUS_FD.to_string(), "--block-fd", &BLOCK_FD.to_string()]);
-    command(line, spec, host, &errand.command)
+    CommandLine { options: line.0, command: command(spec, host, &errand.command) }
 }
 
 fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
@@ -195,8 +215,8 @@ fn walls(spec: &SandboxSpec, host: &Host<'_>) -> Line {
     line
 }
 
-fn command(mut line: Line, spec: &SandboxSpec, host: &Host<'_>, command: &[String]) -> Vec<String> {
-    line.add(&["--"]);
+fn command(spec: &SandboxSpec, host: &Host<'_>, command: &[String]) -> Vec<String> {
+    let mut line = Line::default();
     if host.system {
         let (uid, gid) = (spec.user.host_uid, spec.user.host_gid);
         let groups =
@@ -219,14 +239,19 @@ fn read_only(holds: bool) -> &'static str {
     if holds { "--ro-bind" } else { "--bind" }
 }
 
-/// The mount points of a command line.
-pub fn targets(line: &[String]) -> Vec<PathBuf> {
+/// The mount points of a jail with these options.
+pub fn targets(options: &[String]) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
-    let mut words = line.iter().take_while(|word| *word != "--");
+    let mut words = options.iter();
     while let Some(word) = words.next() {
         let target = match word.as_str() {
             "--bind" | "--ro-bind" => words.nth(1),
             "--proc" | "--dev" | "--tmpfs" => words.next(),
+            // The value of a variable may look like an option.
+            "--setenv" => {
+                words.nth(1);
+                None
+            }
             _ => None,
         };
         found.extend(target.map(PathBuf::from));
@@ -259,18 +284,26 @@ mod tests {
                 _ => None,
             },
         };
-        let words = session(&spec(), &host);
+        let line = session(&spec(), &host);
         // The snapshot has one option per line.
-        words.join(" ").replace(" --", "\n--")
+        format!("{} -- {}", line.options.join(" "), line.command.join(" ")).replace(" --", "\n--")
+    }
+
+    #[test]
+    fn the_command_line_shows_nothing_of_the_session() {
+        let line =
+            CommandLine { options: vec!["--bind".into(), "/a b".into()], command: vec!["python3".into()] };
+        assert_eq!(line.shown(), ["--args", "9", "--", "python3"]);
+        assert_eq!(line.hidden(), b"--bind\0/a b\0");
     }
 
     #[test]
     fn no_variable_of_a_session_has_its_name_where_programs_have_capabilities() {
         let env = [("GCONV_PATH", "/data"), ("LANGUAGE", "../x")];
         let spec = SandboxSpec { env: env.map(|(name, value)| (name.into(), value.into())).into(), ..spec() };
-        let words = String::from_utf8(of_session_variables(&spec)).unwrap();
-        let expected = "--setenv\0BELLJAR_SET_GCONV_PATH\0/data\0--setenv\0BELLJAR_SET_LANGUAGE\0../x\0";
-        assert_eq!(words, expected);
+        let expected =
+            ["--setenv", "BELLJAR_SET_GCONV_PATH", "/data", "--setenv", "BELLJAR_SET_LANGUAGE", "../x"];
+        assert_eq!(of_session_variables(&spec), expected);
     }
 
     #[test]
@@ -286,10 +319,10 @@ mod tests {
 
     #[test]
     fn the_targets_of_mounts_are_found() {
-        let line: Vec<String> = "--proc /proc --bind /a /b --size 3 --tmpfs /tmp -- python3 --bind /c /d"
+        let options: Vec<String> = "--proc /proc --bind /a /b --size 3 --setenv A --bind --tmpfs /tmp"
             .split(' ')
             .map(str::to_owned)
             .collect();
-        assert_eq!(targets(&line), ["/", "/proc", "/b", "/tmp"].map(PathBuf::from));
+        assert_eq!(targets(&options), ["/", "/proc", "/b", "/tmp"].map(PathBuf::from));
     }
 }

@@ -52,7 +52,7 @@ async fn in_a_jail(
 ) -> Result<(ExitStatus, Head), Problem> {
     let name = group_name(&spec.sandbox);
     let line = |host: &arguments::Host<'_>| arguments::errand(spec, host, errand);
-    let mut waiting = start::build(tools, spec, folder, &name, line, None).await?;
+    let mut waiting = start::build(tools, spec, folder, &name, line).await?;
     if waiting.group.is_none() {
         limits::bound_memory(waiting.identity.pid, spec.limits.memory_bytes)
             .map_err(|error| start::internal(&format!("the memory of a jail cannot be limited: {error}")))?;

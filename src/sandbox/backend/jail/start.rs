@@ -15,7 +15,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::attest::fingerprint;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
 use crate::sandbox::backend::jail::arguments::{
-    self, BLOCK_FD, FIRST_SECCOMP_FD, Host, STATUS_FD, VARIABLES_FD,
+    self, BLOCK_FD, CommandLine, FIRST_SECCOMP_FD, Host, OPTIONS_FD, STATUS_FD,
 };
 use crate::sandbox::backend::jail::explain::{self, NamespaceSettings};
 use crate::sandbox::backend::jail::group::Group;
@@ -113,14 +113,13 @@ impl WaitingJail<'_> {
     }
 }
 
-/// Builds a jail with all its limits. `line` gives the arguments for bubblewrap, which may read `variables`.
+/// Builds a jail with all its limits. `line` gives the arguments for bubblewrap.
 pub(super) async fn build<'a>(
     tools: &Tools,
     spec: &SandboxSpec,
     folder: &'a Path,
     group_name: &str,
-    line: impl FnOnce(&Host<'_>) -> Vec<String>,
-    variables: Option<OwnedFd>,
+    line: impl FnOnce(&Host<'_>) -> CommandLine,
 ) -> Result<WaitingJail<'a>, Problem> {
     let group = Group::make(group_name, &spec.limits);
     let mut started = Unfinished { folder, group: group.clone(), bubblewrap: None, goes: None };
@@ -135,9 +134,10 @@ pub(super) async fn build<'a>(
     let mut descriptors = filters(tools, group.is_some())?;
     descriptors.push(FdMapping { parent_fd: status_fd.into(), child_fd: STATUS_FD });
     descriptors.push(FdMapping { parent_fd: waits.into(), child_fd: BLOCK_FD });
-    descriptors.extend(variables.map(|parent_fd| FdMapping { parent_fd, child_fd: VARIABLES_FD }));
+    let options = in_memory(&line.hidden()).map_err(|error| internal(&error.to_string()))?;
+    descriptors.push(FdMapping { parent_fd: options, child_fd: OPTIONS_FD });
     let mut command = Command::new(BWRAP);
-    command.args(&line).env_clear().env("PATH", search_path()).current_dir("/");
+    command.args(line.shown()).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // The jail has its own process group, so that no signal to the daemon's group reaches it.
     command.process_group(0);
@@ -180,15 +180,13 @@ pub(super) async fn build<'a>(
 
 async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
     let socket = BridgeSocket::bind(&spec.bridge_dir)?;
-    let variables =
-        in_memory(&arguments::of_session_variables(spec)).map_err(|error| internal(&error.to_string()))?;
     let mut targets = Vec::new();
     let line = |host: &Host<'_>| {
         let line = arguments::session(spec, host);
-        targets = arguments::targets(&line);
+        targets = arguments::targets(&line.options);
         line
     };
-    let mut waiting = build(tools, spec, folder, &spec.sandbox.0, line, Some(variables)).await?;
+    let mut waiting = build(tools, spec, folder, &spec.sandbox.0, line).await?;
     let pid = rustix::process::Pid::from_raw(waiting.identity.pid);
     if tools.system && waiting.group.is_some() && security_controls::holds("jail_guardian_goes_first") {
         let _ = rustix::process::setpriority_process(pid, GUARDIAN_PRIORITY);

@@ -198,9 +198,13 @@ impl Completer for Python {
         let asked = self.asks.try_send((question, reply)).is_ok();
         let known = if asked { answer.recv_timeout(ANSWER).unwrap_or_default() } else { Vec::new() };
         let word = line.get(start..at).unwrap_or_default();
+        let before = line.get(..start).unwrap_or(line);
         // Names that are nobody's business are offered to those who begin them.
-        let is_offered =
-            |name: &String| name.starts_with(word) && (!word.is_empty() || !name.starts_with('_'));
+        let is_offered = |name: &String| {
+            name.starts_with(word)
+                && (!word.is_empty() || !name.starts_with('_'))
+                && names::is_inert(name, before)
+        };
         Ok((start, known.into_iter().filter(is_offered).collect()))
     }
 }
@@ -212,5 +216,31 @@ impl Highlighter for Python {
 
     fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
         self.color
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tab_offers_no_file_whose_name_would_run() {
+        let (asks, mut questions) = mpsc::channel::<AskedBySession>(1);
+        std::thread::spawn(move || {
+            while let Some((_, reply)) = questions.blocking_recv() {
+                let files = ["data.csv", "data{tools.touch()}", "data$(id)", "data 2.csv"];
+                reply.send(files.map(str::to_owned).into()).unwrap();
+            }
+        });
+        let python = Python { names: BTreeSet::new(), asks, color: false };
+        let history = rustyline::history::MemHistory::new();
+        let offered = |line: &str| {
+            let context = rustyline::Context::new(&history);
+            python.complete(line, line.len(), &context).unwrap().1
+        };
+        for line in ["!cat da", "!cat \"da", "%cd da", "open(f'da"] {
+            assert_eq!(offered(line), ["data.csv"], "{line}");
+        }
+        assert_eq!(offered("open('da").len(), 4);
     }
 }

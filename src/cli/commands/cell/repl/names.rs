@@ -135,10 +135,37 @@ fn path(before: &str, start: usize) -> Option<(usize, Question)> {
 
 /// Whether a person can type it between quotation marks as it is.
 pub fn can_be_quoted(name: &str) -> bool {
-    // What takes no place on the screen could turn the direction of the text around it.
-    let is_plain =
-        |c: char| c.width().is_some_and(|width| width > 0) && !matches!(c, '"' | '\'' | '\\' | '\u{fffd}');
+    // What takes no place on the screen could turn the direction of the text around it, and separators of lines and
+    // paragraphs, which have a width, could end the line.
+    let is_plain = |c: char| {
+        c.width().is_some_and(|width| width > 0)
+            && !matches!(c, '"' | '\'' | '\\' | '\u{2028}' | '\u{2029}' | '\u{fffd}')
+    };
     name.len() <= NAME_BYTES && !name.is_empty() && name.chars().all(is_plain)
+}
+
+/// Whether a name that comes from the guest is only a name where Tab would put it. Notebook commands and formatted
+/// strings evaluate parts of their text, and the shell runs parts of it, also between quotation marks.
+pub fn is_inert(name: &str, before: &str) -> bool {
+    let is_plain = |c: char| is_word(c) || "./+@=,-".contains(c);
+    !(has_command(before) || has_formatted_string(before)) || name.chars().all(is_plain)
+}
+
+/// Whether a notebook command may begin somewhere in the text. The lines after it count, too, because a backslash or
+/// `%%` adds them to the command.
+fn has_command(text: &str) -> bool {
+    text.split(['\n', ';', ':', '=']).any(|statement| statement.trim_start().starts_with(['!', '%']))
+}
+
+/// Whether a formatted string may begin somewhere in the text: an `f` or a `t`, perhaps with an `r`, before a
+/// quotation mark.
+fn has_formatted_string(text: &str) -> bool {
+    let is_prefix = |word: &str| {
+        ["f", "t", "fr", "rf", "tr", "rt"].into_iter().any(|prefix| word.eq_ignore_ascii_case(prefix))
+    };
+    // No quotation mark follows the last piece.
+    let mut pieces = text.rsplit(['"', '\'']).skip(1);
+    pieces.any(|piece| piece.rsplit(|c: char| !is_word(c)).next().is_some_and(is_prefix))
 }
 
 /// Which of the names a session tells can be typed.
@@ -187,6 +214,35 @@ mod tests {
     fn what_could_leave_its_quotation_marks_is_not_offered() {
         assert!(["a b", "größe", "a/b.csv"].into_iter().all(can_be_quoted));
         assert!(!["", "a'b", "a\\", "a\x1b[2J", "a\u{202e}b"].into_iter().any(can_be_quoted));
+        for separator in ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'] {
+            assert!(!can_be_quoted(&format!("a{separator}b")), "{separator:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_run_is_not_offered_where_it_would() {
+        let running =
+            ["yy{tools.touch()}", "zz$(id)", "a`id`", "a;id", "a|id", "a b", "a&", "a>b", "~a", "*"];
+        for before in [
+            "!cat ",
+            "%cd ",
+            "  !cat ",
+            "!cat \"",
+            "!cat \\\n ",
+            "%%time\nopen('",
+            "lines = !cat '",
+            "if x: !cat ",
+            "x = 1; !cat ",
+            "open(f'",
+            "open(Rf\"",
+            "x = f\"\"\"\nopen('",
+        ] {
+            assert!(!running.into_iter().any(|name| is_inert(name, before)), "{before:?}");
+            assert!(["größe_1", "a/", "a.b-c+d@e=f,g"].into_iter().all(|name| is_inert(name, before)));
+        }
+        for before in ["open('", "x != d['", "d['left'] + d['", "if x % d['"] {
+            assert!(running.into_iter().all(|name| is_inert(name, before)), "{before:?}");
+        }
     }
 
     fn offered(text: &str) -> (usize, Vec<String>) {
