@@ -186,7 +186,8 @@ impl EventLog {
         self.push(vec![Draft::of(body, Some(applied))], AppendOptions::default())
     }
 
-    /// Like [`Self::append_applied`]; `on_commit` runs on the writer's thread once the event is committed and visible.
+    /// Like [`Self::append_applied`]; `on_commit` runs once the event is committed and visible, on the thread that
+    /// committed it.
     /// The callback must not block. It is dropped without being run if the journal closes first.
     pub fn append_then(
         &self,

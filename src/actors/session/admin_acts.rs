@@ -18,8 +18,12 @@ pub(super) struct AdminActs {
 }
 
 impl AdminActs {
-    /// Whether an act needs an event of its own. It is remembered then.
+    /// Whether an act needs an event of its own. Those that only look or interrupt are remembered then, and others
+    /// always get one, because two of them are two changes.
     pub fn is_new(&mut self, admin: Principal, act: &str, now: Instant) -> bool {
+        if !act.starts_with("GET ") && !act.ends_with("/interrupt") {
+            return true;
+        }
         self.recent.retain(|(noted, ..)| now.saturating_duration_since(*noted) < REPEATED_WITHIN);
         if self.recent.iter().any(|(_, known, what)| *known == admin && what == act) {
             return false;
@@ -55,9 +59,16 @@ mod tests {
     fn only_some_acts_are_remembered() {
         let (mut acts, now) = (AdminActs::default(), Instant::now());
         for number in 0..2 * REMEMBERED_ACTS {
-            assert!(acts.is_new(ANN, &number.to_string(), now));
+            assert!(acts.is_new(ANN, &format!("GET {number}"), now));
         }
         assert_eq!(acts.recent.len(), REMEMBERED_ACTS);
-        assert!(acts.is_new(ANN, "0", now));
+        assert!(acts.is_new(ANN, "GET 0", now));
+    }
+
+    #[test]
+    fn each_change_is_new() {
+        let (mut acts, now) = (AdminActs::default(), Instant::now());
+        assert!((0..2).all(|_| acts.is_new(ANN, "POST /v1/sessions/a/cells", now)));
+        assert!(acts.recent.is_empty());
     }
 }

@@ -50,8 +50,8 @@ pub fn forget(journal: &Journal, id: SessionId) {
     });
 }
 
-/// Gives a callback for the commit of an event. `then` learns whether the commit was in time: on the writer's thread if it
-/// was, and in a task if not. It must not block.
+/// Gives a callback for the commit of an event. `then` learns whether the commit was in time: on the thread that
+/// committed if it was, and in a task if not. It must not block.
 pub(super) fn when_written(then: impl FnOnce(bool) + Send + 'static) -> impl FnOnce() + Send + 'static {
     let then = Arc::new(Mutex::new(Some(then)));
     let (committed, is_committed) = oneshot::channel::<()>();

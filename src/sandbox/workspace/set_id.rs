@@ -54,7 +54,8 @@ pub(super) fn check(root: &Root<'_>, path: &Path) -> Result<(), Problem> {
                  code in the sandbox could open it",
                 printable(&path)
             ),
-            "give its owner the right to read it (`chmod u+rx FOLDER`), or move it out, or use another folder",
+            "give its owner the right to read it (`chmod u+rx FOLDER`), or close it to others (`chmod o-x FOLDER`), or move it \
+             out, or use another folder",
         ),
         Err(FolderRefusal::Mount(path)) => refused(
             format!(
@@ -146,7 +147,10 @@ fn can_be_entered(root: &Root<'_>, folder: &Path) -> bool {
 fn is_open_to_others(root: &Root<'_>, folder: &Path) -> bool {
     let handle = beneath(root.folder(), folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty());
     let mode = handle.and_then(|handle| Ok(rustix::fs::fstat(&handle)?.st_mode));
-    mode.map_or_else(|error| error != Errno::NOENT, |mode| mode & ENTERED_BY_OTHERS != 0)
+    match mode {
+        Ok(mode) => mode & ENTERED_BY_OTHERS != 0,
+        Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP),
+    }
 }
 
 #[cfg(test)]

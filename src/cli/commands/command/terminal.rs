@@ -49,6 +49,8 @@ enum Scan {
     #[default]
     Text,
     Escape,
+    /// Behind `ESC %`, which chooses another encoding, in which other bytes begin control strings.
+    Encoding,
     String,
     EscapeInString,
 }
@@ -62,28 +64,36 @@ impl ControlStrings {
         for letter in text.chars() {
             self.state = match (self.state, letter) {
                 // Terminals ignore DEL inside of an escape.
-                (Scan::Text | Scan::Escape, ESCAPE) | (Scan::Escape, '\u{7f}') => Scan::Escape,
+                (Scan::Text | Scan::Escape | Scan::Encoding, ESCAPE) | (Scan::Escape, '\u{7f}') => {
+                    Scan::Escape
+                }
+                (Scan::Escape, '%') | (Scan::Encoding, '\u{7f}') => Scan::Encoding,
                 // The beginnings of DCS, SOS, OSC, PM and APC, in both forms, and of the title of screen and tmux.
-                (Scan::Text | Scan::Escape, '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}')
+                (
+                    Scan::Text | Scan::Escape | Scan::Encoding,
+                    '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}',
+                )
                 | (Scan::Escape, 'P' | 'X' | ']' | '^' | '_' | 'k') => Scan::String,
                 // CAN and SUB end an escape. Terminals differ in whether a letter beyond ASCII ends it, so that the
                 // letter is shown without the ESC before it.
-                (Scan::Text, _) | (Scan::Escape, '\u{18}' | '\u{1a}' | '\u{80}'..) => {
+                (Scan::Text, _) | (Scan::Escape | Scan::Encoding, '\u{18}' | '\u{1a}' | '\u{80}'..) => {
                     kept.push(letter);
                     Scan::Text
                 }
                 // Terminals obey other controls inside of an escape, and the escape goes on behind them.
-                (Scan::Escape, '\0'..='\u{1f}') => {
+                (Scan::Escape | Scan::Encoding, '\0'..='\u{1f}') => {
                     kept.push(letter);
-                    Scan::Escape
+                    self.state
                 }
+                // The encoding stays UTF-8.
+                (Scan::Encoding, _) => Scan::Text,
                 (Scan::Escape, _) => {
                     kept.extend([ESCAPE, letter]);
                     Scan::Text
                 }
-                (Scan::String | Scan::EscapeInString, BELL | '\u{9c}') | (Scan::EscapeInString, '\\') => {
-                    Scan::Text
-                }
+                // CAN and SUB end a control string, too, so that a file without its end does not blank all that follows.
+                (Scan::String | Scan::EscapeInString, BELL | '\u{9c}' | '\u{18}' | '\u{1a}')
+                | (Scan::EscapeInString, '\\') => Scan::Text,
                 (Scan::String | Scan::EscapeInString, ESCAPE) => Scan::EscapeInString,
                 (Scan::String | Scan::EscapeInString, _) => Scan::String,
             };
@@ -242,6 +252,10 @@ mod tests {
             ("a\u{1b}\u{9d}0;title\u{9c}b", "ab"),
             ("a\u{1b}\0\u{9d}0;title\u{9c}b", "a\0b"),
             ("a\u{1b}ktitle\u{1b}\\b", "ab"),
+            ("a\u{1b}%@b", "ab"),
+            ("a\u{1b}\0%\u{7f}\n@b", "a\0\nb"),
+            ("a\u{1b}%\u{1b}]52;c;aGk=\u{7}b", "ab"),
+            ("a\u{1b}]52;c;aGk=\u{18}b\u{1b}Px\u{1a}c", "abc"),
             // No ESC is left before what would begin a control string.
             ("a\u{1b}\u{18}]b", "a\u{18}]b"),
             ("a\u{1b}\u{1a}]b", "a\u{1a}]b"),
