@@ -1,7 +1,8 @@
 //! The persistent store: the sessions, their events in order, and the output of their cells, all of which survive a
 //! restart of the daemon.
 //!
-//! The journal is one `SQLite` file written by one thread. Output lies in spill files, and events hold ranges of them;
+//! The journal is one `SQLite` file written through one connection, by a thread of its own or, for a few small events, by
+//! whoever appends them. Output lies in spill files, and events hold ranges of them;
 //! large values lie in files named by their hash. A change of state is committed to the journal before clients or
 //! actors see it; clients read events by sequence number. Nothing in this module depends on HTTP or containers.
 

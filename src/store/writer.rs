@@ -363,7 +363,9 @@ impl Writer {
             return true;
         }
         self.batch.commands = commands;
+        // After a panic here the batch is left to the writer's thread, which counts its own panics alone.
         let attempt = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            crate::panics::panic_if_requested("writer");
             self.attempt(false)?;
             self.tell_committed(queue);
             Ok::<_, WriteError>(())
