@@ -444,7 +444,7 @@ impl AskMachine {
     }
 }
 
-/// What a call asks for, as a number that is the same for the same.
+/// A hash of what a call asks for, equal for equal calls.
 fn fingerprint(asked_for: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     asked_for.hash(&mut hasher);

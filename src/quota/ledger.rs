@@ -29,9 +29,9 @@ pub struct Ledger {
 /// spare of it.
 #[derive(Debug, Default)]
 struct CrowdedNotify {
-    /// Of journals of removed sessions.
+    /// Wakes the task that deletes journals of removed sessions.
     journal: Notify,
-    /// Of packages that nothing uses.
+    /// Wakes the task that deletes unused packages.
     workspace: Notify,
 }
 

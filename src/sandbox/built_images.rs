@@ -43,7 +43,7 @@ pub struct Build {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state", content = "image")]
 pub enum BuildState {
-    /// What the engine has of it is of no use.
+    /// The build is unfinished; what the engine has of it must not be used.
     Begun,
     /// The image of this id is there, and gets its name now.
     Made(String),
@@ -133,7 +133,7 @@ impl Drop for ImageUse {
 /// The builds of a name that are being removed. Until this value is dropped, no session gets their images.
 pub struct LeavingBuilds {
     images: BuiltImages,
-    /// In the state that they get.
+    /// The builds, with the state they will have.
     pub builds: Vec<Build>,
 }
 

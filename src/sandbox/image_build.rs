@@ -38,7 +38,7 @@ const PIECES: usize = 16;
 /// A checked request for an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRecipe {
-    /// With its tag.
+    /// The image's name, with tag.
     pub name: String,
     pub content: ImageContent,
 }

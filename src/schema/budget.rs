@@ -15,7 +15,7 @@ const BYTES_A_STEP: usize = 32;
 pub(super) enum Stop {
     /// The steps or the nesting of the check are used up.
     TooLarge,
-    /// As many problems are found as are reported.
+    /// The maximum number of reported problems is reached.
     EnoughProblems,
 }
 

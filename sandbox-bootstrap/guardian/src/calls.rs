@@ -19,7 +19,7 @@ use crate::wire::{self, CALL_BYTES};
 /// The calls that a runner sent while one cell was its newest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flight {
-    /// Flights are told apart by their order.
+    /// Sequence number that identifies a flight.
     order: u64,
     cell: u64,
     /// Bytes that the runner had sent before.

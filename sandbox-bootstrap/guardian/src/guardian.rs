@@ -55,7 +55,7 @@ pub struct Guardian {
     pub next_call: u64,
     /// Exit codes of orphans by pid, in case one turns out to be a runner; oldest first.
     pub reaped: VecDeque<(i32, i32)>,
-    /// What everything is read into.
+    /// Buffer that nearly all reads reuse.
     pub scratch: Vec<u8>,
     /// Whether runners are not read at present, because too much waits for the daemon.
     pub is_pressed: bool,

@@ -12,7 +12,7 @@ use crate::config::{Paths, SYSTEM_SOCKET};
 /// The daemon of the whole machine, for a user who may not use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct ClosedDaemon {
-    /// The group whose members may.
+    /// The group whose members may use the daemon.
     pub group: String,
 }
 

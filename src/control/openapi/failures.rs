@@ -8,7 +8,7 @@ use super::schemas::reference;
 use super::{PROBLEM, Route, status_name};
 use crate::protocol::problem::Code;
 
-/// Who calls may be nobody that is served, and a large answer needs memory.
+/// Any request can fail with these: the caller is not served, no memory, an internal error, or the daemon ends.
 const OF_EVERY_REQUEST: &[Code] = &[Code::Forbidden, Code::QuotaExceeded, Code::Internal, Code::ShuttingDown];
 /// A `POST` is read as a whole, and may have an `Idempotency-Key`.
 const OF_A_POST: &[Code] = &[

@@ -55,8 +55,8 @@ pub struct PackageCache {
     daemon: Principal,
     /// One installation of each user at a time, so that equal requests are answered once.
     turns: Mutex<BTreeMap<Principal, Arc<tokio::sync::Mutex<()>>>>,
-    /// Held while sets of a cache are looked up to be used, and alone while the name of one is taken away. Nobody waits to
-    /// hold one alone, because whoever comes after would wait, too.
+    /// A lock for each cache: shared while sets are looked up, exclusive while one is moved away. Exclusive access is
+    /// only tried, since waiting for it would block later readers.
     uses: Mutex<BTreeMap<PathBuf, Arc<RwLock<()>>>>,
     pub charges: Charges,
     /// The charges for answers and for `uv`, by their folders.

@@ -32,11 +32,11 @@ pub struct SetNote {
     pub packages: Vec<PackageVersion>,
 }
 
-/// Whether somebody without room is refused.
+/// Whether a charge beyond the quota is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pay {
     IfThereIsRoom,
-    /// For files that are in use already.
+    /// Charges beyond the quota too, because the files are in use.
     Anyway,
 }
 
@@ -98,7 +98,7 @@ pub enum UseKind {
 }
 
 impl UseKind {
-    /// For a session, if there is one.
+    /// A session's use, or a reader's if there is no session.
     pub fn of(session: Option<&SessionName>) -> Self {
         session.map_or(Self::Reader, |session| Self::Session(session.clone()))
     }

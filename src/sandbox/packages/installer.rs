@@ -52,7 +52,7 @@ pub struct WantedPackages {
     pub stop: CancellationToken,
 }
 
-/// What came of it.
+/// The outcome of an installation.
 #[derive(Clone, Debug)]
 pub struct Installed {
     /// All packages of the session; none if the image has everything.

@@ -21,7 +21,7 @@ pub struct ListedFile {
     /// Relative to the folder of all packages.
     path: String,
     bytes: Option<u64>,
-    /// None if the list has none, or one of another kind.
+    /// SHA-256 from the list; `None` if the list has no hash or one of another kind.
     sha256: Option<[u8; 32]>,
 }
 

@@ -22,7 +22,7 @@ pub struct SessionUse {
 
 #[derive(Default)]
 struct UseState {
-    /// Until it is known what the session uses.
+    /// Set until the daemon knows which packages the session uses.
     unread: Option<UnreadSession>,
     /// The key of the set that the session has, if it is known.
     key: Option<String>,
@@ -37,12 +37,12 @@ impl UseState {
 }
 
 impl SessionUse {
-    /// Of a new session.
+    /// A new session, which uses no packages.
     pub fn none(session: SessionName) -> Self {
         Self { session, state: Arc::default() }
     }
 
-    /// Of a session of an earlier daemon, whose journal was not read yet.
+    /// A session of an earlier daemon whose journal has not been read.
     pub fn unread(session: SessionName, unread: UnreadSession) -> Self {
         let state = UseState { unread: Some(unread), ..UseState::default() };
         Self { session, state: Arc::new(Mutex::new(state)) }

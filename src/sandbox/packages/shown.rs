@@ -44,9 +44,9 @@ pub struct ShownPackages {
 }
 
 struct ShownCharge {
-    /// For the files, which a cache and other sandboxes may have, too.
+    /// Charge for files that the cache or other sandboxes may share; `None` if the files are no links.
     _copy: Option<CopyUse>,
-    /// For what the sandbox alone has.
+    /// Charge for what only this sandbox has: its folders, and files that are no links.
     _own: Permit,
 }
 
@@ -60,7 +60,7 @@ pub struct Payer<'a> {
 }
 
 impl ShownPackages {
-    /// Of the sandbox that sees `folder`.
+    /// The packages visible in the sandbox that mounts `folder`; none is charged yet.
     pub fn of(folder: PathBuf) -> Self {
         Self { folder, charged: Arc::default() }
     }

@@ -30,7 +30,7 @@ pub const UV_BYTES: u64 = 128 * 1024 * 1024;
 
 /// The folders of one installation.
 pub struct Task {
-    /// What the installer is told; it cannot write there.
+    /// The installer's read-only input folder.
     told: PathBuf,
     pub output: PathBuf,
     pub relay: PathBuf,

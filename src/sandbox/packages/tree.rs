@@ -91,7 +91,7 @@ struct Copy<'a> {
     found: BTreeMap<String, FoundFile>,
     /// What the lists of all packages say; not more than there may be files.
     listed: Vec<ListedFile>,
-    /// Of the paths in both.
+    /// Total bytes of the paths in `found` and `listed`.
     path_bytes: usize,
 }
 

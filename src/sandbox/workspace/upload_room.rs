@@ -54,7 +54,7 @@ impl FillLevel {
         self.0.lock().unlinked_bytes.clear();
     }
 
-    /// What no walk sees.
+    /// Bytes of unlinked open files, which a walk cannot see.
     pub fn unlinked_bytes(&self) -> u64 {
         self.0.lock().unlinked_bytes()
     }

@@ -212,7 +212,7 @@ impl TaggedText {
 }
 
 enum Tag {
-    /// Its length, and the tag that is open after it.
+    /// A complete tag: its length, and the tag open after it.
     Whole(usize, Option<usize>),
     Begun,
     None,

@@ -45,7 +45,7 @@ pub enum Removal {
 pub enum Parents {
     /// The one of a set of packages is an image of its own, to which sessions may be pinned.
     Stay,
-    /// Those of a Dockerfile are its steps.
+    /// Remove parents: they are steps of a Dockerfile.
     Go,
 }
 

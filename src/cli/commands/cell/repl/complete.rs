@@ -65,7 +65,7 @@ struct Scan {
     indent: usize,
     /// The last line that is not blank is indented, or a decorator.
     in_block: bool,
-    /// That line ends with a colon.
+    /// The last non-blank line ends with a colon.
     opens_block: bool,
 }
 
