@@ -56,7 +56,7 @@ pub fn a_reset_ends_what_runs_and_what_waits_and_starts_afresh() {
     printed(&daemon, "a = 2; b = 3; open('file', 'w').write('kept')");
     for mode in ["main", "fork"] {
         let code =
-            "print('busy')\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass";
+            "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('busy')\nwhile True: pass";
         let running = queue(&daemon, &json!({"code": code, "mode": mode}));
         wait_for_line(&daemon, running, "busy");
         // A copy holds up no other cell, so it has to be a cell of the main line that one waits for.

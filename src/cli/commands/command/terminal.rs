@@ -85,15 +85,15 @@ impl ControlStrings {
                     kept.push(letter);
                     self.state
                 }
-                // The encoding stays UTF-8.
-                (Scan::Encoding, _) => Scan::Text,
                 (Scan::Escape, _) => {
                     kept.extend([ESCAPE, letter]);
                     Scan::Text
                 }
                 // CAN and SUB end a control string, too, so that a file without its end does not blank all that follows.
+                // What chooses an encoding is left out, so that it stays UTF-8.
                 (Scan::String | Scan::EscapeInString, BELL | '\u{9c}' | '\u{18}' | '\u{1a}')
-                | (Scan::EscapeInString, '\\') => Scan::Text,
+                | (Scan::EscapeInString, '\\')
+                | (Scan::Encoding, _) => Scan::Text,
                 (Scan::String | Scan::EscapeInString, ESCAPE) => Scan::EscapeInString,
                 (Scan::String | Scan::EscapeInString, _) => Scan::String,
             };
