@@ -47,6 +47,11 @@ def runs(code: str) -> str:
     return calls("execute_python_code", python_code_snippet=code, timeout=30)
 
 
+def much() -> str:
+    """Gives more than a request may have."""
+    return "x" * (20 << 20)
+
+
 class ToolCases(WithDaemon):
     configuration = '[model.script]\nprovider = "script"\nfile = "script.toml"\n'
 
@@ -87,6 +92,15 @@ class ToolCases(WithDaemon):
             self.assertEqual(box.run_code(code.format("refuses()")).stdout, "closed not today\n")
             self.assertIn("failed KeyError: 'CHF'", box.run_code(code.format("rate('CHF')")).stdout)
             self.assertIn("Exchange rate", box.run_code("rate.__doc__").text or "")
+
+    def test_a_result_that_the_daemon_does_not_take_is_a_failure_and_no_wait(self) -> None:
+        with Sandbox.create() as box:
+            box.tool(much)
+            run = box.run_code("much()", timeout=60)
+            self.assertIsNotNone(run.error)
+            assert run.error is not None
+            self.assertEqual(run.error.name, "ToolError")
+            self.assertIn("larger than 16777216 bytes", run.error.value)
 
     def test_calls_come_at_the_same_time(self) -> None:
         barrier = threading.Barrier(3, timeout=30)

@@ -17,7 +17,7 @@ from ._schema import FunctionTool, json_of
 from ._sync import EventStream, SyncClient
 from ._threads import in_thread
 from ._wire import ServerSentEvent, quoted
-from .errors import BadRequestError, BelljarError, DaemonError, ToolError
+from .errors import BadRequestError, BelljarError, DaemonError, NotFoundError, ToolError
 
 #: Calls that are worked on at once; more wait.
 _CALLS_AT_ONCE = 32
@@ -78,6 +78,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
         return {"failure": {"code": error.code, "message": error.message[:_ERROR_CHARS]}}
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return {"failure": {"code": "failed", "message": message[:_ERROR_CHARS]}}
+
+
+def _still_waits(error: BelljarError) -> bool:
+    """Whether the code that called may still wait for an answer, though this one was refused."""
+    return not isinstance(error, (NotFoundError, DaemonError))
 
 
 def _value(tool: FunctionTool, value: Any) -> dict[str, Any]:
@@ -181,7 +186,13 @@ class ToolServer:
                 answer = _value(tool, tool.bound(arguments)())
             except BaseException as error:
                 answer = _failure(error)
-            self._client.request(_answer(self._session, call, answer))
+            try:
+                self._client.request(_answer(self._session, call, answer))
+            except BelljarError as error:
+                if not _still_waits(error):
+                    raise
+                # The daemon does not take this answer, for example because it is too large, and the code waits for one.
+                self._client.request(_answer(self._session, call, _failure(error)))
         except BelljarError:
             # Nobody waits for the answer any more.
             pass
@@ -278,7 +289,13 @@ class AsyncToolServer:
                     answer = _value(tool, await in_thread(work))
             except Exception as error:
                 answer = _failure(error)
-            await self._client.request(_answer(self._session, call, answer))
+            try:
+                await self._client.request(_answer(self._session, call, answer))
+            except BelljarError as error:
+                if not _still_waits(error):
+                    raise
+                # The daemon does not take this answer, for example because it is too large, and the code waits for one.
+                await self._client.request(_answer(self._session, call, _failure(error)))
         except BelljarError:
             # Nobody waits for the answer any more.
             pass
