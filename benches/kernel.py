@@ -104,7 +104,7 @@ def output(prefix):
 
 
 def rate(kernel, code):
-    """Of a cell whose value is how much it has written."""
+    """The speed of a cell whose value is the number of bytes that it has written."""
     begun = time.perf_counter()
     run = kernel.run(code)
     seconds = time.perf_counter() - begun

@@ -14,7 +14,7 @@ from sections import table
 
 ROUNDS, ROUND_SECONDS = 6, 5
 PAUSE_SECONDS = 0.2
-# Of small objects less, as it takes seconds to make them.
+# The heap of small objects is smaller than that of arrays, because making them takes seconds.
 ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 500, 1000), (10, 100, 500)
 MEMORY_BYTES = 6 << 30
 SAVE_AND_LOAD = """

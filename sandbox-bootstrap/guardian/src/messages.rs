@@ -64,7 +64,7 @@ impl Guardian {
             return;
         }
         let call = self.next_call;
-        // Who lists variables runs no cell, so that nobody has asked for what a call would do.
+        // A view only lists variables: its client has run no cell, and has not asked for the effects of a tool call.
         let most = if handle.role == Role::View { 0 } else { self.limits.tool_calls };
         match handle.calls.begin(call, payload, most, handle.tools.handled()) {
             Begun::Refused { answer, is_of_cell } => {

@@ -36,7 +36,7 @@ def read(request: Request) -> Answer:
         try:
             os.link(os.path.realpath(request["path"]), request["spare"])
         except OSError:
-            # Another file system, or a file of somebody else.
+            # The file is on another file system, or belongs to another user.
             with open(request["spare"], "xb") as copy:
                 _copy(file, copy)
     return {"is_spare": True}

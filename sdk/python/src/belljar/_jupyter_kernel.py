@@ -312,7 +312,7 @@ class KernelApp(IPKernelApp):
     kernel_class = BelljarKernel
 
     def init_path(self) -> None:
-        """The base class has Python look for modules in the folder of the notebook, which nobody has to trust."""
+        """The base class has Python look for modules in the folder of the notebook, whose files are untrusted."""
 
 
 def serve(options: KernelOptions, words: list[str]) -> None:

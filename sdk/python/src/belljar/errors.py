@@ -38,7 +38,7 @@ class BadRequestError(BelljarError):
 
 
 class NotFoundError(BelljarError):
-    """There is no such sandbox, cell, file, ask, approval, job, batch or volume; or it is somebody else's."""
+    """There is no such sandbox, cell, file, ask, approval, job, batch or volume; or it belongs to another user."""
 
 
 class ExistsError(BelljarError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _BATCH_JOBS = 500
 #: An input of `map` that is larger goes into a file.
 _ITEM_BYTES = 4096
-#: A value of a job that is larger is not read: code that nobody has read wrote it.
+#: A value of a job that is larger is not read, because untrusted code wrote it.
 _RESULT_BYTES = 64 * 1024 * 1024
 #: Names of files that are not the caller's.
 _RESERVED = "_belljar_"
@@ -72,7 +72,7 @@ class JobResult:
     stdout: str
     stderr: str
     duration_s: float
-    #: What was kept, by path. Code that nobody has read wrote it.
+    #: The files that were kept, by path. Untrusted code wrote them.
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     def check(self) -> JobResult:
