@@ -87,7 +87,7 @@ demo-list: ## list the examples; `make demo-NAME` runs one
 	@printf '  demo-%s\n' $(EXAMPLES)
 
 .PHONY: test
-test: setup openai-client job-packages property-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+test: setup openai-client job-packages property-packages sdk-core-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
 	$(call heading,guardian tests)
 	cargo test --quiet --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET)
 	$(call heading,kernel tests)
@@ -101,6 +101,10 @@ test: setup openai-client job-packages property-packages lint ## run everything 
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
 	@if cargo nextest --version >/dev/null 2>&1; \
 		then set -x; tests/second-tries.sh cargo nextest run; else set -x; cargo test; fi
+	$(call heading,the core of the Python package)
+	cargo build
+	cd $(SDK) && $(abspath target/sdk-core)/bin/python -m mypy src/belljar/__init__.py
+	BELLJAR=$(DEBUG) target/sdk-core/bin/python $(SDK)/tests/run.py --core
 
 .PHONY: openai-client
 openai-client: ## install the Python client that the tests' model server is checked with
@@ -122,6 +126,13 @@ property-packages: ## install what the property tests of the kernel are made wit
 		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
 
 SDK := sdk/python
+DEBUG := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar
+.PHONY: sdk-core-packages
+sdk-core-packages: ## install what the core of the Python package is checked with, without the frameworks
+	$(call heading,packages for the core of the Python package)
+	@tests/python-env.sh target/sdk-core $(SDK)/tests/core-requirements.txt || \
+		echo 'warning: packages could not be installed; the tests of the Python package will fail' >&2
+
 .PHONY: sdk-packages
 sdk-packages: ## install what the Python package is checked with
 	$(call heading,packages for the Python package)
@@ -131,7 +142,7 @@ sdk-packages: ## install what the Python package is checked with
 test-sdk: setup sdk-packages ## the Python package: types, and tests with daemons of its own in containers and jails (ARGS='OnBubblewrap test_tools')
 	cargo build
 	cd $(SDK) && $(abspath target/sdk)/bin/python -m mypy
-	BELLJAR=$(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar target/sdk/bin/python $(SDK)/tests/run.py $(ARGS)
+	BELLJAR=$(DEBUG) target/sdk/bin/python $(SDK)/tests/run.py $(ARGS)
 
 DOCS_PAGES := target/docs-pages
 .PHONY: docs

@@ -30,8 +30,8 @@ import report as reports
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 # What goals are judged by comes before the peers, the rest after them, so that a slow machine loses the rest first.
-SECTIONS = ("requests", "sessions", "jobs", "recovery", "kernel")
-LATER_SECTIONS = ("packages", "neighbours")
+SECTIONS = ("requests", "client", "sessions", "jobs", "recovery", "kernel")
+LATER_SECTIONS = ("packages", "neighbours", "snapshots")
 # Nothing new begins after this; what runs then has its own bound, so that all of it stays below 20 minutes. What peers
 # need is installed before. On two processors Belljar takes about 2 minutes with the bare engine and Python, a pool of
 # 100 sandboxes with science 3, the other sections 7, the peers 5: loops in `work.py` end after seconds that sum up to

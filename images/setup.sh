@@ -34,6 +34,12 @@ command -v cc >/dev/null || missing+=(build-essential)
 command -v curl >/dev/null || missing+=(curl ca-certificates)
 command -v python3 >/dev/null || missing+=(python3)
 command -v bwrap >/dev/null || missing+=(bubblewrap)
+if [ $or_jail = no ]; then
+    # For tests of terminals.
+    command -v tmux >/dev/null || missing+=(tmux)
+    command -v less >/dev/null || missing+=(less)
+    command -v vi >/dev/null || missing+=(vim-tiny)
+fi
 if [ "${BELLJAR_TEST_NO_DOCKER:-}" != 1 ] && [ $or_jail = no ] && ! engine_answers; then
     # An engine that is stopped, or that this user may not use, is reported by the message below.
     command -v docker >/dev/null || [ -x /usr/sbin/dockerd ] || [ -n "${DOCKER_HOST:-}" ] || missing+=(docker.io)

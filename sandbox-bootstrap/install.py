@@ -3,8 +3,9 @@
 `python3 -I <this file> TASK OUTPUT RELAY`: TASK cannot be written and has `task.json`, perhaps `ca.pem` and `uv`;
 what is made goes to OUTPUT: `site` is the folder for `sys.path`, `report.json` says what is in it, and `tools/uv` is
 there if `uv` had to be fetched. RELAY is a socket of the daemon, which connects to the hosts of the package index and
-to no others. Only wheels are installed, so no code of a package runs here. The daemon believes nothing of it: it reads
-names and files with its own bounds and copies them.
+to no others. Only wheels are installed, so no code of a package runs here, unless the task allows sources: what their
+code does, it does in this sandbox. While packages are fetched, `progress.json` says which. The daemon believes nothing
+of it: it reads names and files with its own bounds and copies them.
 """
 
 import base64
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 import urllib.parse
 import urllib.request
 import zipfile
@@ -44,6 +46,9 @@ Name: {}
 Version: {}
 {}
 """
+# What `uv` says of large downloads: `Downloading polars (35.2MiB)`, and ` Downloaded polars` at their end.
+FETCHING = re.compile(r"\s*Downloading (\S+) \(([0-9]{1,9}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB)\)|\s*Downloaded (\S+)")
+UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 EXTRA = re.compile(r";.*\bextra\b")
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
@@ -52,6 +57,8 @@ IMAGE_UVS = ("/usr/libexec/belljar/uv", "/usr/local/bin/uv", "/usr/bin/uv")
 # The first version that knows all options that are used here.
 OLDEST_UV = (0, 4, 23)
 UV_START_S = 30
+# Time between two looks at what a program says.
+LOOK_S = 0.05
 
 
 class Failure(Exception):
@@ -151,7 +158,7 @@ class Installation:
         for name, (version, hashes) in sorted(packages.items()):
             lines.append(" ".join(["{}=={}".format(name, version), *("--hash={}".format(value) for value in hashes)]))
         pinned = self._write("pinned.txt", lines)
-        options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--target", self._site]
+        options = ["--no-deps", "--require-hashes", "--target", self._site]
         tool.install([*options, "--requirement", pinned])
 
     def _compile_bytecode(self):
@@ -174,7 +181,7 @@ class Installation:
         of_image = next(filter(is_usable_uv, IMAGE_UVS), None)
         cache = os.path.join(self._output, "cache")
         os.mkdir(cache)
-        settings = Settings(self._task["index"], self._authorities, self._proxy, self._task["idle_s"], cache)
+        settings = Settings(self._task, self._authorities, self._proxy, cache, Progress(self._output))
         if of_image or os.path.exists(self._given_uv):
             return Uv(of_image or self._given_uv, settings)
         try:
@@ -239,8 +246,10 @@ class Installation:
 class Settings:
     """How a tool reaches the index, and where it may write."""
 
-    def __init__(self, index, authorities, proxy, idle_s, cache):
-        self.index, self.authorities, self.proxy, self.idle_s, self.cache = index, authorities, proxy, idle_s, cache
+    def __init__(self, task, authorities, proxy, cache, progress):
+        self.index, self.idle_s = task["index"], task["idle_s"]
+        self.kinds = [] if task["sources"] else ["--only-binary", ":all:"]
+        self.authorities, self.proxy, self.cache, self._progress = authorities, proxy, cache, progress
 
     def run(self, words, variables, not_found):
         """What a program prints; a failure if it does not succeed, of a kind that is known by these words."""
@@ -248,15 +257,45 @@ class Settings:
             "PATH": os.environ.get("PATH", ""),
             "HOME": "/tmp",
             "TMPDIR": self.cache,
-            "HTTPS_PROXY": self.proxy,
-            "HTTP_PROXY": self.proxy,
+            **dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY"), self.proxy),
             **{name: value for name, value in variables.items() if value},
         }
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, errors="replace")
-        if done.returncode == 0:
-            return done.stdout
-        text = done.stderr.strip()
+        # Files, because what a build left running may hold pipes open for ever.
+        paths = [os.path.join(self.cache, name) for name in ("said", "complaints")]
+        with open(paths[0], "wb") as said, open(paths[1], "wb") as complaints:
+            program = subprocess.Popen(words, env=environment, stdout=said, stderr=complaints)
+        said, complaints = (open(path, encoding="utf-8", errors="replace") for path in paths)
+        with said, complaints:
+            is_running = True
+            while is_running:
+                time.sleep(LOOK_S)
+                is_running = program.poll() is None
+                for line in iter(complaints.readline, ""):
+                    self._progress.hear(line)
+            complaints.seek(0)
+            text = said.read() if program.returncode == 0 else complaints.read().strip()
+        if program.returncode == 0:
+            return text
         raise Failure("not_found" if any(word in text for word in not_found) else "failed", text)
+
+
+class Progress:
+    """Which packages are being fetched, in a file for the daemon."""
+
+    def __init__(self, output):
+        self._path = os.path.join(output, "progress.json")
+        self._fetching = {}
+
+    def hear(self, line):
+        found = FETCHING.match(line)
+        if found is None:
+            return
+        self._fetching.pop(found[4], None)
+        if found[1]:
+            self._fetching[found[1]] = int(float(found[2]) * UNITS[found[3]])
+        with open(self._path + ".draft", "w", encoding="utf-8") as file:
+            json.dump([{"name": name, "bytes": size} for name, size in self._fetching.items()], file)
+        os.rename(self._path + ".draft", self._path)
 
 
 class Uv:
@@ -266,7 +305,7 @@ class Uv:
     def resolve(self, limits, requirements):
         """Versions and hashes of all that is needed, by name."""
         options = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", *limits]
-        text = self._run(["pip", "compile", "--only-binary", ":all:", *options, requirements])
+        text = self._run(["pip", "compile", *self._settings.kinds, *options, requirements])
         found, name = {}, None
         for line in text.splitlines():
             pinned = PINNED.match(line)
@@ -279,7 +318,7 @@ class Uv:
         return found
 
     def install(self, arguments):
-        self._run(["pip", "install", *arguments])
+        self._run(["pip", "install", *self._settings.kinds, *arguments])
 
     def _run(self, arguments):
         settings = self._settings
@@ -303,14 +342,13 @@ class Pip:
     def resolve(self, limits, requirements):
         """The same as of `uv`; the image's own packages are limits, too, so that pip need not look at them."""
         report = os.path.join(self._settings.cache, "report.json")
-        options = ["--dry-run", "--ignore-installed", "--report", report, "--only-binary", ":all:", *limits]
+        options = ["--dry-run", "--ignore-installed", "--report", report, *limits]
         self._run([*options, "--requirement", requirements])
-        with open(report, encoding="utf-8") as file:
-            wanted = json.load(file)["install"]
         found = {}
-        for one in wanted:
-            sha256 = one["download_info"]["archive_info"]["hashes"]["sha256"]
-            found[normal(one["metadata"]["name"])] = (one["metadata"]["version"], ["sha256:" + sha256])
+        with open(report, encoding="utf-8") as file:
+            for one in json.load(file)["install"]:
+                sha256 = one["download_info"]["archive_info"]["hashes"]["sha256"]
+                found[normal(one["metadata"]["name"])] = (one["metadata"]["version"], ["sha256:" + sha256])
         return found
 
     def install(self, arguments):
@@ -327,7 +365,7 @@ class Pip:
             "PIP_INDEX_URL": settings.index,
             "PIP_CERT": settings.authorities,
         }
-        words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", *arguments]
+        words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", *settings.kinds, *arguments]
         return settings.run(words, variables, ["No matching distribution found", "ResolutionImpossible"])
 
 

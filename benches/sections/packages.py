@@ -2,12 +2,14 @@
 
 - cold: the index is asked, nothing of the package is there before; `uv` itself is there
 - cached: the same package for another session, or another folder
+- without the index: the same for one more session, while the index does not answer
 - import: all its modules, in the first process after the installation
 """
 
 import contextlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,15 +34,16 @@ def measured(binary):
         folder = pathlib.Path(folder)
         folder.chmod(0o755)
         wheels = uv_wheels()
-        with index(folder / "index", wheels) as port:
+        with index(folder / "index", wheels) as (port, silence):
             url, authority = f"https://localhost:{port}/simple", folder / "index/ca.pem"
             columns = [
-                ("Belljar", belljar(binary, "docker", url, authority)),
-                ("Belljar in a jail", belljar(binary, "bubblewrap", url, authority)),
+                ("Belljar", belljar(binary, "docker", url, authority, silence)),
+                ("Belljar in a jail", belljar(binary, "bubblewrap", url, authority, silence)),
                 ("`pip install`", installed(pip(url, authority), folder / "pip", authority)),
                 ("`uv pip install`", installed(uv(wheels, folder, url), folder / "uv", authority)),
             ]
-    rows = [(name, [figures[place] for _, figures in columns]) for place, name in enumerate(("cold", "cached", "import"))]
+    names = ("cold", "cached", "without the index", "import")
+    rows = [(name, [figures[place] for _, figures in columns]) for place, name in enumerate(names)]
     note = (
         "A package of 300 modules from an index on loopback. Belljar and `pip` compile bytecode, `uv` leaves that to the "
         "first import. Belljar's column has a sandbox for the installer, and no network for the session."
@@ -62,11 +65,21 @@ def index(folder, wheels):
     folder.mkdir()
     words = [sys.executable, INDEX, folder, wheels, str(ROUNDS)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield int(process.stdout.readline())
+        yield int(process.stdout.readline()), lambda: silenced(process)
         process.stdin.close()
 
 
-def belljar(binary, backend, url, authority):
+@contextlib.contextmanager
+def silenced(process):
+    """While this lasts, the process accepts nothing and answers nothing."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def belljar(binary, backend, url, authority, silence):
     settings = {"sandbox": {"backend": backend}, "packages": {"index": url}}
     before = dict(os.environ)
     os.environ.update(SSL_CERT_FILE=str(authority), **DIRECT)  # the daemon uses what the host's `uv` does
@@ -84,15 +97,18 @@ def belljar(binary, backend, url, authority):
 
         client.new("first", **more)
         install("first", "bell-dep")  # fetches `uv`
-        cold, cached, imports = [], [], []
+        cold, cached, alone, imports = [], [], [], []
         for number in range(ROUNDS):
             for session, times in (("a", cold), ("b", cached)):
                 client.new(session, **more)
                 times.append(measure.timed(lambda: install(session, f"bell-many-{number}")))
+            client.new("c", **more)
+            with silence():
+                alone.append(measure.timed(lambda: install("c", f"bell-many-{number}")))
             imports.append(float(client.value("b", IMPORT.format(f"bell_many_{number}"))))
-            client.remove("a")
-            client.remove("b")
-    return [measure.milliseconds(times) for times in (cold, cached, imports)]
+            for session in "abc":
+                client.remove(session)
+    return [measure.milliseconds(times) for times in (cold, cached, alone, imports)]
 
 
 def pip(url, authority):
@@ -131,7 +147,8 @@ def installed(words, folder, authority):
         environment["PYTHONPATH"] = str(folder / f"b{number}")
         said = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
         imports.append(float(said.stdout))
-    return [measure.milliseconds(times) for times in (cold, cached, imports)]
+    cold, cached, imports = (measure.milliseconds(times) for times in (cold, cached, imports))
+    return [cold, cached, None, imports]
 
 
 def timing(module):

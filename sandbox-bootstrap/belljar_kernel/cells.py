@@ -77,10 +77,8 @@ class CellRunner:
     def run(self, frame):
         """Run the cell and report to the guardian. An answer is sent no matter what the code did."""
         cell = frame["cell"]
-        self._streams.mend()
-        self._interrupts.install()
+        self._prepare()
         self._displays.begin()
-        self._refresh_imports(self._enter_folder())
         self.current = cell
         self._restricted = bool(frame.get("restricted"))
         self._snippets = 0
@@ -107,6 +105,27 @@ class CellRunner:
             answer = _last_resort(duration_ms, type(error).__name__)
         self._runner.send(wire.CELL_DONE, wire.DONE.pack(cell, len(redo)) + redo + answer)
 
+    def _prepare(self):
+        self._streams.mend()
+        self._interrupts.install()
+        self._refresh_imports(self._enter_folder())
+
+    def compile_beside(self, frame):
+        """Code for another thread, under a policy of its own. Call this on the first thread, which compiles all code."""
+        self.not_quiet()
+        self._rest_collector(False)
+        self._prepare()
+        name = f"<cell {frame['cell']}>"
+        self._keep_source(name, frame["code"])
+        return self._compiled(frame["code"], name, frame["expression"], bool(frame.get("restricted")))
+
+    def run_beside(self, compiled):
+        """How such code went, on the thread that calls this; the value is shown as that of any cell."""
+        return outcome_of("success", "ok", result=self._view(self._run_code(*compiled)))
+
+    def failed_beside(self, error, cell):
+        return self._failed(error, f"<cell {cell}>", flushes=False)
+
     def not_quiet(self):
         """Code of the session may have run since the last cell."""
         self._was_quiet = False
@@ -131,10 +150,8 @@ class CellRunner:
         reader.feed(wire.pack(wire.HOST_FRAME, _REHEARSAL))
         frame = wire.decode_json(reader.next()[1].decode())
         name = f"<cell {frame['cell']}>"
-        self._streams.mend()
-        self._interrupts.install()
+        self._prepare()
         self._displays.begin()
-        self._refresh_imports(self._enter_folder())
         started = _now()
         self._keep_source(name, frame["code"])
         linecache.cache.pop(self._sources.pop(), None)
@@ -145,7 +162,7 @@ class CellRunner:
             harmless.nobody_listens()
             assigned_names.extend(names.assigned_in(tree, 1))
 
-        body, last = self._compiled(frame["code"], name, frame["expression"], check_tree)
+        body, last = self._compiled(frame["code"], name, frame["expression"], False, check_tree)
         self._runner.rehearse_sending(wire.CELL_BEGUN, wire.encode_json(assigned_names))
         scope = {}
         _wants_loop([body, last])
@@ -154,7 +171,7 @@ class CellRunner:
         namespace = self._runner.namespace
         if "_" in namespace:
             namespace["_"] = namespace["_"]
-        outcome = _outcome("success", "ok", result=self._view(value))
+        outcome = outcome_of("success", "ok", result=self._view(value))
         outcome["duration_ms"] = (_now() - started) * 1000
         outcome.update(displays_dropped=self._displays.dropped, live=self._live())
         self._runner.rehearse_sending(wire.CELL_DONE, wire.DONE.pack(0, 0) + wire.encode_json(outcome))
@@ -170,7 +187,7 @@ class CellRunner:
                 value = self._execute(frame)
                 if self._displays.flush_figures():
                     self._assigns = None  # a cell that failed had left them
-                return _outcome("success", "ok", result=self._view(value))
+                return outcome_of("success", "ok", result=self._view(value))
             finally:
                 self._interrupts.active = False
         except BaseException as error:
@@ -187,16 +204,19 @@ class CellRunner:
         """The value of the last expression."""
         source, name = frame["code"], f"<cell {frame['cell']}>"
         self._keep_source(name, source)
-        body, last = self._compiled(source, name, frame["expression"], self._begin)
+        scope, begin = self._runner.namespace, self._begin
+        if frame["mode"] == "scratch":
+            scope, begin = dict(scope), self._begin_scratch
+        body, last = self._compiled(source, name, frame["expression"], self._restricted, begin)
         if self._assigns is None:
             self._rest_collector(False)
         self._resume_tracing()
         try:
-            value = self._run_code(body, last)
+            value = self._run_code(body, last, scope)
         finally:
             self._suspend_tracing()
         if value is not None:
-            self._runner.namespace["_"] = value
+            scope["_"] = value
             if self._assigns is not None:
                 self._assigns.append("_")
         return value
@@ -215,6 +235,10 @@ class CellRunner:
             pass  # user code may have left little memory, or another `ast`
         self._runner.send(wire.CELL_BEGUN, encoded_names if len(encoded_names) <= NAMES_BYTES else b"")
 
+    def _begin_scratch(self, _tree):
+        """The same for code whose names are dropped: it can assign none of the session, but may change its objects."""
+        self._runner.send(wire.CELL_BEGUN, b"")
+
     def name_snippet(self):
         """The file name of code that runs nested in the present cell."""
         self._snippets += 1
@@ -223,15 +247,15 @@ class CellRunner:
     def run_snippet(self, source, name):
         """Run code nested in a cell, under the policy of that cell. Returns the value of its last expression."""
         self._keep_source(name, source)
-        return self._run_code(*self._compiled(source, name, False))
+        return self._run_code(*self._compiled(source, name, False, self._restricted))
 
     def describe(self, error, name):
         if isinstance(error, _NotCompiled):
             return report.describe(error.__cause__, self._runner.limits, name, only_last=True)
         return report.describe(error, self._runner.limits, name)
 
-    def _compiled(self, source, name, expression, on_parsed=None):
-        namespace = self._runner.namespace if self._restricted else None
+    def _compiled(self, source, name, expression, restricted, on_parsed=None):
+        namespace = self._runner.namespace if restricted else None
         # Python 3.11 fails if code of an earlier cell, such as a finalizer, runs while a tree is built.
         collects = _collects()
         _stop_collecting()
@@ -243,19 +267,22 @@ class CellRunner:
             if collects:
                 _go_on_collecting()
 
-    def _run_code(self, body, last):
+    def _run_code(self, body, last, scope=None):
+        """Run compiled code with these names; without them, with those of the session."""
+        if scope is None:
+            scope = self._runner.namespace
         if _wants_loop([code for code in (body, last) if code is not None]):
             # Both parts run in the loop, so that statements without an `await` can create tasks.
-            return self._loop.run(self._run_code_async(body, last))
+            return self._loop.run(self._run_code_async(body, last, scope))
         if body is not None:
-            eval(body, self._runner.namespace)
-        return None if last is None else eval(last, self._runner.namespace)
+            eval(body, scope)
+        return None if last is None else eval(last, scope)
 
-    async def _run_code_async(self, body, last):
+    async def _run_code_async(self, body, last, scope):
         value = None
         for code in (body, last):
             if code is not None:
-                value = eval(code, self._runner.namespace)
+                value = eval(code, scope)
                 if code.co_flags & _CO_COROUTINE:
                     value = await value
         return None if last is None else value
@@ -263,17 +290,18 @@ class CellRunner:
     def _view(self, value):
         return None if value is None else self._displays.view(value)
 
-    def _failed(self, error, cell_name):
+    def _failed(self, error, cell_name, flushes=True):
         if isinstance(error, _NotCompiled):
             reason = "policy" if isinstance(error.__cause__, policy.PolicyError) else "syntax"
-            return _outcome("failure", reason, exception=self.describe(error, cell_name))
+            return outcome_of("failure", reason, exception=self.describe(error, cell_name))
         if isinstance(error, SystemExit):
             return self._exited(error)
         described = self.describe(error, cell_name)
-        self._flush_figures_after(error)
+        if flushes:
+            self._flush_figures_after(error)
         if isinstance(error, KeyboardInterrupt):
-            return _outcome("interrupted", "by_user", exception=described)
-        return _outcome("failure", "exception", exception=described)
+            return outcome_of("interrupted", "by_user", exception=described)
+        return outcome_of("failure", "exception", exception=described)
 
     def _flush_figures_after(self, error):
         """Show figures that were drawn before the exception; errors in doing so are ignored."""
@@ -298,7 +326,7 @@ class CellRunner:
         code = int(code)
         if not -(2**31) <= code < 2**31:
             code = 1  # no system has such an exit code
-        return _outcome("failure", "exit", code) if code else _outcome("success", "exit0")
+        return outcome_of("failure", "exit", code) if code else outcome_of("success", "exit0")
 
     def _keep_source(self, name, source):
         """Keep the source for tracebacks, also those of later cells. Without a time stamp it is not checked on disk."""
@@ -381,7 +409,7 @@ def _compile(source, name, expression, restricted_namespace=None, on_parsed=None
     return compile(tree, name, "exec", _CODE_FLAGS, dont_inherit=True), last
 
 
-def _outcome(status, reason, exit_code=0, result=None, exception=None):
+def outcome_of(status, reason, exit_code=0, result=None, exception=None):
     return {"status": status, "reason": reason, "exit_code": exit_code, "result": result, "exception": exception}
 
 

@@ -88,26 +88,32 @@ _NO_NAME = (_socket.EAI_AGAIN, _socket.EAI_FAIL, _socket.EAI_NONAME, getattr(_so
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)
 _CELL_PREFIX = "<cell "
 _GROUP = __builtins__.get("BaseExceptionGroup", ())  # since Python 3.11
+# Whose error it is: the ways to what is missing differ.
+FOR_CELLS, FOR_JOBS = 0, 1
+_INSTALL = (
+    "`%pip install {0}` in a cell installs it, and so does `belljar install -s SESSION {0}` outside of the session",
+    "`belljar job run --with {0}` installs it before the script begins",
+)
+_INSTALL_COMMAND = ("`%pip install`", "`belljar job run --with`")
+_INSTEAD_OF_NETWORK = (
+    "the files of the workspace (`belljar cp` puts more there), the tools of the session, "
+    "and `%pip install NAME` for packages",
+    "the files that the job was given, and `belljar job run --with NAME` for packages",
+)
+_INSTEAD_OF_PIP = ("write `%pip {0}`", "leave the line out, and name the packages with `belljar job run --with`")
 
 
-def about(error):
-    """A hint that belongs below the traceback of an error that ended a cell; None if there is nothing to say."""
+def about(error, whose=FOR_CELLS):
+    """A hint that belongs below the traceback of an error that ended a cell, or the script of a job; None if there is
+    nothing to say."""
     for each in _causes(error):
         if isinstance(each, SyntaxError):
-            return _about_line(each.text)
+            return _about_line(each.text, whose)
         if isinstance(each, ModuleNotFoundError):
-            return _about_module(each.name)
+            return _about_module(each.name, whose)
         if _is_of_network(each):
-            return no_network() if _has_no_network() else None
+            return _no_network(whose) if _has_no_network() else None
     return None
-
-
-def install(distribution):
-    """How to get a package, for models and for people."""
-    return (
-        f"`%pip install {distribution}` in a cell installs it, "
-        f"and so does `belljar install -s SESSION {distribution}` outside of the session"
-    )
 
 
 def no_pip():
@@ -132,22 +138,22 @@ def not_of_index(package, what):
     )
 
 
-def no_network():
+def _no_network(whose):
     return (
         "this sandbox has no network: no host can be reached, and trying again does not help. "
-        "There are the files of the workspace (`belljar cp` puts more there), the tools of the session, "
-        "and `%pip install NAME` for packages"
+        f"There are {_INSTEAD_OF_NETWORK[whose]}"
     )
 
 
-def _about_line(text):
+def _about_line(text, whose):
     """Commands that were written without the sign that notebooks need."""
     words = text.split() if isinstance(text, str) else []
-    is_command = words[:2] in (["pip", "install"], ["pip3", "install"])
-    return f"`pip` is a program and no Python: write `%pip {' '.join(words[1:])}`" if is_command else None
+    if words[:2] not in (["pip", "install"], ["pip3", "install"]):
+        return None
+    return f"`pip` is a program and no Python: {_INSTEAD_OF_PIP[whose].format(' '.join(words[1:]))}"
 
 
-def _about_module(name):
+def _about_module(name, whose):
     if not isinstance(name, str) or not name or name.startswith("_"):
         return None
     top = name.partition(".")[0]
@@ -157,13 +163,13 @@ def _about_module(name):
         return None  # the package is there, and has no such part
     distribution = _distribution(name)
     if distribution is not None:
-        return f"the package `{distribution}` is not installed: {install(distribution)}"
+        return f"the package `{distribution}` is not installed: {_INSTALL[whose].format(distribution)}"
     known = {*_DISTRIBUTIONS, *_WELL_KNOWN, *_own_modules(), *getattr(sys, "stdlib_module_names", ())}
     similar = from_stdlib("difflib").get_close_matches(top, sorted(known), 1, 0.8)
     meant = f"; did you mean `{similar[0]}`? If not," if similar else ";"
     return (
         f"`{top}` is neither a file of the current folder nor an installed package{meant} "
-        "a package is installed with `%pip install` and its name in the index, which may be another one"
+        f"a package is installed with {_INSTALL_COMMAND[whose]} and its name in the index, which may be another one"
     )
 
 
@@ -190,7 +196,7 @@ def _own_modules():
 
 def _causes(error):
     """The error and what caused it. What a library raised while it handled an error, it raised because of that; what a
-    cell raises meanwhile may be about something else."""
+    cell or a script raises meanwhile may be about something else."""
     waiting = [error]
     for _ in range(HINT_LINKS):
         if not waiting:
@@ -198,18 +204,20 @@ def _causes(error):
         error = waiting.pop()
         yield error
         cause = error.__cause__
-        if cause is None and not error.__suppress_context__ and not _was_raised_in_cell(error):
+        if cause is None and not error.__suppress_context__ and not _was_raised_in_own_code(error):
             cause = error.__context__
         if cause is not None:
             waiting.append(cause)
         waiting += getattr(error, "exceptions", ())[:HINT_LINKS] if isinstance(error, _GROUP) else ()
 
 
-def _was_raised_in_cell(error):
+def _was_raised_in_own_code(error):
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None:
         frames = frames.tb_next
-    return frames is None or frames.tb_frame.f_code.co_filename.startswith(_CELL_PREFIX)
+    if frames is None or frames.tb_frame.f_code.co_filename.startswith(_CELL_PREFIX):
+        return True
+    return frames.tb_frame.f_globals.get("__name__") == "__main__"  # of the script of a job
 
 
 def _is_of_network(error):

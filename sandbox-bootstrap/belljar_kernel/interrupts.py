@@ -54,6 +54,14 @@ class Interrupts:
             for alarm in tuple(self._armed):
                 alarm.stop()
 
+    def of_this_thread(self):
+        """For a thread that gets no signals: what raises KeyboardInterrupt in it."""
+        return ThreadInterrupt(self._of_threads, _get_ident())
+
+    def forget_threads(self):
+        """In a copy, which has none of the threads of the original, but may get others of the same number."""
+        self._of_threads.clear()
+
     def gone_off(self, alarm):
         self._alarms.append(alarm)
 
@@ -158,6 +166,54 @@ class _Alarm:
         self._left.acquire()
 
 
+class ThreadInterrupt:
+    """Raises KeyboardInterrupt in its thread whenever it is told to. It may interrupt `stop`, which then has to be called
+    again."""
+
+    def __init__(self, of_threads, thread):
+        from_stdlib("ctypes")  # loaded now, not when time is short
+        self._of_threads = of_threads
+        self._thread = thread
+        self._held = 0
+        self._is_wanted = False  # it was not raised yet
+        self._is_over = False
+        self._turn = _thread.allocate_lock()
+        # What is raised in a thread is a type, and is made where it is raised.
+        self._raised = type("KeyboardInterrupt", (KeyboardInterrupt,), {"__module__": "builtins", "__init__": self._note})
+        of_threads.setdefault(thread, []).append(self)
+
+    def _note(self, *_arguments):
+        self._is_wanted = False
+
+    def interrupt(self):
+        with self._turn:
+            self._is_wanted = not self._is_over
+            if self._is_wanted and not self._held:
+                _throw(self._thread, self._raised)
+
+    def hold(self):
+        with self._turn:
+            self._held += 1
+            if self._is_wanted:
+                _throw(self._thread, None)
+
+    def let_go(self):
+        with self._turn:
+            self._held -= 1
+            if self._is_wanted and not self._held and not self._is_over:
+                _throw(self._thread, self._raised)
+
+    def stop(self):
+        self._is_over = True
+        with self._turn:
+            _throw(self._thread, None)
+        own = self._of_threads.get(self._thread, [])
+        if self in own:
+            own.remove(self)
+        if not own:
+            self._of_threads.pop(self._thread, None)
+
+
 class _ThreadAlarm:
     """The same for a thread that gets no signals. It may interrupt `stop`, which then has to be called again."""
 
@@ -209,6 +265,11 @@ class _ThreadAlarm:
             self._stopped.release()
 
     def _throw(self, exception):
-        ctypes = from_stdlib("ctypes")
-        thrown = None if exception is None else ctypes.py_object(exception)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), thrown)
+        _throw(self._thread, exception)
+
+
+def _throw(thread, exception):
+    """Have a thread raise this before its next instruction; None takes back what it has not raised yet."""
+    ctypes = from_stdlib("ctypes")
+    thrown = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), thrown)

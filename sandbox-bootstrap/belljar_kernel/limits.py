@@ -74,6 +74,29 @@ HINT_LINKS = 100
 # Most modules that are imported for families.
 FAMILY_MODULES = 1000
 
+# Snapshots. Bytes of one record of the stream, what is held back until all names are known to be whole, and buffers that
+# are small enough to be part of the pickle.
+RECORD_BYTES = 1024 * 1024
+SPOOL_BYTES = 64 * 1024 * 1024
+INLINE_BYTES = 64 * 1024
+# A longer pickle is not loaded on trial: its things would take a multiple of it.
+TRY_OUT_BYTES = 256 * 1024 * 1024
+# Processes that may end while they pack a name, which is then left out; tries to pack what is left when names fail.
+PACK_DEATHS = 3
+PACK_TRIES = 4
+# A name is left out that makes no progress for so many looks, each of them a second after the one before.
+PACK_STUCK_LOOKS = 8
+# Nesting of what can be packed: the stack of a process is long enough for that.
+PACK_RECURSION = 5000
+# Bytes in which a process says which names it could not load: less than a pipe holds.
+LEFT_OUT_BYTES = 60 * 1024
+# Names and files that a manifest or a report lists, and characters of each of their words.
+MISSING_NAMES = 200
+MISSING_NAME_CHARS = 200
+MISSING_REASON_CHARS = 300
+# Attributes of modules that are looked at for functions which the session has put there.
+PATCHES_LOOKED_AT = 1_000_000
+
 # Expressions.
 COMPUTE_CHARS = 100_000
 # A process that evaluates one expression after the other ends when it has grown by this much.

@@ -28,16 +28,18 @@ class Displays:
 
     def __init__(self, runner):
         self._runner = runner
-        self.dropped = 0
-        self._shown = 0
-        self._bytes = 0
+        self._of_main = Shown()
         self.pyplot = None, None  # the module that was imported, and its list of figures
         self.injected = {"display": self.display}
         runner.namespace.update(self.injected)
         sys.meta_path.insert(0, _PyplotWatcher(self))
 
     def begin(self):
-        self.dropped = self._shown = self._bytes = 0
+        self._of_main = Shown()
+
+    @property
+    def dropped(self):
+        return self._of_main.dropped
 
     def display(self, *values):
         """Show values in their richest form: tables, pictures, HTML."""
@@ -82,16 +84,31 @@ class Displays:
 
     def _send(self, mime):
         limits = self._runner.limits
-        if self._runner.current_cell() is None:
+        beside = self._runner.background.here()
+        if beside is None and self._runner.current_cell() is None:
             return  # a thread of an earlier cell: there is no cell to show it in
+        shown = self._of_main if beside is None else beside.shown
         bundle = wire.encode_json(mime)
-        too_many = self._shown >= limits.displays
-        if too_many or len(bundle) > limits.display_bytes or self._bytes + len(bundle) > limits.displays_bytes:
-            self.dropped += 1
+        if shown.displays >= limits.displays or not shown.has_room(len(bundle), limits):
+            shown.dropped += 1
             return
-        self._shown += 1
-        self._bytes += len(bundle)
-        self._runner.send_in_order(wire.DISPLAY, b'{"mime":%b}' % bundle)
+        shown.displays += 1
+        shown.bytes += len(bundle)
+        message = b'{"mime":%b}' % bundle
+        if beside is None:
+            self._runner.send_in_order(wire.DISPLAY, message)
+        else:
+            self._runner.send_in_order(wire.BACKGROUND_DISPLAY, wire.CELL.pack(beside.number) + message)
+
+
+class Shown:
+    """What one cell has shown."""
+
+    def __init__(self):
+        self.displays = self.bytes = self.dropped = 0
+
+    def has_room(self, size, limits):
+        return size <= limits.display_bytes and self.bytes + size <= limits.displays_bytes
 
 
 def bounded_repr(value, chars):

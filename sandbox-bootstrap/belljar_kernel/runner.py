@@ -12,7 +12,7 @@ import types
 import warnings
 from collections import deque
 
-from . import copies, descriptor_io, descriptors, fonts, harmless, notebook, preload, process, variables, wire
+from . import background, copies, descriptor_io, descriptors, fonts, harmless, notebook, preload, process, variables, wire
 from .cells import CellRunner
 from .clones import Clones
 from .interrupts import Interrupts
@@ -75,7 +75,7 @@ class Runner:
         self._first_descriptor = first_descriptor
         self.serves_once = False  # a copy for one cell or one listing
         self._waits = False  # a checkpoint
-        self._clones = Clones((0, 1, 2, *self._own_descriptors()))
+        self._clones = Clones((0, 1, 2, *self.own_descriptors()))
         self._checkpoint_oom_score = min(process.oom_score() + CHECKPOINT_OOM_MARGIN, WORKER_OOM_SCORE)
         process.set_oom_score(WORKER_OOM_SCORE)
         self.limits = Limits()
@@ -94,7 +94,8 @@ class Runner:
         self._displays = Displays(self)
         self._tools = ToolBox(self)
         self._tools.offer((), ())
-        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self._live, self._is_quiet)
+        self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self.live, self._is_quiet)
+        self.background = background.BackgroundCells(self, self._streams, self.interrupts, self._cells)
         self._nested = NestedTools(self, self._cells, self._injected, ToolError)
         self._tools.local = self._nested.by_name
         self._attach()
@@ -116,7 +117,7 @@ class Runner:
         self._tools.attach(self._first_descriptor + _TOOLS, self._tool_socket)
         self._nested.attach()
 
-    def _own_descriptors(self):
+    def own_descriptors(self):
         return range(self._first_descriptor, self._first_descriptor + _DESCRIPTORS)
 
     def _say_present(self):
@@ -183,6 +184,8 @@ class Runner:
             self._clones.settle()
             if kind == wire.SPAWN:
                 self._spawn(*wire.decode_json(payload.decode()))
+            elif kind == wire.BACKGROUND:
+                self.background.begin(wire.decode_json(payload.decode()), self._received_descriptors.popleft())
             elif kind == wire.PROMOTE:
                 self._become_worker()
             elif kind == wire.REDO:
@@ -247,6 +250,10 @@ class Runner:
                 answer = variables.listing_by_children(self.namespace, self._injected(), frame, self.limits)
             self.send(wire.VARIABLES_DONE, wire.encode_json(answer))
             self._end_if_done()
+        elif kind == "snapshot":
+            self._pack(frame)
+        elif kind == "restore":
+            self._load(frame)
         elif kind == "hello":
             self.limits = Limits(frame["limits"])
         elif kind == "configure":
@@ -278,12 +285,32 @@ class Runner:
             self.namespace.update(self._preloaded)
         self.send(wire.PRELOADED, wire.encode_json(answer))
 
-    def _live(self):
+    def _pack(self, frame):
+        """Only in a copy, which ends with it."""
+        code = 1
+        try:
+            from . import snapshot
+
+            snapshot.pack(frame, self.namespace, self._injected(), self._own_injected(), self.commands.folder)
+            code = 0
+        finally:
+            posix._exit(code)
+
+    def _load(self, frame):
+        from . import snapshot_load  # most sessions load nothing
+
+        self._cells.not_quiet()
+        answer = snapshot_load.load(frame, self.namespace, self._own_injected(), self.commands)
+        if not self.is_own_process():
+            posix._exit(1)  # a child that code of a variable forked
+        self.send(wire.RESTORED, answer)
+
+    def live(self):
         """The counts of resources that a checkpoint cannot hold."""
         if self.serves_once:
             return {"threads": 0, "tasks": 0, "children": 0}
         return {
-            "threads": max(len(_threads) - 1 - self._tools.answers.has_thread, 0),
+            "threads": max(len(_threads) - 1 - self._tools.answers.has_thread - self.background.count(), 0),
             "tasks": self._loop.pending(),
             "children": process.count_children(),
         }
@@ -304,7 +331,10 @@ class Runner:
         return known - self._tools.answers.has_thread <= 0 and not is_new
 
     def _injected(self):
-        return {**self._displays.injected, **self._tools.injected, **self._preloaded}
+        return {**self._own_injected(), **self._preloaded}
+
+    def _own_injected(self):
+        return {**self._displays.injected, **self._tools.injected}
 
     def _end_if_done(self):
         if self.serves_once:
@@ -376,7 +406,7 @@ class Runner:
             posix.dup2(descriptor, self._first_descriptor + offset, inheritable=False)
             posix.close(descriptor)
         self._streams.mend()
-        descriptors.part_with_original({0, 1, 2, *self._own_descriptors()})
+        descriptors.part_with_original({0, 1, 2, *self.own_descriptors()})
 
     def _arrive(self):
         """Let the copy begin to work on its own."""
@@ -387,6 +417,9 @@ class Runner:
 
     def _begin(self):
         self._loop.forget()
+        self._streams.forget_threads()
+        self.interrupts.forget_threads()
+        self.background.forget()
         self._attach()
 
     def _become_worker(self):

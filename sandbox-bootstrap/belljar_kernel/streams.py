@@ -9,8 +9,12 @@ makes the order of Python's own writes exact, however busy the machine is. The g
 succession, so it is told that somebody waits. A guardian that is not allowed to
 read, because the daemon takes nothing, is waited for like one whose pipe is full, but not longer than
 `STREAM_SWITCH_WAIT_S`.
+
+A thread may have pipes of its own (a background cell has). What its Python code writes goes there; C code and
+subprocesses know nothing of threads, and write where all else goes.
 """
 
+import _thread
 import io
 import posix  # not `os`, whose functions user code may replace
 import sys
@@ -29,11 +33,12 @@ _write = posix.write
 _sleep = time.sleep
 _now = time.monotonic
 _print = print
+_get_ident = _thread.get_ident
 _StringIO = io.StringIO
 
 
 class _Pipe(io.RawIOBase):
-    """The binary layer of a stream: descriptor 1 or 2."""
+    """The binary layer of a stream: descriptor 1 or 2, or what a thread has in its place."""
 
     def __init__(self, streams, descriptor):
         self._streams = streams
@@ -51,14 +56,25 @@ class _Pipe(io.RawIOBase):
         return False
 
     def write(self, data):
-        if self._streams.last != self._descriptor:
-            self._streams.switch_to(self._descriptor)
+        outlet = self._streams.outlet()
+        if outlet.last != self._descriptor:
+            self._streams.switch_to(self._descriptor, outlet)
+        descriptor = outlet.descriptors[self._descriptor]
         view = memoryview(data).cast("B")
         size = len(view)
-        bytes_written = _write(self._descriptor, view)
+        bytes_written = _write(descriptor, view)
         while bytes_written < size:
-            bytes_written += _write(self._descriptor, view[bytes_written:])
+            bytes_written += _write(descriptor, view[bytes_written:])
         return size
+
+
+class _Outlet:
+    """Where the output of a thread goes: what it writes to, and the pipes below, both by stream."""
+
+    def __init__(self, descriptors, pipes):
+        self.descriptors = descriptors
+        self.pipes = pipes
+        self.last = 1  # the stream of the last write
 
 
 class Streams:
@@ -67,8 +83,25 @@ class Streams:
     def __init__(self, spare_stdout, spare_stderr, hurry):
         self._spares = {1: spare_stdout, 2: spare_stderr}
         self._hurry = hurry  # tells the guardian to read
-        self.last = 1
+        self._main = _Outlet({1: 1, 2: 2}, self._spares)
+        self._of_threads = {}
         self._stdout = self._stderr = None
+
+    def divert(self, stdout, stderr):
+        """Let what this thread writes go to pipes of its own."""
+        pipes = {1: stdout, 2: stderr}
+        self._of_threads[_get_ident()] = _Outlet(pipes, pipes)
+
+    def restore(self):
+        """Let what this thread writes go where all else goes."""
+        self._of_threads.pop(_get_ident(), None)
+
+    def forget_threads(self):
+        """In a copy, which has none of the threads of the original, but may get others of the same number."""
+        self._of_threads.clear()
+
+    def outlet(self):
+        return self._of_threads.get(_get_ident(), self._main)
 
     def mend(self):
         """Before each cell: restore what an earlier cell changed in `sys` and in the descriptors."""
@@ -88,24 +121,24 @@ class Streams:
         )
 
     def is_own(self, stream):
-        """Whether what is written to this stream goes to the cell's output, and nowhere else."""
-        return stream is self._stdout
+        """Whether what is written to this stream goes where the output of programs goes, and nowhere else."""
+        return stream is self._stdout and self.outlet() is self._main
 
     def settle(self):
         """Wait until all output was read, so that what other processes write to the pipes next comes after it."""
         self._settle(_now() + STREAM_SWITCH_WAIT_S)
 
     def _settle(self, deadline):
-        for spare in self._spares.values():
-            self._wait_until_read(spare, deadline)
+        for pipe in self.outlet().pipes.values():
+            self._wait_until_read(pipe, deadline)
 
     def _text(self, descriptor):
         return io.TextIOWrapper(
             _Pipe(self, descriptor), encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
         )
 
-    def switch_to(self, descriptor):
-        previous, self.last = self._spares[self.last], descriptor
+    def switch_to(self, stream, outlet):
+        previous, outlet.last = outlet.pipes[outlet.last], stream
         self._wait_until_read(previous, _now() + STREAM_SWITCH_WAIT_S)
 
     def in_order(self, send, unread):
@@ -144,10 +177,11 @@ class Streams:
 
     def say(self, text):
         """Write a line of the kernel to stderr, even if user code has replaced `sys.stderr`."""
-        self.switch_to(2)
+        outlet = self.outlet()
+        self.switch_to(2, outlet)
         data = text.encode("utf-8", "backslashreplace")
         while data:
-            data = data[_write(self._spares[2], data) :]
+            data = data[_write(outlet.pipes[2], data) :]
 
     def _wait_until_read(self, descriptor, deadline):
         """Wait until all that the pipe holds now was read: its content has shrunk by that much, or it is empty.

@@ -127,7 +127,9 @@ class ToolBox:
                 self._waiting.remove(call)
 
     def _message(self, number, name, arguments):
-        payload = wire.CALL.pack(number) + wire.encode_json({"name": name, "arguments": arguments})
+        beside = self._runner.background.here()
+        head = wire.CALL.pack(number, 0 if beside is None else beside.number)
+        payload = head + wire.encode_json({"name": name, "arguments": arguments})
         if len(payload) > SAID_BYTES:
             raise ValueError(f"the arguments of {name} take {len(payload)} bytes, more than {SAID_BYTES}")
         return wire.pack(wire.TOOL_CALL, payload)

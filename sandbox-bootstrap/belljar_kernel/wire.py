@@ -19,6 +19,7 @@ SPAWN = ord("S")  # with descriptors; the payload is `[index of the new runner, 
 PROMOTE = ord("M")  # to a checkpoint: you are the main worker now
 REDO = ord("R")  # what cells changed after this copy was made, each as its runner wrote it down, in a JSON array
 TOOL_ANSWER = ord("A")  # the runner's newest cell when it called, its own number of the call, and the daemon's frame
+BACKGROUND = ord("G")  # a cell for a thread of its own; with descriptors: its output, its errors, its interrupts
 ARE_YOU_BACK = ord("Q")  # after a cell of the main line, with its number: answer when your first thread is free
 # Runner to guardian.
 PROMOTED = ord("M")  # in answer
@@ -26,14 +27,17 @@ PRESENT = ord("P")  # first message of a runner: its pid
 BACK = ord("Q")  # in answer, with the same number
 HURRY = ord("U")  # what was printed has to be read before more is
 DISPLAY = ord("Y")  # a MIME bundle, for the present cell
-TOOL_CALL = ord("C")  # the runner's own number of the call, then its name and arguments
+BACKGROUND_DISPLAY = ord("Z")  # the number of a background cell, and a MIME bundle
+TOOL_CALL = ord("C")  # the runner's own number of the call and its background cell or 0, then its name and arguments
 CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that it may assign, if known
 CELL_DONE = ord("D")  # `DONE`, what repeats all that the cell changed, if that is known, then how it went
+BACKGROUND_DONE = ord("G")  # the number of a background cell, then how it went
 VARIABLES_DONE = ord("V")
 PRELOADED = ord("L")
+RESTORED = ord("O")  # 1 if a snapshot was loaded, else 0, then how that went
 SPAWN_FAILED = ord("X")  # the payload is `[index of the runner that could not be made, for want of descriptors]`
 
-CALL = struct.Struct(">I")
+CALL = struct.Struct(">IQ")
 ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
 DONE = struct.Struct(">QH")  # the number of the cell, and the length of what repeats it; 0 if nothing can

@@ -19,6 +19,8 @@ pub fn record_bytes(request: &serde_json::Value) -> u64 {
     record.saturating_add(ROW_BYTES)
 }
 
+/// The copies of a cell's code and recorded calls: in the queue, in the executor.
+pub const CELL_COPIES: u64 = 2;
 /// The copies of a seed while its session exists: in the request, in the session, in its executor.
 const SEED_COPIES: u64 = 3;
 

@@ -5,6 +5,7 @@
 
 mod amounts;
 pub mod asks;
+pub mod branches;
 pub mod calls;
 pub mod directory;
 pub mod executor;
@@ -13,6 +14,7 @@ pub mod jobs;
 mod journal_charges;
 mod launch;
 pub mod llm;
+mod pace;
 pub mod pool;
 pub mod reaper;
 pub mod replay;
@@ -20,6 +22,7 @@ pub mod restarting_actor;
 pub mod results;
 pub mod session;
 mod sink;
+pub mod snapshots;
 pub mod supervisor;
 #[cfg(test)]
 mod tests;

@@ -7,15 +7,18 @@ use std::sync::Arc;
 use crate::actors::calls::try_call;
 use crate::actors::session::messages::{CellRequest, ReplayOf, SessionMsg, SessionRef};
 use crate::actors::session::restore;
+use crate::memory::Charge;
 use crate::panics::TOO_MANY;
 use crate::protocol::api::ReplayReport;
 use crate::protocol::clock::Moment;
 use crate::protocol::event::Event;
+use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
 use crate::session::machine::Input;
-use crate::session::replay::Replay;
-use crate::session::restore::Fold;
+use crate::session::replay::{RecordedCell, Replay};
+use crate::session::restore::{Fold, Restored};
+use crate::session::rules::{CallOrigin, CellRules};
 use crate::store::{EventLog, Overdraft};
 
 /// Runs the cells of a session again whose changes its variables hold.
@@ -27,8 +30,28 @@ pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayR
     replayed.map(|(report, _)| report)
 }
 
+/// Runs cells of another session in this one, with their records. In this journal they have no numbers of their own, so
+/// after the end of the daemon they are not replayed again.
+pub(in crate::actors) async fn replay_records(
+    session: &SessionRef,
+    replay: Replay,
+    records: BTreeMap<CellNumber, Recorded>,
+) -> Result<ReplayReport, Problem> {
+    try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
+    let under_way = UnderWay { session, is_told: false };
+    let replayed = run_recorded(session, replay, Records::Given(records)).await;
+    under_way.end(replayed.as_ref().is_ok_and(|(_, is_whole)| *is_whole)).await;
+    replayed.map(|(report, _)| report)
+}
+
 /// Runs the cells again. Also gives whether all of them have run.
 async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayReport, bool), Problem> {
+    let past = past(log).await?;
+    run_recorded(session, Replay::of(&past), Records::Journal { log, past: &past }).await
+}
+
+/// What the journal of a session says of its past. The rules of clients are not in it.
+pub(in crate::actors) async fn past(log: &Arc<EventLog>) -> Result<Restored, Problem> {
     let now = Moment::now();
     let take = move |fold: &mut Fold, event: Event| {
         let _ = fold.take(&event, now);
@@ -36,29 +59,120 @@ async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayR
     };
     let fold = Fold::new(&Arc::default());
     let fold = restore::fold(log, (0, log.newest()), Overdraft::Refused, fold, take).await?;
-    let restored = fold.end(&BTreeMap::new(), now);
-    let mut replay = Replay::of(&restored);
+    Ok(fold.end(&BTreeMap::new(), now))
+}
+
+/// The past, and the rules of all code that ran in the sandbox at any time since an event was the newest: a reset may have
+/// ended some of it.
+pub(in crate::actors) async fn past_with_rules(
+    log: &Arc<EventLog>,
+    since: Seq,
+) -> Result<(Restored, CellRules), Problem> {
+    let now = Moment::now();
+    let take = move |state: &mut FoldWithRules, event: Event| {
+        state.take(&event, since, now);
+        Ok(())
+    };
+    let state = FoldWithRules { fold: Fold::new(&Arc::default()), rules: CellRules::default() };
+    let mut state = restore::fold(log, (0, log.newest()), Overdraft::Refused, state, take).await?;
+    state.bind();
+    Ok((state.fold.end(&BTreeMap::new(), now), state.rules))
+}
+
+struct FoldWithRules {
+    fold: Fold,
+    rules: CellRules,
+}
+
+impl FoldWithRules {
+    fn take(&mut self, event: &Event, since: Seq, now: Moment) {
+        if event.seq > since {
+            self.bind();
+        }
+        let _ = self.fold.take(event, now);
+    }
+
+    /// Adds the rules that hold after the events so far.
+    fn bind(&mut self) {
+        let now = self.fold.so_far().sandbox_rules.combined(CallOrigin::Leftover);
+        self.rules = self.rules.tightened(&now);
+    }
+}
+
+/// A cell that runs again.
+pub(in crate::actors) struct Recorded {
+    pub was: RecordedCell,
+    /// The rules for its code; those of clients if there are none.
+    pub rules: Option<Arc<CellRules>>,
+    /// For the memory of the record.
+    pub _charge: Option<Charge>,
+}
+
+/// Where the records of a replay are.
+enum Records<'a> {
+    /// In the journal of the session. They are loaded one by one, so that each is in memory only while its cell runs.
+    Journal {
+        log: &'a Arc<EventLog>,
+        past: &'a Restored,
+    },
+    Given(BTreeMap<CellNumber, Recorded>),
+}
+
+impl Records<'_> {
+    async fn take(&mut self, cell: CellNumber) -> Result<Option<Recorded>, Problem> {
+        let (log, past) = match self {
+            Self::Journal { log, past } => (*log, *past),
+            Self::Given(records) => return Ok(records.remove(&cell)),
+        };
+        let Some(span) = past.spans.get(&cell).copied() else { return Ok(None) };
+        let (recorded, charge) = restore::recorded(log, (cell, span), Overdraft::Refused).await?;
+        // The code is the same, so the rules of its ask apply again.
+        let rules = |ask| past.rules_of(ask);
+        Ok(recorded.map(|was| Recorded { rules: was.ask.map(rules), was, _charge: charge }))
+    }
+}
+
+/// Runs the cells of a replay. The session was prepared for it.
+async fn run_recorded(
+    session: &SessionRef,
+    mut replay: Replay,
+    mut records: Records<'_>,
+) -> Result<(ReplayReport, bool), Problem> {
     let cells = Some(replay.to_run().to_vec());
     try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
+    let is_whole = run_all(session, &mut replay, &mut records).await?;
+    Ok((replay.report(), is_whole))
+}
+
+/// Runs cells of the session's journal again, one after the other. Gives whether all of them have run.
+pub(super) async fn run_cells(
+    session: &SessionRef,
+    log: &Arc<EventLog>,
+    past: &Restored,
+    replay: &mut Replay,
+) -> Result<bool, Problem> {
+    run_all(session, replay, &mut Records::Journal { log, past }).await
+}
+
+async fn run_all(
+    session: &SessionRef,
+    replay: &mut Replay,
+    records: &mut Records<'_>,
+) -> Result<bool, Problem> {
     while let Some(cell) = replay.next_cell() {
-        // Records are loaded one by one, so that each is in memory only while its cell runs.
-        let Some(span) = restored.spans.get(&cell).copied() else { continue };
-        let (Some(was), _charge) = restore::recorded(log, (cell, span), Overdraft::Refused).await? else {
-            continue;
-        };
+        let Some(Recorded { was, rules, _charge }) = records.take(cell).await? else { continue };
         let request = CellRequest {
             replay: Some(ReplayOf { cell, calls: was.calls }),
-            // The code is the same, so the rules of its ask apply again.
             bound_by: was.ask,
-            rules: was.ask.map(|ask| restored.rules_of(ask)),
+            rules,
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
         let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
-            return Ok((replay.report(), false));
+            return Ok(false);
         }
     }
-    Ok((replay.report(), true))
+    Ok(true)
 }
 
 /// Tells the session that the replay is over, also if a panic ends it.
@@ -85,5 +199,35 @@ impl Drop for UnderWay<'_> {
         if !self.is_told {
             let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::clock;
+    use crate::protocol::event::EventBody;
+    use crate::protocol::saved_state::{BaseSource, BoundRules};
+
+    #[test]
+    fn rules_that_a_reset_ended_since_are_among_those_of_that_time() {
+        let bound = Box::new(BoundRules { approve: vec!["mail".into()], ..BoundRules::default() });
+        let on = BaseSource::Archive { name: "lab".into(), cell: 1 };
+        let bodies = [
+            EventBody::Based { on, snapshot: None, bound },
+            EventBody::Frozen,
+            EventBody::Reset,
+            EventBody::ResetDone { cells: 0 },
+            EventBody::Thawed,
+        ];
+        let holds = |since| {
+            let mut state = FoldWithRules { fold: Fold::new(&Arc::default()), rules: CellRules::default() };
+            for (seq, body) in (1..).zip(bodies.clone()) {
+                state.take(&Event { seq, at: clock::now(), body }, since, Moment::now());
+            }
+            state.bind();
+            state.rules.approve.contains("mail")
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(holds), [true, true, true, false, false]);
     }
 }

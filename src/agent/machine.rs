@@ -19,7 +19,7 @@ use super::pictures::ShownPictures;
 use super::prompts;
 use super::turn::{AnsweredCall, CallOrigin, CallVerdict, Rules, Turn};
 use super::words::Words;
-use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec};
+use crate::protocol::ask::{AskEnd, AskOutcome, AskSpec, ReplyCount};
 use crate::protocol::chat::{
     ChatReply, ChatRequest, Finish, Message, ModelFailure, ModelFailureKind, Role, Usage,
 };
@@ -53,6 +53,9 @@ pub struct AskMachine {
     python: bool,
     malformed: u32,
     last_reply_text: Option<String>,
+    replies: ReplyCount,
+    /// Whether the last reply is known not to be valid.
+    is_spoilt: bool,
 }
 
 enum Phase {
@@ -90,6 +93,8 @@ impl AskMachine {
             python: setup.python,
             malformed: 0,
             last_reply_text: None,
+            replies: ReplyCount::default(),
+            is_spoilt: false,
             spec,
             setup,
         }
@@ -172,6 +177,17 @@ impl AskMachine {
         self.usage
     }
 
+    pub fn replies(&self) -> ReplyCount {
+        self.replies
+    }
+
+    /// The last reply had not the agreed form.
+    fn spoil(&mut self) {
+        if !std::mem::replace(&mut self.is_spoilt, true) {
+            self.replies.valid = self.replies.valid.saturating_sub(1);
+        }
+    }
+
     /// The cost of the present request and this reply.
     pub fn cost(&self, reply: &ChatReply) -> Usage {
         self.conversation.cost(reply)
@@ -222,6 +238,9 @@ impl AskMachine {
     }
 
     fn replied(&mut self, reply: &ChatReply) -> Vec<Effect> {
+        self.replies.all = self.replies.all.saturating_add(1);
+        self.replies.valid = self.replies.valid.saturating_add(1);
+        self.is_spoilt = false;
         self.usage += self.conversation.count(reply);
         if let Some(refusal) = reply.refusal.as_ref().filter(|refusal| !refusal.is_empty()) {
             self.last_reply_text = Some(refusal.clone());
@@ -274,6 +293,7 @@ impl AskMachine {
 
     /// Tells the model what is wrong with its reply, a bounded number of times.
     fn correct(&mut self, message: Message, correction: String, why: &str) -> Vec<Effect> {
+        self.spoil();
         self.conversation.push(message);
         self.malformed += 1;
         if self.malformed > self.setup.malformed {
@@ -318,6 +338,7 @@ impl AskMachine {
                 }
                 Ok(work) => turn.add(origin, work),
                 Err(answer) => {
+                    self.spoil();
                     effects.push(not_made(&origin.name, &answer));
                     turn.add_answered(origin, answer, CallVerdict::Bad);
                 }
@@ -435,7 +456,8 @@ impl AskMachine {
             Some((text, value)) => (Some(text), value),
             None => (self.last_reply_text.take(), None),
         };
-        let end = AskEnd { outcome, answer, value, message, steps: self.steps_in_all(), usage: self.usage };
+        let (steps, usage, replies) = (self.steps_in_all(), self.usage, self.replies);
+        let end = AskEnd { outcome, answer, value, message, steps, usage, replies };
         vec![Effect::Finish { end }]
     }
 

@@ -97,6 +97,7 @@ fn end(draft: &mut Draft, words: Words, result: &ExecutionResult) {
             draft.line(words.timeout_advice());
         }
         (Status::Interrupted, Reason::ByCancel) => draft.line(words.cancelled()),
+        (Status::Interrupted, Reason::RolledBack) => draft.line(words.rolled_back()),
         (Status::Interrupted, _) => draft.line(words.interrupted()),
         (Status::Crashed | Status::Success | Status::Failure, reason) => {
             draft.line(&words.exit_code(result.exit_code));
@@ -185,13 +186,17 @@ fn state(draft: &mut Draft, words: Words, result: &ExecutionResult) {
         (Mode::Fork, StateKind::Kept | StateKind::Restored) => draft.line(words.forked()),
         (Mode::Command, StateKind::Kept | StateKind::Restored) => draft.line(words.variables_kept()),
         (_, StateKind::Lost) => draft.line(words.lost()),
-        (Mode::Main, StateKind::Restored) => draft.line(&words.restored(state.restored_to)),
-        (Mode::Main, StateKind::Kept) => draft.line(match (result.status, result.reason) {
-            (_, Reason::Syntax | Reason::Policy) => words.kept_unrun(),
-            (Status::Failure, _) => words.kept_failed(),
-            (Status::Interrupted, _) => words.kept_interrupted(),
-            (Status::Success | Status::Timeout | Status::Crashed, _) => words.variables_kept(),
-        }),
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Restored) => {
+            draft.line(&words.restored(state.restored_to));
+        }
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Kept) => {
+            draft.line(match (result.status, result.reason) {
+                (_, Reason::Syntax | Reason::Policy) => words.kept_unrun(),
+                (Status::Failure, _) => words.kept_failed(),
+                (Status::Interrupted, _) => words.kept_interrupted(),
+                (Status::Success | Status::Timeout | Status::Crashed, _) => words.variables_kept(),
+            });
+        }
     }
     if !state.maybe_assigned.is_empty() {
         draft.line(words.maybe_assigned());

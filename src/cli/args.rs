@@ -18,6 +18,7 @@ use crate::protocol::labels;
 use crate::protocol::mounts::{self, FolderMount, VolumeMount};
 use crate::protocol::preload::{Preload, entries_of};
 use crate::protocol::receipt::Backend;
+use crate::protocol::saved_state::SnapshotPolicy;
 use crate::protocol::values;
 use crate::protocol::word_enums::Word;
 
@@ -98,6 +99,9 @@ pub(in crate::cli) struct SandboxArgs {
     /// Let a cell begin in the folder that the cell before it left by `os.chdir`, and not in the workspace.
     #[arg(long)]
     pub keep_cwd: bool,
+    /// When the variables are saved to the disk, to wake from when the sandbox is gone.
+    #[arg(long, value_parser = word::<SnapshotPolicy>())]
+    pub snapshots: Option<SnapshotPolicy>,
     /// A folder of yours as the workspace, instead of a new one.
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,
@@ -144,6 +148,7 @@ impl SandboxArgs {
             cpus: self.cpus,
             checkpointing: self.checkpointing,
             keep_cwd: self.keep_cwd,
+            snapshots: self.snapshots,
             ..NewSession::default()
         })
     }
@@ -156,6 +161,7 @@ impl SandboxArgs {
             cpus,
             checkpointing,
             keep_cwd,
+            snapshots,
             workspace,
             preload,
             with,
@@ -165,6 +171,7 @@ impl SandboxArgs {
             mount,
         } = self;
         let limited = memory.is_some() || cpus.is_some() || checkpointing.is_some() || *keep_cwd;
+        let limited = limited || snapshots.is_some();
         let begun = !preload.is_empty() || !with.is_empty() || !env.is_empty() || !label.is_empty();
         let begun = begun || !volume.is_empty() || !mount.is_empty();
         backend.is_some() || image.is_some() || limited || workspace.is_some() || begun

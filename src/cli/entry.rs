@@ -7,14 +7,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::client::machine_daemon;
-use super::commands::ask::{approve, inspect as conversation, submit};
+use super::commands::ask::{approve, inspect as conversation, stats, submit};
 use super::commands::cell::{once, repl, run};
 use super::commands::command;
 use super::commands::job;
 use super::commands::machine::welcome::welcome;
 use super::commands::machine::{completion, daemon, doctor, image, inspect as machine, jupyter, manual};
 use super::commands::session::{
-    act, cp, export, inspect, install, logs, ls, new, packages, receipt, replay, top, volume, wait,
+    act, branch, cp, diff, export, import, inspect, install, logs, ls, new, packages, receipt, replay,
+    snapshot, top, volume, wait,
 };
 use super::context::Context;
 use super::failure::Failure;
@@ -78,6 +79,7 @@ commands! {
     Approve(approve::Approve),
     Plan(conversation::Plan),
     History(conversation::History),
+    Stats(stats::Stats),
     Models(conversation::Models),
     Tools(conversation::Tools),
     Ps(inspect::Ps),
@@ -87,7 +89,10 @@ commands! {
     Receipt(receipt::Receipt),
     Vars(inspect::Vars),
     Logs(logs::Logs),
+    Branch(branch::Branch),
+    Diff(diff::Diff),
     Export(export::Export),
+    Import(import::Import),
     Ls(ls::Ls),
     Cp(cp::Cp),
     Install(install::Install),
@@ -97,6 +102,9 @@ commands! {
     Replay(replay::Replay),
     Freeze(act::Freeze),
     Thaw(act::Thaw),
+    Snapshot(snapshot::Snapshot),
+    Snapshots(snapshot::Snapshots),
+    Sleep(snapshot::Sleep),
     Wait(wait::Wait),
     Rm(act::Rm),
     Job(job::Job),

@@ -9,6 +9,7 @@ use super::paths::Paths;
 use super::reader::{Reader, read_all};
 use super::settings::{
     Admin, Api, Cells, Daemon, Jobs, MIN_MEMORY_BYTES, Pool, PoolPreload, Sandbox, Sessions, Settings,
+    Snapshots,
 };
 use crate::protocol::config::ConfigValue;
 use crate::protocol::preload::{Preload, entries_of};
@@ -146,6 +147,7 @@ impl Reader<'_> {
             cells: self.cells(),
             sessions: self.sessions(),
             pool: self.pool(),
+            snapshots: self.snapshots(),
             jobs: self.jobs(),
             packages: self.packages(user_names, group_names),
             quota: Some(self.quota(user_limits, group_limits)),
@@ -264,6 +266,16 @@ impl Reader<'_> {
         });
         self.check("pool.size", pool.size <= MAX_POOL, "it has to be at most 256");
         Some(pool)
+    }
+
+    fn snapshots(&mut self) -> Option<Snapshots> {
+        Some(read_all!(Snapshots {
+            enabled: self.required("snapshots.enabled"),
+            at_rest: self.positive("snapshots.at_rest"),
+            max_bytes: self.positive_bytes("snapshots.max_bytes"),
+            names: self.required("snapshots.names"),
+            wake: self.required("snapshots.wake"),
+        }))
     }
 
     /// Reads the modules to preload; files with imports are read here, once.

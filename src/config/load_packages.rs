@@ -16,6 +16,7 @@ impl Reader<'_> {
             names_by_user: Some(users),
             names_by_group: Some(groups),
             by_models: self.required("packages.by_models"),
+            sources: self.required("packages.sources"),
             shared: self.required("packages.shared"),
             download_bytes: self.positive_bytes("packages.download"),
             unpacked_bytes: self.positive_bytes("packages.unpacked"),

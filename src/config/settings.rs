@@ -22,6 +22,7 @@ pub struct Settings {
     pub cells: Cells,
     pub sessions: Sessions,
     pub pool: Pool,
+    pub snapshots: Snapshots,
     pub jobs: Jobs,
     pub packages: Packages,
     pub quota: Quota,
@@ -112,6 +113,20 @@ pub struct Sessions {
     pub preload: Vec<String>,
 }
 
+/// The snapshots of sessions' variables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshots {
+    pub enabled: bool,
+    /// How long the variables of a session have not changed when they are saved.
+    pub at_rest: Duration,
+    /// The most bytes of one snapshot, before compression.
+    pub max_bytes: u64,
+    /// The most named snapshots of one session.
+    pub names: usize,
+    /// Whether a session whose sandbox is gone wakes from its newest snapshot by itself.
+    pub wake: bool,
+}
+
 /// The sandboxes that are started before a session asks for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -175,6 +190,8 @@ pub struct Packages {
     pub names_by_group: Named<NameRules>,
     /// Whether models, and code since one of theirs ran, may install packages.
     pub by_models: InstallPolicy,
+    /// Whether packages may be built from their sources, where a request wants it.
+    pub sources: bool,
     /// Whether what one user's installers made is given to other users.
     pub shared: bool,
     /// What one installation may take.

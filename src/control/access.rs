@@ -3,7 +3,7 @@
 use super::app::App;
 use super::caller::Caller;
 use super::problems::ApiResult;
-use crate::actors::session::messages::{SessionMsg, SessionRef};
+use crate::actors::session::messages::SessionRef;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::security_controls;
@@ -37,10 +37,9 @@ impl App {
         }
         found.answers().await;
         if found.owner != caller.principal {
-            let acted = SessionMsg::ActedOn { admin: caller.principal, act: caller.act.clone() };
             // The session records this before it handles the request itself, because messages of one sender keep their
             // order.
-            let _ = found.session.cast(acted);
+            let _ = found.session.cast(caller.acts());
         }
         Ok(found.session)
     }

@@ -23,6 +23,7 @@ use crate::config::Settings;
 use crate::protocol::ids::Seq;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
+use crate::store::snapshots::SnapshotStore;
 use crate::store::{EventLog, Journal};
 use crate::tools::Registry;
 
@@ -33,6 +34,8 @@ pub struct App {
     pub jobs: RestartingActor<JobsMsg>,
     pub inputs: Inputs,
     pub launcher: Arc<Launcher>,
+    /// The saved variables of all sessions.
+    pub snapshots: SnapshotStore,
     pub pool: Pool,
     pub settings: Arc<Settings>,
     pub shutdown: CancellationToken,

@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 
 use super::app::App;
 use super::problems::RefusedRequest;
+use crate::actors::session::messages::SessionMsg;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 
@@ -22,12 +23,24 @@ pub struct Caller {
     pub act: String,
     /// Whether the request neither runs nor changes anything that may run.
     pub only_reads_or_stops: bool,
+    /// Whether the request only looks or interrupts, so that its repetitions need no records of their own.
+    pub only_looks_or_interrupts: bool,
 }
 
 impl Caller {
     /// A caller who has not asked for anything yet.
     pub fn new(principal: Principal, admin: bool) -> Self {
-        Self { principal, admin, act: String::new(), only_reads_or_stops: false }
+        let act = String::new();
+        Self { principal, admin, act, only_reads_or_stops: false, only_looks_or_interrupts: false }
+    }
+
+    /// Tells the session of another user what the caller does in it.
+    pub fn acts(&self) -> SessionMsg {
+        SessionMsg::ActedOn {
+            admin: self.principal,
+            act: self.act.clone(),
+            only_looks_or_interrupts: self.only_looks_or_interrupts,
+        }
     }
 
     /// Whether the caller may see what `owner` has, and act on it.
@@ -68,6 +81,12 @@ fn only_reads_or_stops(method: &Method, route: &str) -> bool {
     }
 }
 
+/// Whether a request only looks or interrupts, judged by its route: a path may end with the name of a user's file.
+fn only_looks_or_interrupts(method: &Method, route: &str) -> bool {
+    let interrupts = method == Method::POST && route.ends_with("/interrupt");
+    method == Method::GET || interrupts
+}
+
 /// The record of a request by an administrator. Both ends of a long path are kept, so that nothing can be hidden behind
 /// a long prefix.
 fn act(method: &Method, path: &str) -> String {
@@ -87,7 +106,9 @@ impl FromRequestParts<App> for Caller {
         let caller = caller.ok_or_else(|| Problem::new(Code::Internal, "a connection without a caller"))?;
         let route = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
         let only_reads_or_stops = only_reads_or_stops(&parts.method, route);
-        Ok(Self { act: act(&parts.method, parts.uri.path()), only_reads_or_stops, ..caller })
+        let only_looks_or_interrupts = only_looks_or_interrupts(&parts.method, route);
+        let act = act(&parts.method, parts.uri.path());
+        Ok(Self { act, only_reads_or_stops, only_looks_or_interrupts, ..caller })
     }
 }
 
@@ -118,6 +139,23 @@ mod tests {
         }
         assert!(!only_reads_or_stops(&Method::POST, "/v1/approvals/{id}"));
         assert!(!only_reads_or_stops(&Method::DELETE, ""), "what no route serves");
+    }
+
+    #[test]
+    fn a_file_whose_name_is_that_of_a_request_is_not_looked_at_when_it_is_changed() {
+        let below = |method: Method, below: &str| {
+            only_looks_or_interrupts(&method, &format!("/v1/sessions/{{session}}{below}"))
+        };
+        assert!(below(Method::GET, "/files/{*path}"));
+        for interrupts in ["/interrupt", "/cells/{cell}/interrupt", "/commands/{cell}/interrupt"] {
+            assert!(below(Method::POST, interrupts), "{interrupts}");
+        }
+        for method in [Method::PUT, Method::DELETE] {
+            assert!(!below(method.clone(), "/files/{*path}"), "{method}");
+            assert!(!below(method.clone(), "/interrupt"), "{method}");
+        }
+        assert!(!below(Method::POST, "/reset") && !below(Method::POST, "/commands/{cell}/kill"));
+        assert!(!only_looks_or_interrupts(&Method::POST, ""), "what no route serves");
     }
 
     #[test]

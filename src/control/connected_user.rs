@@ -91,18 +91,31 @@ fn is_a_user(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Prob
 }
 
 /// Refuses a user id that was given to another account while sessions, jobs, volumes or images of the previous account
-/// remain. The answers that are kept for idempotency keys of the previous account go before the new one is noted.
+/// remain. All else that is kept of the previous account goes before the new one is noted.
 async fn is_the_same_account(app: &App, principal: Principal, who: &UserInfo) -> Result<(), Problem> {
     if !security_controls::holds("reused_ids_inherit_nothing") {
         return Ok(());
     }
-    if let Some(before) = app.launcher.accounts.other_before(principal, who.name.as_deref()) {
-        if has_something(app, principal)? {
-            return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
-        }
-        app.journal.forget_keys(principal).await?;
+    let forget = |before| forget_account(app, principal, before);
+    app.launcher.accounts.hand_over(principal, who.name.as_deref(), forget).await
+}
+
+/// Forgets what is kept of the account that had the user id before: the answers for its keys, its batches, its removed
+/// sessions, and what it has used of its quotas.
+async fn forget_account(app: &App, principal: Principal, before: Option<String>) -> Result<(), Problem> {
+    if has_something(app, principal)? {
+        return Err(app.launcher.accounts.refusal(principal, before.as_deref()));
     }
-    app.launcher.accounts.note(principal, who.name.as_deref())
+    if app.in_work.has_some(principal) {
+        let what = format!("requests of the account that had user id {principal} before are in progress");
+        return Err(Problem::new(Code::Busy, what).hint("try again when they have ended"));
+    }
+    if security_controls::holds("reused_ids_start_afresh") {
+        app.journal.forget_owner(principal).await?;
+        app.answer_charges.forget(principal);
+        app.ledger.forget_spent(principal);
+    }
+    Ok(())
 }
 
 /// Whether the user has open sessions, kept jobs, volumes or images.

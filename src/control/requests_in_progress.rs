@@ -33,6 +33,11 @@ pub(super) enum Entry {
 }
 
 impl RequestsInProgress {
+    /// Whether a request of this owner is in progress.
+    pub(super) fn has_some(&self, owner: Principal) -> bool {
+        self.0.lock().keys().any(|(other, _)| *other == owner)
+    }
+
     /// Registers a request atomically, before the journal is asked, so that of two simultaneous requests one waits.
     pub(super) fn enter(&self, owner: Principal, key: &str, hash: &str) -> Entry {
         let at = (owner, key.to_owned());
@@ -78,7 +83,9 @@ mod tests {
         assert!(matches!(enter(Principal::ANN, CONNECTIONS_PER_USER), Entry::TooMany));
         assert!(matches!(enter(Principal::ANN, 0), Entry::Repetition(_)));
         assert!(matches!(enter(Principal::BOB, 0), Entry::First(_)));
+        assert!(in_work.has_some(Principal::ANN));
         drop(entries);
+        assert!(!in_work.has_some(Principal::ANN));
         assert!(matches!(enter(Principal::ANN, 0), Entry::First(_)));
     }
 }

@@ -3,6 +3,7 @@
 mod approvals;
 mod asks;
 pub mod batches;
+mod branches;
 pub mod cells;
 mod client_tools;
 mod commands;
@@ -14,6 +15,7 @@ mod machine;
 mod packages;
 mod requests;
 pub mod sessions;
+mod snapshots;
 mod volumes;
 
 use axum::Router;
@@ -70,6 +72,7 @@ impl App {
             .route("/v1/sessions/{session}", get(sessions::show).delete(sessions::remove))
             .route("/v1/sessions/{session}/cells", post(cells::run))
             .route("/v1/sessions/{session}/cells/{cell}", get(cells::show))
+            .route("/v1/sessions/{session}/cells/{cell}/interrupt", post(commands::interrupt))
             .route("/v1/sessions/{session}/commands", get(commands::list).post(commands::run))
             .route("/v1/sessions/{session}/commands/{cell}", get(cells::show))
             .route("/v1/sessions/{session}/commands/{cell}/interrupt", post(commands::interrupt))
@@ -89,8 +92,15 @@ impl App {
             .route("/v1/sessions/{session}/reset", post(sessions::reset))
             .route("/v1/sessions/{session}/undo", post(sessions::undo))
             .route("/v1/sessions/{session}/replay", post(sessions::replay))
+            .route("/v1/sessions/{session}/branch", post(branches::branch))
+            .route("/v1/sessions/{session}/diff/{other}", get(branches::diff))
+            .route("/v1/sessions/{session}/archive", get(branches::archive))
+            .route("/v1/archives", post(branches::import))
             .route("/v1/sessions/{session}/freeze", post(sessions::freeze))
             .route("/v1/sessions/{session}/thaw", post(sessions::thaw))
+            .route("/v1/sessions/{session}/snapshots", get(snapshots::list).post(snapshots::take))
+            .route("/v1/sessions/{session}/snapshots/{snapshot}", delete(snapshots::remove))
+            .route("/v1/sessions/{session}/sleep", post(snapshots::sleep))
             .route("/v1/sessions/{session}/linger", post(sessions::linger))
             .route("/v1/sessions/{session}/events", get(events::stream))
             .route("/v1/sessions/{session}/hold", get(events::hold))

@@ -5,6 +5,7 @@ mod journals;
 mod log_limit;
 mod notify;
 mod serve;
+mod snapshots;
 mod socket;
 mod tool_registry;
 mod trust;

@@ -36,7 +36,7 @@ use crate::store::{Journal, JournalError, KEEP_REMOVED};
 use super::boot::{self, Lock};
 use super::notify::Notifier;
 use super::socket::SocketGuard;
-use super::{journals, tool_registry, trust};
+use super::{journals, snapshots, tool_registry, trust};
 
 /// The time between two clean-ups of the journal.
 const TIDY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -163,6 +163,7 @@ fn owners_in(journal: &Journal) -> Result<BTreeSet<Principal>, JournalError> {
     Ok(journal.sessions()?.into_iter().map(|record| record.owner).chain(of_jobs).collect())
 }
 
+#[expect(clippy::too_many_lines, reason = "one step after the other")]
 async fn serve(
     launcher: Arc<Launcher>,
     journal: Journal,
@@ -185,6 +186,7 @@ async fn serve(
     limit(&ledger, &users, &launcher, owners_in(&journal).map_err(unreadable)?).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     launcher.load_volumes(&ledger);
+    let snapshots = snapshots::open(&launcher, journal.living().map_err(unreadable)?).await?;
     let pool = Pool::default();
     let args = SupervisorArgs {
         journal: journal.clone(),
@@ -195,6 +197,7 @@ async fn serve(
         ledger: ledger.clone(),
         directory: directory.clone(),
         restores: Arc::new(Semaphore::new(RESTORES_AT_ONCE)),
+        snapshots: snapshots.clone(),
     };
     // Restored sessions claim their sandboxes first; sandboxes that no session claims are left over.
     let (supervisor, supervision) = Supervisor::spawn(args).await.map_err(failed)?;
@@ -232,6 +235,7 @@ async fn serve(
         jobs,
         inputs,
         launcher: Arc::clone(&launcher),
+        snapshots,
         pool: pool.clone(),
         settings: Arc::clone(&launcher.settings),
         shutdown: shutdown.clone(),

@@ -29,6 +29,8 @@ pub enum MemoryPurpose {
     Events,
     /// Events of the journal that are read again, to restore the state that follows from them.
     Reads,
+    /// Parts of snapshots on their way between sandboxes and the disk.
+    Snapshots,
     /// Values with which sessions begin.
     Seeds,
     /// Descriptions of jobs that have not ended.
@@ -54,6 +56,7 @@ impl MemoryPurpose {
             Self::Outgoing => "what sandboxes do not read",
             Self::Events => "events to be written",
             Self::Reads => "events that are read again",
+            Self::Snapshots => "snapshots",
             Self::Seeds => "seeds",
             Self::Jobs => "descriptions of jobs",
             Self::Conversations => "conversations with models",
@@ -71,6 +74,7 @@ impl MemoryPurpose {
             }
             Self::Cells => "interrupt cells that wait",
             Self::Events | Self::Reads => "try again later",
+            Self::Snapshots => "wait until other snapshots are taken",
             Self::Seeds => "remove a session with a large seed",
             Self::Jobs => "wait for a job to end, or cancel one",
             Self::Conversations => "wait for an ask to end, or cancel one",

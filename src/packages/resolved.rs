@@ -10,6 +10,9 @@ use crate::security_controls;
 
 /// Largest report of an installer.
 pub const REPORT_BYTES: u64 = 1024 * 1024;
+/// Largest list of what is being fetched, and the packages of it that are told of.
+pub const PROGRESS_BYTES: u64 = 64 * 1024;
+const FETCHED_AT_ONCE: usize = 4;
 /// Most packages of one set.
 pub const PACKAGES: usize = 1_000;
 /// Longest name of a platform or a Python version.
@@ -43,6 +46,23 @@ pub enum FailureKind {
     /// There is no `uv`, and the index has none.
     NoInstaller,
     Other,
+}
+
+/// A package that an installer is fetching, with its size.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct FetchedPackage {
+    pub name: String,
+    pub bytes: u64,
+}
+
+/// The packages that an installer says it is fetching; what makes no sense is left out.
+#[must_use]
+pub fn fetching(text: &str) -> Vec<FetchedPackage> {
+    let all: Vec<FetchedPackage> = serde_json::from_str(text).unwrap_or_default();
+    let named = all.into_iter().filter_map(|FetchedPackage { name, bytes }| {
+        normalised(&name).map(|name| FetchedPackage { name, bytes })
+    });
+    named.take(FETCHED_AT_ONCE).collect()
 }
 
 #[derive(Deserialize)]
@@ -107,13 +127,15 @@ pub fn of_metadata_folder(name: &str) -> Option<PackageVersion> {
 }
 
 /// The key of a set of packages: the same packages for another image, Python or platform are another set, and so are
-/// other files under the same versions.
+/// other files under the same versions. So is a set beside which code of packages may have run (`built`): that code can
+/// have added files that no list names.
 #[must_use]
 pub fn set_key(
     image_id: &str,
     python: &str,
     platform: &str,
     packages: &BTreeSet<InstalledPackage>,
+    built: bool,
 ) -> String {
     let mut digest = Sha256::new();
     let mut add = |text: &str| {
@@ -128,15 +150,21 @@ pub fn set_key(
             add(&package.sha256);
         }
     }
+    if built && security_controls::holds("package_keys_say_built") {
+        add("built");
+    }
     hex::encode(&digest.finalize()[..16])
 }
 
 /// The name under which the answer to a request is kept: for the same image, the same requirements have the same
-/// answer until it is removed.
+/// answer until it is removed. What code of packages had a hand in is no answer for others.
 #[must_use]
-pub fn request_key(image_id: &str, requirements: &BTreeSet<String>) -> String {
+pub fn request_key(image_id: &str, requirements: &BTreeSet<String>, sources: bool) -> String {
     let mut digest = Sha256::new();
     digest.update(image_id.as_bytes());
+    if sources {
+        digest.update([1]);
+    }
     for requirement in requirements {
         digest.update([0]);
         digest.update(requirement.as_bytes());
@@ -170,6 +198,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_being_fetched_is_checked_before_it_is_told() {
+        let told = fetching(r#"[{"name": "Polars", "bytes": 7}, {"name": "x\u001b[31m", "bytes": 1}]"#);
+        assert_eq!(told, [FetchedPackage { name: "polars".into(), bytes: 7 }]);
+        let many: Vec<String> = (0..9).map(|n| format!(r#"{{"name": "a{n}", "bytes": 1}}"#)).collect();
+        assert_eq!(fetching(&format!("[{}]", many.join(","))).len(), FETCHED_AT_ONCE);
+        for wrong in ["", "{}", r#"[{"name": "a", "bytes": -1}]"#, "[1]"] {
+            assert_eq!(fetching(wrong), [], "{wrong}");
+        }
+    }
+
+    #[test]
     fn names_of_metadata_folders_are_read() {
         let found = of_metadata_folder("Polars_Runtime.32-2.1.0.dist-info").unwrap();
         assert_eq!((found.name.as_str(), found.version.as_str()), ("polars-runtime-32", "2.1.0"));
@@ -179,18 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn keys_differ_with_the_image_the_python_and_each_package_and_its_hash() {
+    fn keys_differ_with_the_image_the_python_each_package_and_its_hash_and_whether_it_was_built() {
         let set = |version: &str, sha256: &str| {
             let (name, version, sha256) = ("a".to_owned(), version.to_owned(), sha256.to_owned());
             BTreeSet::from([InstalledPackage { name, version, sha256 }])
         };
         let keys = [
-            set_key("i", "3.12.1", "linux-x86_64", &set("1", "x")),
-            set_key("j", "3.12.1", "linux-x86_64", &set("1", "x")),
-            set_key("i", "3.13.1", "linux-x86_64", &set("1", "x")),
-            set_key("i", "3.12.1", "linux-aarch64", &set("1", "x")),
-            set_key("i", "3.12.1", "linux-x86_64", &set("2", "x")),
-            set_key("i", "3.12.1", "linux-x86_64", &set("1", "y")),
+            set_key("i", "3.12.1", "linux-x86_64", &set("1", "x"), false),
+            set_key("j", "3.12.1", "linux-x86_64", &set("1", "x"), false),
+            set_key("i", "3.13.1", "linux-x86_64", &set("1", "x"), false),
+            set_key("i", "3.12.1", "linux-aarch64", &set("1", "x"), false),
+            set_key("i", "3.12.1", "linux-x86_64", &set("2", "x"), false),
+            set_key("i", "3.12.1", "linux-x86_64", &set("1", "y"), false),
+            set_key("i", "3.12.1", "linux-x86_64", &set("1", "x"), true),
         ];
         let distinct: BTreeSet<&String> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());

@@ -15,6 +15,7 @@ use super::principal::Principal;
 use super::quota::QuotaUsage;
 use super::receipt::{Backend, ImageFact};
 use super::result::{ExecutionResult, Mode};
+use super::saved_state::SnapshotPolicy;
 use super::word_enums::words;
 
 /// `POST /v1/sessions`
@@ -49,6 +50,8 @@ pub struct NewSession {
     pub volumes: Vec<VolumeMount>,
     /// Folders of the caller that the session can read.
     pub mounts: Vec<FolderMount>,
+    /// When the session's variables are saved to the disk. Absent: by itself, unless the session is ephemeral.
+    pub snapshots: Option<SnapshotPolicy>,
     /// Words by which the session is found again; see `?label=` of the list.
     pub labels: Labels,
     /// The daemon removes the session when no client holds it any more (`GET /v1/sessions/{s}/hold`).
@@ -86,7 +89,7 @@ pub enum SessionState {
     Busy,
     /// The session's sandbox is frozen; the next request thaws it.
     Frozen,
-    /// The session has no sandbox; the next cell gets a new one.
+    /// The session has no sandbox; the next cell gets a new one, with the variables of the newest snapshot if there is one.
     Asleep,
     /// The session failed repeatedly inside the daemon, or could not be restored. Its sandbox is kept; the session
     /// accepts only a reset or a removal.

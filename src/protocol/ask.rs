@@ -159,6 +159,15 @@ pub struct AskView {
     pub end: Option<AskEnd>,
 }
 
+/// The replies of the model to an ask, without those of asks within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReplyCount {
+    pub all: u32,
+    /// Those that had the agreed form: the dialect could be read, calls named a tool and gave what it wants, and the
+    /// Python in it was Python.
+    pub valid: u32,
+}
+
 /// How an ask ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AskEnd {
@@ -171,6 +180,8 @@ pub struct AskEnd {
     pub message: Option<String>,
     pub steps: u32,
     pub usage: Usage,
+    #[serde(default)]
+    pub replies: ReplyCount,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -116,7 +116,9 @@ impl NewCommand {
         if stdin.len() > COMMAND_STDIN_BYTES {
             let message = format!("the standard input of a command has at most {COMMAND_STDIN_BYTES} bytes");
             return Err(Problem::new(Code::TooLarge, message)
-                .hint("put a file into the workspace (`PUT …/files/PATH`) and let the command read that"));
+                .hint(
+                    "copy it into the workspace (`belljar cp FILE NAME:FILE`, or `PUT /v1/sessions/NAME/files/FILE`), and let a line read it from there, as in `sort <FILE`",
+                ));
         }
         let spec = CommandSpec { argv, line, cwd, env, stdin: BASE64.encode(stdin), terminal: tty };
         if spec.size() - spec.stdin.len() > COMMAND_BYTES {

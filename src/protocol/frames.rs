@@ -13,6 +13,7 @@
 //! [`limits::OUTPUT_FRAME_BYTES`]: super::limits::OUTPUT_FRAME_BYTES
 
 mod parts;
+mod wrapped;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,11 +24,14 @@ use super::ids::CellNumber;
 use super::limits::{OUTPUT_FRAME_BYTES, OUTPUT_HEADER_BYTES};
 use super::preload::{Family, NotImported};
 use super::result::{ExceptionView, Mode, Stream, ValueView};
+use super::snapshot::RestoreReport;
 
 pub use parts::{
     ComputeOutcome, DoneReason, DoneStatus, KernelLimits, LiveResources, PYTHON_ERROR, Probe, RefusedCode,
     StateAfter, ToolFailure, ToolSpec, Variable,
 };
+#[cfg(test)]
+pub(crate) use wrapped::RUNNER_FRAME_KIND;
 
 /// Daemon to kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -149,6 +153,36 @@ pub enum HostFrame {
         request: u64,
         cells: u64,
     },
+    /// Pack the variables of the newest state at rest, in a copy, and send them over the data socket.
+    ///
+    /// The copy is stopped while a cell of the main line runs, and ended before any checkpoint where memory is short.
+    Snapshot {
+        request: u64,
+        /// What the copy shows at the data socket: [`TOKEN_DIGITS`](super::snapshot::TOKEN_DIGITS) hex digits.
+        token: String,
+        /// The data socket as the guest sees it.
+        path: String,
+        /// Only the state after this cell; without it the newest that is at rest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state_of: Option<CellNumber>,
+        /// The copy goes on while cells run.
+        urgent: bool,
+        /// The most bytes that may be sent.
+        bytes: u64,
+    },
+    /// Give the snapshot up; ignored if its copy has ended.
+    EndSnapshot {
+        request: u64,
+    },
+    /// Load a snapshot into the worker, which has run no cell. What it holds is then the state after `state_of`.
+    Restore {
+        request: u64,
+        token: String,
+        path: String,
+        state_of: CellNumber,
+        /// Names that keep the value that they have.
+        keep: Vec<String>,
+    },
     /// List the names that the code would assign at its top level.
     Names {
         request: u64,
@@ -219,6 +253,9 @@ pub enum KernelFrame {
         /// The restored state is older than the state right before this cell.
         #[serde(default)]
         older: bool,
+        /// The cell ended on account of something else: another cell of the same process, or an undo.
+        #[serde(default)]
+        rolled_back: bool,
         /// The state of the main line now. The next cell can be sent at once.
         after: StateAfter,
     },
@@ -288,6 +325,21 @@ pub enum KernelFrame {
         request: u64,
         names: Vec<String>,
     },
+    /// The copy that packs a snapshot is there: `state_of` is the newest cell whose changes it holds.
+    Snapshotting {
+        request: u64,
+        state_of: CellNumber,
+    },
+    /// That copy has ended: without a reason, if it did so by itself.
+    SnapshotEnded {
+        request: u64,
+        reason: Option<String>,
+    },
+    /// The worker has loaded a snapshot, or says why it could not.
+    Restored {
+        request: u64,
+        report: RestoreReport,
+    },
     /// A frame of the daemon was not accepted.
     Refused {
         code: RefusedCode,
@@ -296,116 +348,6 @@ pub enum KernelFrame {
         cell: Option<CellNumber>,
     },
 }
-
-impl KernelFrame {
-    /// Reads a text frame, all of which the guardian itself wrote.
-    ///
-    /// # Errors
-    /// The text is not a frame that the guardian makes without a runner.
-    pub fn of_guardian(text: &str) -> Result<Self, String> {
-        let frame: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        if frame.may_come_from_runner() {
-            return Err("what a runner says came as the guardian's word".into());
-        }
-        Ok(frame)
-    }
-
-    /// Reads a binary frame that is not output. If the runner's part is malformed, the result is None where the daemon
-    /// waits for no answer, and an empty or failed answer where it does: only the runner's own cell or call suffers.
-    ///
-    /// # Errors
-    /// The guardian's part of the frame is malformed.
-    pub fn of_runner(frame: &[u8]) -> Result<Option<Self>, String> {
-        let (own, content) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
-        let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
-        let content = serde_json::from_slice(content).ok();
-        match content.and_then(|content| Self::whole(own, content)) {
-            Some(frame) => Ok(Some(frame)),
-            None => Self::unread(frame),
-        }
-    }
-
-    /// As `of_runner`, but the runner's part is treated as malformed.
-    ///
-    /// # Errors
-    /// The guardian's part of the frame is malformed.
-    pub fn unread(frame: &[u8]) -> Result<Option<Self>, String> {
-        let (own, _) = unwrapped(frame).ok_or_else(wrongly_wrapped)?;
-        let own: Map<String, Value> = serde_json::from_slice(own).map_err(|error| error.to_string())?;
-        let kind = own.get("type").and_then(Value::as_str).unwrap_or_default();
-        match unread(kind).ok_or_else(wrongly_wrapped)? {
-            Value::Object(unread) => Self::whole(own, unread).ok_or_else(wrongly_wrapped).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// The runner's part of a binary frame that is not output, as text.
-    pub fn runner_part(frame: &[u8]) -> Option<&str> {
-        std::str::from_utf8(unwrapped(frame)?.1).ok()
-    }
-
-    /// Merges both parts. The guardian's part is added last, so that the runner's part cannot override it.
-    fn whole(own: Map<String, Value>, mut content: Map<String, Value>) -> Option<Self> {
-        content.extend(own);
-        serde_json::from_value::<Self>(Value::Object(content)).ok().filter(Self::may_come_from_runner)
-    }
-
-    /// Whether the frame carries a message of a runner, in which user code runs.
-    fn may_come_from_runner(&self) -> bool {
-        match self {
-            Self::CellDone { .. }
-            | Self::Display { .. }
-            | Self::ToolCall { .. }
-            | Self::Variables { .. }
-            | Self::Preloaded { .. } => true,
-            Self::Hello { .. }
-            | Self::CellLost { .. }
-            | Self::WorkerReplaced { .. }
-            | Self::OutputGap { .. }
-            | Self::Computed { .. }
-            | Self::ResetDone { .. }
-            | Self::Undone { .. }
-            | Self::Names { .. }
-            | Self::Refused { .. }
-            | Self::ToolAbandoned { .. } => false,
-        }
-    }
-}
-
-/// The guardian's part and the runner's part of a binary frame that is not output.
-fn unwrapped(frame: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (header, rest) = frame.split_at_checked(RUNNER_FRAME_HEADER_BYTES)?;
-    let (&[RUNNER_FRAME_KIND], length) = header.split_at(1) else { return None };
-    rest.split_at_checked(u32::from_be_bytes(length.try_into().ok()?) as usize)
-}
-
-fn wrongly_wrapped() -> String {
-    "what a runner said is not wrapped as agreed".into()
-}
-
-/// What replaces a malformed part of a runner, by the type of the frame: null if the frame can be dropped, none if
-/// runners send no frames of that type.
-fn unread(kind: &str) -> Option<Value> {
-    const TEXT: &str = "what the sandbox said of it was not understood";
-    Some(match kind {
-        "display" => Value::Null,
-        "tool_call" => serde_json::json!({"name": "", "arguments": {}}),
-        "cell_done" => serde_json::json!({
-            "status": "failure", "reason": "exception", "exit_code": 0, "result": null,
-            "exception": {"type": "KernelError", "value": TEXT, "repr": "", "traceback": ""},
-            "duration_ms": 0.0, "displays_dropped": 0, "live": {"threads": 0, "tasks": 0, "children": 0},
-        }),
-        "variables" => serde_json::json!({"variables": [], "total": 0}),
-        "preloaded" => {
-            serde_json::json!({"names": 0, "failed": [{"import": "", "error": TEXT}], "skipped": []})
-        }
-        _ => return None,
-    })
-}
-/// First byte of a binary frame with a message of a runner.
-pub(crate) const RUNNER_FRAME_KIND: u8 = 3;
-/// The bytes of a runner's frame before the guardian's part: its first byte, and the length of that part.
-const RUNNER_FRAME_HEADER_BYTES: usize = 5;
 
 /// A parsed binary frame with output.
 #[derive(Debug, PartialEq, Eq)]
@@ -430,51 +372,5 @@ impl<'a> OutputFrame<'a> {
         };
         let number = u64::from_be_bytes(header.get(1..)?.try_into().ok()?);
         Some(Self { stream, cell: (number != 0).then_some(number), data })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wrapped_frame(own: &str, content: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(own.len()).unwrap().to_be_bytes();
-        [&[RUNNER_FRAME_KIND][..], &length, own.as_bytes(), content].concat()
-    }
-
-    #[test]
-    fn the_guardians_word_on_what_a_runner_said_holds() {
-        let own = r#"{"type":"tool_call","call":7,"cell":3,"from_program":true}"#;
-        let forged =
-            br#"{"type":"refused","call":1,"cell":1,"name":"t","arguments":{"x":1},"from_program":false}"#;
-        let frame = KernelFrame::of_runner(&wrapped_frame(own, forged)).unwrap().unwrap();
-        let arguments = serde_json::json!({"x": 1}).as_object().unwrap().clone();
-        let (cell, name) = (Some(3), "t".into());
-        assert_eq!(frame, KernelFrame::ToolCall { call: 7, cell, name, arguments, from_program: true });
-    }
-
-    #[test]
-    fn words_that_mean_nothing_cost_only_what_they_are_about() {
-        let deep = vec![b'['; 100_000];
-        for nonsense in [&b""[..], b"[", b"[1]", b"\xff\xff", br#"{"mime":{}},"cell":9"#, &deep] {
-            let display = wrapped_frame(r#"{"type":"display","cell":3}"#, nonsense);
-            assert_eq!(KernelFrame::of_runner(&display), Ok(None));
-            let own = r#"{"type":"cell_done","cell":3,"protected":true,"as_before":null}"#;
-            let done = KernelFrame::of_runner(&wrapped_frame(own, nonsense)).unwrap();
-            assert!(matches!(done, Some(KernelFrame::CellDone { cell: 3, status: DoneStatus::Failure, .. })));
-        }
-    }
-
-    #[test]
-    fn what_the_guardian_alone_may_say_is_not_taken_from_a_runner_nor_the_other_way_round() {
-        let busy = r#"{"type":"refused","code":"busy","message":"","request":null,"cell":1}"#;
-        assert!(KernelFrame::of_guardian(busy).is_ok());
-        assert!(KernelFrame::of_runner(&wrapped_frame(busy, b"{}")).is_err());
-        assert!(KernelFrame::of_runner(&wrapped_frame("{}", busy.as_bytes())).is_err());
-        let display = r#"{"type":"display","cell":1,"mime":{}}"#;
-        assert!(KernelFrame::of_guardian(display).is_err());
-        for broken in [&[][..], &[3], &[3, 0, 0, 0, 9, b'{'], &[3, 255, 255, 255, 255, b'{', b'}']] {
-            assert!(KernelFrame::of_runner(broken).is_err());
-        }
     }
 }

@@ -41,6 +41,8 @@ pub const JSON_DEPTH: usize = 100;
 /// Tools that clients lend to a session, and calls of them that wait for an answer.
 pub const CLIENT_TOOLS: usize = 64;
 pub const CLIENT_CALLS: usize = 256;
+/// How long the calls of lent tools wait for their clients after a death of the daemon.
+pub const CLIENT_RETURNS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Characters of a value's `repr` in a result.
 pub const REPR_CHARS: usize = 20_000;
@@ -74,6 +76,8 @@ pub const COMMAND_STDIN_BYTES: usize = 4 * 1024 * 1024;
 pub const TYPED_BYTES: usize = 64 * 1024;
 /// Commands of a session that run at once; more wait.
 pub const RUNNING_COMMANDS: usize = 8;
+/// Background cells of a session that run at once; more wait.
+pub const RUNNING_BACKGROUND: usize = 8;
 /// Commands that have ended, as listed.
 pub const COMMANDS_LISTED: usize = 32;
 
@@ -96,9 +100,12 @@ pub const JOB_INPUT_UNUSED: Duration = Duration::from_secs(120);
 pub const BATCH_JOBS: usize = 1_000;
 pub const BATCH_BYTES: usize = 8 * 1024 * 1024;
 pub const BATCHES_LISTED: usize = 100;
-/// Jobs in one list, and acts of administrators that one job lists.
+/// Jobs in one list, acts of administrators that one job lists, acts of one administrator with one job that are kept, and
+/// the time within which the same act is recorded once.
 pub const JOBS_LISTED: usize = 1_000;
 pub const JOB_ACTS_LISTED: usize = 100;
+pub const JOB_ACTS_KEPT: usize = 100;
+pub const SAME_ACT_WITHIN: Duration = Duration::from_secs(60);
 
 /// Entries that a session may preload, characters of each, and the time to import them all.
 pub const PRELOAD_ENTRIES: usize = 256;

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod ask;
 pub mod batch;
+pub mod branch;
 pub mod chat;
 pub mod clock;
 pub mod command;
@@ -30,6 +31,8 @@ pub mod problem;
 pub mod quota;
 pub mod receipt;
 pub mod result;
+pub mod saved_state;
+pub mod snapshot;
 pub mod sse;
 pub mod text;
 pub mod timeout;

@@ -15,6 +15,10 @@ pub struct NewPackages {
     /// Versions that the session or its image has may be replaced by others; the session is reset then.
     #[serde(default)]
     pub reset: bool,
+    /// A package that has no wheel may be built from its source, which runs its code in the installer's sandbox. The
+    /// administrator has to allow it (`packages.sources`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sources: bool,
 }
 
 /// A package in one version.
@@ -56,6 +60,9 @@ pub struct PackageSet {
     pub requirements: Vec<String>,
     pub packages: Vec<InstalledPackage>,
     pub bytes: u64,
+    /// Whether packages without a wheel were built from their sources.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sources: bool,
 }
 
 /// What came of a request for packages.

@@ -13,6 +13,9 @@ pub struct Principal(u32);
 
 impl Principal {
     pub const ROOT: Self = Self(0);
+    /// All accounts whose user ids others have by now: only the machine's quota counts what they have spent. The kernel has
+    /// this number for no user.
+    pub const FORMER_ACCOUNTS: Self = Self(u32::MAX);
 
     #[must_use]
     pub const fn new(uid: u32) -> Self {

@@ -22,6 +22,8 @@ pub enum Code {
     NoSuchVolume,
     /// The caller has built no image of that name.
     NoSuchImage,
+    /// The session has no snapshot of that id or name.
+    NoSuchSnapshot,
     /// The files of a job are not here (any more).
     NoSuchInput,
     /// No tool call of that id waits for an answer.
@@ -66,6 +68,12 @@ pub enum Code {
     PackageConflict,
     /// A variable ended, or held up, the process that was to show it.
     VariablesFailed,
+    /// The variables of a session could not be packed, or not be loaded again.
+    SnapshotFailed,
+    /// A snapshot is not what was written to the disk; nothing of it is loaded.
+    SnapshotDamaged,
+    /// A snapshot was made by a Python that this sandbox does not have.
+    SnapshotMismatch,
     /// An idempotency key was used for another request.
     KeyReused,
     /// The daemon ended while it handled the first request with this key.
@@ -100,6 +108,7 @@ impl Code {
             | Self::NoSuchBatch
             | Self::NoSuchVolume
             | Self::NoSuchImage
+            | Self::NoSuchSnapshot
             | Self::NoSuchInput
             | Self::NoSuchCall => 404,
             Self::TooSlow => 408,
@@ -109,7 +118,8 @@ impl Code {
             | Self::OutOfReach
             | Self::KeyReused
             | Self::OutcomeUnknown
-            | Self::PackageConflict => 409,
+            | Self::PackageConflict
+            | Self::SnapshotMismatch => 409,
             Self::EventsGone => 410,
             Self::TooLarge => 413,
             Self::ImageMissing
@@ -118,9 +128,10 @@ impl Code {
             | Self::PreloadFailed
             | Self::InstallFailed
             | Self::BuildFailed
-            | Self::VariablesFailed => 424,
+            | Self::VariablesFailed
+            | Self::SnapshotFailed => 424,
             Self::TooMany | Self::QuotaExceeded | Self::SandboxFull => 429,
-            Self::Internal | Self::PolicyViolation | Self::SandboxFailed => 500,
+            Self::Internal | Self::PolicyViolation | Self::SandboxFailed | Self::SnapshotDamaged => 500,
             Self::EngineUnavailable | Self::ShuttingDown => 503,
             Self::Storage => 507,
         }

@@ -19,7 +19,7 @@ words! {
         Cpus = "cpus",
         /// Processes and threads that all sandboxes may have.
         Processes = "processes",
-        /// Bytes of managed workspaces, volumes and installed packages.
+        /// Bytes of managed workspaces, volumes, installed packages and snapshots.
         Workspace = "workspace",
         /// Stored bytes of events and outputs.
         Journal = "journal",
@@ -50,7 +50,7 @@ impl fmt::Display for Kind {
             Self::Memory => "memory with checkpoints",
             Self::Cpus => "CPUs",
             Self::Processes => "processes of sandboxes",
-            Self::Workspace => "disk of workspaces",
+            Self::Workspace => "disk of workspaces, volumes, packages and snapshots",
             Self::Journal => "stored journal",
             Self::Tokens => "model tokens per day",
             Self::Jobs => "jobs",

@@ -19,7 +19,7 @@ pub enum Status {
     Timeout,
     /// The process that ran the cell ended without an answer.
     Crashed,
-    /// A user interrupted the cell, or its session was reset or removed.
+    /// A user interrupted the cell, or its session was reset, removed or taken back.
     Interrupted,
 }
 
@@ -62,6 +62,9 @@ pub enum Reason {
     ByUser,
     /// The session was reset or removed while the cell ran or waited.
     ByCancel,
+    /// The session went back to earlier variables, on account of another cell or of an undo, and the process of the cell
+    /// ended with the later ones.
+    RolledBack,
 }
 
 words! {
@@ -73,8 +76,26 @@ words! {
         Main = "main",
         /// A forked copy whose changes are dropped.
         Fork = "fork",
+        /// On the notebook line, but with names of its own, which are dropped at its end. The objects are the session's.
+        Scratch = "scratch",
+        /// A thread of the notebook line, which goes on beside the cells after it and shares their variables.
+        Background = "background",
         /// A program beside the cells, which has nothing to do with the variables.
         Command = "command",
+    }
+}
+
+impl Mode {
+    /// Whether it is one of the cells of the notebook line that run one after the other.
+    #[must_use]
+    pub fn is_in_line(self) -> bool {
+        matches!(self, Self::Main | Self::Scratch)
+    }
+
+    /// Whether its code has the variables of the session, and can change them.
+    #[must_use]
+    pub fn has_variables(self) -> bool {
+        self.is_in_line() || self == Self::Background
     }
 }
 

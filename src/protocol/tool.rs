@@ -12,6 +12,10 @@ use super::frames::ToolFailure;
 #[serde(deny_unknown_fields)]
 pub struct NewClientTools {
     pub tools: Vec<ClientTool>,
+    /// Whether this client has lent the same tools before, until its stream broke. Then it gets the calls again that an
+    /// earlier daemon left without an answer, and recognises those that it has received already by their ids.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,10 +33,19 @@ pub struct ClientTool {
     pub read_only: bool,
 }
 
+/// What a client has promised to answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LentAnswer {
+    /// A value, because the tool has an output schema.
+    Value,
+    Text,
+}
+
 /// A call for the client to answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientCall {
-    /// Unique in its session; safe in a URL.
+    /// Unique in its session; safe in a URL. A call that is sent again, after a death of the daemon, has the id it had.
     pub call: String,
     pub name: String,
     pub arguments: Map<String, Value>,
@@ -42,7 +55,8 @@ pub struct ClientCall {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ClientAnswer {
-    /// From a tool with an output schema, a value of that schema; from other tools, a string.
+    /// From a tool with an output schema, a value of that schema; from other tools, a string. An answer to a call of an
+    /// earlier daemon that comes before the tool is lent again is not held against the schema, which is not known then.
     Value(Value),
     /// From a tool without an output schema, text with pictures, which become displays of the cell.
     Parts {

@@ -77,9 +77,14 @@ pub fn names(name: &str) -> impl Iterator<Item = &str> {
 
 /// Finds a tool by its name, by the name of its type, or by an alias.
 pub fn find<'t, T>(tools: &'t BTreeMap<String, T>, name: &str) -> Option<&'t T> {
+    find_by(name, |name| tools.get(name))
+}
+
+/// Like [`find`], where the tools are no map. `get` finds one by its exact name.
+pub fn find_by<T>(name: &str, get: impl Fn(&str) -> Option<T>) -> Option<T> {
     let plain = tool_name(name);
     let meant = ALIASES.iter().find(|(alias, _)| *alias == plain).map(|(_, meant)| *meant);
-    [Some(name), Some(&plain), meant].into_iter().flatten().find_map(|name| tools.get(name))
+    [Some(name), Some(plain.as_str()), meant].into_iter().flatten().find_map(get)
 }
 
 /// Whether a call of the tool is a cell.

@@ -10,6 +10,8 @@ use crate::security_controls;
 
 /// Maximum number of names that a refusal or a view lists.
 const NAMED: usize = 5;
+/// The name of what accounts have spent whose user ids others have by now.
+const FORMER: &str = "former accounts";
 
 pub type HoldId = u64;
 
@@ -101,7 +103,8 @@ impl Books {
     /// The users who hold something, have spent something or have limits of their own.
     #[must_use]
     pub fn users(&self) -> BTreeSet<Principal> {
-        self.holds.keys().chain(self.spent.keys()).chain(self.limits.keys()).copied().collect()
+        let all = self.holds.keys().chain(self.spent.keys()).chain(self.limits.keys());
+        all.copied().filter(|owner| *owner != Principal::FORMER_ACCOUNTS).collect()
     }
 
     /// Sets the limits of one user; limits that equal those of everyone are not stored.
@@ -377,6 +380,13 @@ impl Books {
         let spent = self.on(owner, day);
         let sum = spent.by.entry(by.to_owned()).or_default();
         *sum = sum.saturating_add(tokens);
+    }
+
+    /// Takes what was spent from a user id that another account has by now. The machine's quota still counts it.
+    pub fn forget_spent(&mut self, owner: Principal) {
+        let Some(SpentTokens { day, by }) = self.spent.remove(&owner) else { return };
+        let sum = by.into_values().fold(0, u64::saturating_add);
+        self.spend(Principal::FORMER_ACCOUNTS, day, FORMER, sum);
     }
 
     /// A refusal if the user has no tokens left on `day`.

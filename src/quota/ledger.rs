@@ -252,6 +252,10 @@ impl Ledger {
         self.inner.lock().books.spend(owner, day, by, tokens);
     }
 
+    pub fn forget_spent(&self, owner: Principal) {
+        self.inner.lock().books.forget_spent(owner);
+    }
+
     pub fn may_spend(&self, owner: Principal, day: u64) -> Result<(), Refusal> {
         self.inner.lock().books.may_spend(owner, day)
     }

@@ -1,19 +1,21 @@
 //! The sandbox of an errand that is no session's own: that of a session, with a user id that no other sandbox and no
-//! account has.
+//! account has; and what an errand has until its sandbox is gone.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact};
+use crate::sandbox::backend::ErrandEnd;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::{Launcher, UserSlot};
-use crate::sandbox::spec::{Limits, SandboxSpec, hardware};
+use crate::sandbox::spec::{Errand, Limits, SandboxSpec, hardware};
 use crate::sandbox::workspace::guest;
+use crate::security_controls;
 
 impl Launcher {
     /// The spec, with the kernel of the image, which is compiled now if it is new. The user id is free again when the
@@ -53,5 +55,58 @@ impl Launcher {
         };
         spec.kernel_dir = self.kernel_for(&spec, &folder.path).await?;
         Ok((spec, slot, folder))
+    }
+
+    /// Runs an errand, and gives back what it `has` when its sandbox is gone: its user id, its room, its folders. Where the
+    /// sandbox cannot be removed, it may still run as that user and write into those folders, so that is when the reaper
+    /// has removed it.
+    pub(in crate::sandbox) async fn run_errand(
+        &self,
+        spec: &SandboxSpec,
+        folder: &Path,
+        errand: &Errand,
+        has: impl Send + 'static,
+    ) -> Result<(), Problem> {
+        let ErrandEnd { outcome, is_left } =
+            self.backend(spec.backend).run_errand(spec, folder, errand).await;
+        if !is_left || !security_controls::holds("errands_keep_what_they_have") {
+            return outcome;
+        }
+        self.left_errands.add(spec.backend, spec.sandbox.clone(), has);
+        let what = "the sandbox of a program could not be removed, and may still run";
+        outcome
+            .and(Err(Problem::new(Code::SandboxFailed, what).hint("the daemon's log says more; try again")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Paths, load_text};
+    use crate::sandbox::backend::fake::FakeBackend;
+    use crate::sandbox::spec::tests::spec;
+    use crate::sandbox::workspace::Service;
+
+    #[tokio::test]
+    async fn what_an_errand_has_is_free_when_its_sandbox_is_gone_and_not_before() {
+        let home = tempfile::tempdir().unwrap();
+        let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
+        let paths = Paths::discover(false, &|name| (name == "BELLJAR_HOME").then(|| home.path().into()));
+        let service = Service { system: false, ..Service::of_this_process() };
+        let fake = FakeBackend::in_this_runtime();
+        let launcher = Launcher::new(service, Arc::new(settings), paths.unwrap(), "test".into());
+        let launcher = launcher.with_processes(fake.clone());
+        let spec = SandboxSpec { backend: Backend::Process, ..spec() };
+        let (user_id, errand) = (Arc::new(()), Errand::compile(&spec.kernel_dir, home.path()));
+        let run = || launcher.run_errand(&spec, home.path(), &errand, Arc::clone(&user_id));
+        run().await.unwrap();
+        assert_eq!(Arc::strong_count(&user_id), 1);
+        fake.let_removals_fail(true);
+        assert!(run().await.unwrap_err().message.contains("may still run"));
+        launcher.reap().await;
+        assert_eq!(Arc::strong_count(&user_id), 2);
+        fake.let_removals_fail(false);
+        launcher.reap().await;
+        assert_eq!(Arc::strong_count(&user_id), 1);
     }
 }

@@ -234,6 +234,7 @@ impl Launcher {
             existing: None,
             requirements,
             replace: false,
+            sources: false,
             session: None,
             stop: stop.clone(),
         };

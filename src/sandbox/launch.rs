@@ -21,6 +21,7 @@ use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
+use crate::sandbox::left_errands::LeftErrands;
 use crate::sandbox::packages::cache::PackageCache;
 use crate::sandbox::packages::charges::UnreadSession;
 use crate::sandbox::packages::shown;
@@ -63,6 +64,8 @@ pub struct Launcher {
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
     /// Held while a kernel is compiled, because one user id compiles them all.
     pub(super) compiling: tokio::sync::Mutex<()>,
+    /// The errands whose sandboxes could not be removed.
+    pub(super) left_errands: LeftErrands,
 }
 
 /// A sandbox that does not run yet. Its folders exist.
@@ -104,6 +107,7 @@ impl Launcher {
             health_checks: HealthChecks::default(),
             kernels: Mutex::default(),
             compiling: tokio::sync::Mutex::default(),
+            left_errands: LeftErrands::default(),
         }
     }
 
@@ -136,6 +140,7 @@ impl Launcher {
         for kind in [Backend::Bubblewrap, Backend::Process, Backend::Docker] {
             let unowned = self.volumes.holders(kind).into_iter().filter(|sandbox| !is_live(&sandbox.0));
             let unowned: Vec<_> = unowned.collect();
+            let errands = self.left_errands.of(kind);
             let reaped = self.backend(kind).reap(&is_live).await;
             count += reaped.count;
             // A sandbox that could not be removed keeps its own volumes only, not those of other users.
@@ -143,6 +148,7 @@ impl Launcher {
                 for sandbox in unowned.iter().filter(|sandbox| !left.contains(sandbox)) {
                     self.volumes.let_go(sandbox);
                 }
+                self.left_errands.are_gone(&errands, &left);
                 all_left.extend(left);
             }
         }

@@ -60,8 +60,9 @@ impl UserSlots {
         Ok(UserSlot { slots: Arc::clone(self), uid })
     }
 
-    /// The user id that compiles kernels. An error if a session still has it from before the id was reserved.
-    pub fn for_compiling(&self) -> Result<u32, Problem> {
+    /// The user id that compiles kernels. An error if a session still has it from before the id was reserved, or a sandbox
+    /// in which a kernel was compiled could not be removed yet.
+    pub fn for_compiling(self: &Arc<Self>) -> Result<UserSlot, Problem> {
         if self.taken.lock().contains_key(&self.last) {
             return Err(Problem::new(
                 Code::TooMany,
@@ -69,6 +70,6 @@ impl UserSlots {
             )
             .hint("remove sessions, or raise `sandbox.uid_count`"));
         }
-        Ok(self.last)
+        Ok(self.keep(self.last))
     }
 }

@@ -28,6 +28,8 @@ pub const KERNEL_DIR: &str = "/belljar/kernel";
 pub(in crate::sandbox) const COMPILED_DIR: &str = "/belljar/compiled";
 pub const BRIDGE_SOCKET: &str = "/belljar/bridge/bridge.sock";
 pub const BRIDGE_SOCKET_NAME: &str = "bridge.sock";
+/// The socket for large data, beside that of the bridge.
+pub const DATA_SOCKET_NAME: &str = "data.sock";
 /// The folder in which installed packages appear; it is empty when a sandbox starts.
 pub const PACKAGES_DIR: &str = "/belljar/packages";
 /// The link in that folder that leads to the packages of the session; it is on `sys.path`.
@@ -315,8 +317,9 @@ pub(in crate::sandbox) fn fixed_environment(cpus: f64, kernel_dir: &str) -> Vec<
         format!(
             "PATH={KERNEL_DIR}/{SHIMS_BIN}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{PACKAGES_SITE}/bin:{IMAGE_SITE}/bin"
         ),
-        // For Python programs that code in the sandbox starts; the kernel itself ignores it.
-        format!("PYTHONPATH={KERNEL_DIR}/{SHIMS_LIB}:{PACKAGES_SITE}"),
+        // For Python programs that code in the sandbox starts; the kernel itself ignores it. What is there puts the installed
+        // packages behind the standard library (`sitecustomize.py`), before which they would stand here.
+        format!("PYTHONPATH={KERNEL_DIR}/{SHIMS_LIB}"),
         "LANG=C.UTF-8".into(),
         "PYTHONUTF8=1".into(),
         "PYTHONDONTWRITEBYTECODE=1".into(),

@@ -28,6 +28,8 @@ const LIST_BYTES: u64 = 4 * 1024 * 1024;
 pub struct UidAccounts {
     file: PathBuf,
     names: Arc<Mutex<Names>>,
+    /// Held while what is left of a previous account is forgotten.
+    handing_over: Arc<tokio::sync::Mutex<()>>,
     users: Users,
 }
 
@@ -43,7 +45,7 @@ impl UidAccounts {
             Some((Principal::new(uid.parse().ok()?), (!name.is_empty()).then(|| name.to_owned())))
         };
         let names = Arc::new(Mutex::new(text.lines().filter_map(parse).collect()));
-        Self { file, names, users: user_database::users() }
+        Self { file, names, handing_over: Arc::default(), users: user_database::users() }
     }
 
     /// The previous account of the id, if it differs from `name`. An id that had no account and still has none counts
@@ -56,6 +58,26 @@ impl UidAccounts {
     /// Whether the list has an entry for the id.
     pub fn knows(&self, user: Principal) -> bool {
         self.names.lock().contains_key(&user)
+    }
+
+    /// Records that the id belongs to this account, or to none. If it was another one's before, `forget` is called with
+    /// that account first, once at a time: a request that is let in makes things under this id, which a second call
+    /// would delete.
+    pub async fn hand_over<F: Future<Output = Result<(), Problem>>>(
+        &self,
+        user: Principal,
+        name: Option<&str>,
+        forget: impl FnOnce(Option<String>) -> F,
+    ) -> Result<(), Problem> {
+        if self.other_before(user, name).is_none() {
+            return self.note(user, name);
+        }
+        let _turn = self.handing_over.lock().await;
+        // Another request may have done it meanwhile.
+        if let Some(before) = self.other_before(user, name) {
+            forget(before).await?;
+        }
+        self.note(user, name)
     }
 
     /// Records that the id belongs to this account, or to none.
@@ -163,6 +185,29 @@ mod tests {
         assert_eq!(accounts.other_before(OTHER, None), None);
         assert_eq!(accounts.other_before(OTHER, Some("new")), Some(None));
         accounts.note(USER, Some("bob")).unwrap();
+        assert_eq!(accounts.other_before(USER, Some("bob")), None);
+    }
+
+    /// What the first request makes after it was let in would be deleted by the second one otherwise.
+    #[tokio::test]
+    async fn of_two_first_requests_of_an_account_one_forgets_the_account_before() {
+        let home = tempfile::tempdir().unwrap();
+        let accounts = UidAccounts::load(home.path().join("accounts"));
+        accounts.note(USER, Some("ann")).unwrap();
+        let calls = Mutex::new(Vec::new());
+        let request = || {
+            accounts.hand_over(USER, Some("bob"), async |before| {
+                tokio::task::yield_now().await;
+                calls.lock().push(before);
+                Ok(())
+            })
+        };
+        let (first, second) = tokio::join!(request(), request());
+        first.and(second).unwrap();
+        assert_eq!(*calls.lock(), [Some("ann".to_owned())]);
+        // A refusal leaves the id with the account before.
+        let refused = accounts.hand_over(USER, None, async |_| Err(Problem::new(Code::Busy, "no"))).await;
+        assert_eq!(refused.unwrap_err().code, Code::Busy);
         assert_eq!(accounts.other_before(USER, Some("bob")), None);
     }
 

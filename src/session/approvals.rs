@@ -71,7 +71,9 @@ impl Approvals {
                     .insert(approval.id.clone(), WaitingApproval { approval: (**approval).clone(), since });
             }
             EventBody::ApprovalDecided { id, decision, .. } => return self.decided(id, decision),
-            EventBody::ToolBegun { cell, call } => drop(self.decisions.remove(&(*cell, *call))),
+            EventBody::ToolBegun { cell: Some(cell), call, .. } => {
+                self.decisions.remove(&(*cell, *call));
+            }
             EventBody::ToolAnswered { call, .. } => self.caller_ended(None, Some(*call)),
             EventBody::CellFinished { result } => self.caller_ended(Some(result.cell), None),
             EventBody::AskFinished { ask, .. } => {

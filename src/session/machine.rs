@@ -7,8 +7,11 @@
 
 mod commands;
 mod effects;
+mod ending;
 mod freezing;
+mod pending_note;
 mod questions;
+mod saving;
 #[cfg(test)]
 mod tests;
 
@@ -16,9 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::notices;
-use super::outcome::{CellStart, EndedBy};
+use super::outcome::EndedBy;
 use super::queue::{Next, Queue, QueueItem};
-use crate::protocol::ask::AskNumber;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -26,6 +28,8 @@ use crate::protocol::result::Mode;
 
 use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Unfinished};
+use pending_note::PendingNote;
+use saving::Saving;
 
 /// The most lists of variables that wait for the main line.
 const LISTINGS_WAITING: usize = 16;
@@ -62,8 +66,7 @@ pub struct SessionMachine<W> {
     beginning: BTreeMap<u64, BeginningCell>,
     begun: u64,
     cells: CellNumber,
-    /// A note for the result of the next cell.
-    note: Option<String>,
+    note: PendingNote,
     /// A note for the result of the cell of the main line that was sent before its reason was known.
     late_note: Option<(CellNumber, String)>,
     wants_permit: bool,
@@ -82,6 +85,8 @@ pub struct SessionMachine<W> {
     /// The number of undos and resets under way; cells that arrive meanwhile wait.
     going_back: usize,
     replay: ReplayPhase,
+    /// What of the variables is saved, and the saving that goes on.
+    saving: Saving,
     frozen: bool,
     /// The number of freezes so far, so that a freeze that fails late is told from a newer one.
     freezes: u64,
@@ -98,7 +103,7 @@ impl<W> SessionMachine<W> {
             beginning: BTreeMap::new(),
             begun: 0,
             cells: 0,
-            note: None,
+            note: PendingNote::default(),
             late_note: None,
             wants_permit: false,
             active_at: now,
@@ -110,6 +115,7 @@ impl<W> SessionMachine<W> {
             ending: false,
             going_back: 0,
             replay: ReplayPhase::None,
+            saving: Saving::new(now),
             frozen: false,
             freezes: 0,
         }
@@ -119,7 +125,9 @@ impl<W> SessionMachine<W> {
     #[must_use]
     pub fn restored(expiry: Expiry, before: Unfinished, now: Instant) -> Self {
         let mut machine = Self::new(expiry, now);
-        for start in before.queued {
+        let (again, queued): (Vec<_>, Vec<_>) =
+            before.queued.into_iter().partition(|start| before.waking && start.replay.is_some());
+        for start in again.into_iter().chain(queued) {
             machine.open.insert(start.cell);
             machine.queue.push(QueueItem::Cell { start, patient: false });
         }
@@ -129,12 +137,17 @@ impl<W> SessionMachine<W> {
         }
         Self {
             cells: before.cells,
-            note: before.note,
+            note: PendingNote::of(before.note),
             active_at: now.checked_sub(before.idle).unwrap_or(now),
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
             reset_again: before.sandbox && before.reset,
-            replay: if before.replaying { ReplayPhase::Running } else { ReplayPhase::None },
+            replay: match (before.waking, before.replaying) {
+                (true, _) => ReplayPhase::Waking,
+                (false, true) => ReplayPhase::Running,
+                (false, false) => ReplayPhase::None,
+            },
+            saving: Saving::of_before(before.unsaved, now),
             frozen: before.frozen,
             ..machine
         }
@@ -149,12 +162,19 @@ impl<W> SessionMachine<W> {
             Input::Placed => self.placed(out),
             Input::SandboxWanted => {
                 self.touch(now);
+                self.stay(out);
                 self.thaw(out);
                 self.start_sandbox(out);
+            }
+            Input::Woken { note, replays } => self.woken(note, replays),
+            Input::NotWoken { reason } => {
+                let before = self.note.told_by(Mode::Main);
+                self.note.set(notices::not_woken(before.as_deref(), &reason));
             }
             Input::SandboxReady if self.phase == Phase::Starting => {
                 self.phase = Phase::Ready { since: now };
                 self.attaching = false;
+                self.saving.is_clean(now);
                 self.touch(now);
             }
             Input::SandboxAttached if self.phase == Phase::Starting => {
@@ -173,10 +193,12 @@ impl<W> SessionMachine<W> {
                 self.sandbox_gone(reason, out);
             }
             Input::Changed { note } => {
+                self.drop_saving(out);
+                self.saving.changed(now);
                 match self.queue.main().filter(|cell| self.runs(*cell)) {
                     // The variables changed before it began: the process ended between cells.
                     Some(cell) => self.late_note = Some((cell, note)),
-                    None => self.note = Some(note),
+                    None => self.note.set(note),
                 }
             }
             Input::Cell(start) => {
@@ -184,7 +206,12 @@ impl<W> SessionMachine<W> {
                 self.thaw(out);
                 self.cells = self.cells.max(start.cell);
                 self.open.insert(start.cell);
-                self.queue.push(QueueItem::Cell { start, patient: false });
+                if self.replay == ReplayPhase::Waking && start.replay.is_some() {
+                    // The cells that wait are to find the variables as they were.
+                    self.queue.push_front(QueueItem::Cell { start, patient: false });
+                } else {
+                    self.queue.push(QueueItem::Cell { start, patient: false });
+                }
             }
             Input::CellUnwritten(cell) => {
                 if !self.runs(cell) {
@@ -225,7 +252,9 @@ impl<W> SessionMachine<W> {
                     self.touch(now);
                 }
                 self.open.remove(&cell);
-                drop(self.queue.take(cell));
+                if self.queue.take(cell).is_some_and(|start| start.mode.has_variables()) {
+                    self.saving.changed(now);
+                }
                 self.beginning.retain(|_, beginning| beginning.cell != cell);
             }
             Input::Interrupt => {
@@ -242,16 +271,22 @@ impl<W> SessionMachine<W> {
             Input::CancelCells(ask) => self.cancel_cells(ask, out),
             Input::Undo => {
                 self.touch(now);
+                self.drop_saving(out);
                 self.going_back += 1;
             }
-            Input::UndoDone => self.going_back = self.going_back.saturating_sub(1),
+            Input::UndoDone => {
+                self.saving.changed(now);
+                self.going_back = self.going_back.saturating_sub(1);
+            }
             Input::ResetNoted => {
+                self.saving.is_clean(now);
                 self.going_back = self.going_back.saturating_sub(1);
                 // A sandbox that is being attached to gets the reset once it is attached.
                 self.reset_again |= self.attaching;
             }
             Input::Reset { replay } => {
                 self.touch(now);
+                self.drop_saving(out);
                 self.thaw(out);
                 self.cancel_queue(RESET, &Problem::new(Code::Busy, "the session was reset"), out);
                 // These cells would reach the sandbox after the reset.
@@ -259,18 +294,29 @@ impl<W> SessionMachine<W> {
                     self.give_up(cell, RESET, out);
                 }
                 self.replay = if replay { ReplayPhase::Running } else { ReplayPhase::None };
-                self.note = None;
+                self.note = PendingNote::default();
                 self.going_back += 1;
             }
-            Input::ReplayWanted => self.replay = ReplayPhase::Prepared,
+            Input::ReplayWanted => {
+                self.stay(out);
+                self.replay = ReplayPhase::Prepared;
+            }
             // A reset ends a replay as well, and discards it. A replay that had not begun has changed
             // nothing.
             Input::ReplayEnded { finished } => match std::mem::take(&mut self.replay) {
-                ReplayPhase::Running if finished => out.push(Effect::Append(EventBody::ReplayFinished)),
-                ReplayPhase::Running => self.note = Some(notices::REPLAY_CUT.into()),
+                ReplayPhase::Running | ReplayPhase::Waking if finished => {
+                    out.push(Effect::Append(EventBody::ReplayFinished));
+                }
+                ReplayPhase::Running => self.note.set(notices::REPLAY_CUT.into()),
+                ReplayPhase::Waking => {
+                    let before = self.note.told_by(Mode::Main);
+                    self.note.set(notices::wake_cut(before));
+                }
                 ReplayPhase::Prepared | ReplayPhase::None => {}
             },
             Input::Freeze => {
+                // Its copy would be frozen with the rest, and hold up those of other sessions.
+                self.drop_saving(out);
                 self.freeze(out);
                 // Not pumped: starting the next item would thaw the sandbox.
                 return effects;
@@ -282,6 +328,7 @@ impl<W> SessionMachine<W> {
             }
             Input::Remove => {
                 self.ending = true;
+                self.drop_saving(out);
                 self.cancel_queue("The session was removed before this cell ran.", &removed(), out);
                 self.lose_running(Some(&EndedBy::Cancel), out);
                 self.phase = Phase::None;
@@ -291,6 +338,11 @@ impl<W> SessionMachine<W> {
                 self.beginning.clear();
                 self.phase = Phase::None;
             }
+            Input::Sleep => self.sleep_now(now, out),
+            Input::SnapshotEnded { number, is_taken } => self.snapshot_ended(number, is_taken, now, out),
+            Input::Saved { changes } => self.saving.holds(changes),
+            Input::SaveBegins { number } => self.save_begins(number, now),
+            Input::Unsaved => self.saving.changed(now),
             Input::Tick => self.expire(now, out),
         }
         self.pump(false, out);
@@ -327,9 +379,11 @@ impl<W> SessionMachine<W> {
     fn sandbox_gone(&mut self, reason: String, out: &mut Vec<Effect<W>>) {
         self.phase = Phase::None;
         self.frozen = false;
+        self.drop_saving(out);
         self.beginning.clear();
-        self.note = Some(notices::new_sandbox(&reason));
+        self.note.set(notices::new_sandbox(&reason));
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
+        self.wakes_no_more(out);
         // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };
@@ -347,12 +401,17 @@ impl<W> SessionMachine<W> {
         if !self.queue.has_waiting() || self.ending || self.going_back > 0 {
             return;
         }
+        self.stay(out);
         match self.phase {
             Phase::Ready { .. } => {}
             Phase::Starting => return,
             Phase::None => return self.start_sandbox(out),
         }
         while let Some(is_cell) = self.queue.next_is_cell() {
+            // Until the session is awake, only the cells that rebuild its variables run.
+            if self.replay == ReplayPhase::Waking && !self.queue.replays_next() {
+                return;
+            }
             if is_cell && !std::mem::take(&mut permit) {
                 if !std::mem::replace(&mut self.wants_permit, true) {
                     out.push(Effect::WantPermit);
@@ -393,9 +452,9 @@ impl<W> SessionMachine<W> {
             let BeginningCell { cell, interrupted, .. } = first.remove();
             let Some(start) = self.queue.running(cell) else { continue };
             let mut start = start.clone();
-            // A fork reports the note, too, but it stays for the next cell of the main line, which continues
-            // with the variables.
-            start.note = if start.mode == Mode::Main { self.note.take() } else { self.note.clone() };
+            let rebuilds = self.replay == ReplayPhase::Waking && start.replay.is_some();
+            // The note is for the first cell that a client waits for.
+            start.note = if rebuilds { None } else { self.note.told_by(start.mode) };
             out.push(Effect::Run(start));
             if interrupted {
                 out.push(Effect::Interrupt(cell));
@@ -418,78 +477,6 @@ impl<W> SessionMachine<W> {
             Some(beginning) => beginning.interrupted = true,
             None => out.push(Effect::Interrupt(cell)),
         }
-    }
-
-    /// An ask has ended: its queued cells are not run, and its running cells are interrupted.
-    fn cancel_cells(&mut self, ask: AskNumber, out: &mut Vec<Effect<W>>) {
-        const ENDED: &str = "The ask that wanted this cell has ended.";
-        for start in self.queue.take_waiting_of(ask) {
-            self.unrun(start, ENDED, out);
-        }
-        let running = self.queue.running_of(ask);
-        for cell in self.not_sent(|cell| running.contains(&cell)) {
-            self.give_up(cell, ENDED, out);
-        }
-        let sent = running.into_iter().filter(|cell| self.queue.is_running(*cell));
-        if self.is_ready() {
-            out.extend(sent.map(Effect::Interrupt));
-        } else if self.attaching {
-            self.cancelled.extend(sent.collect::<Vec<_>>());
-        }
-    }
-
-    /// Ends every queued cell without running it, and refuses every waiting list of variables.
-    fn cancel_queue(&mut self, note: &str, problem: &Problem, out: &mut Vec<Effect<W>>) {
-        for job in self.queue.take_waiting() {
-            match job {
-                QueueItem::Cell { start, .. } => self.unrun(start, note, out),
-                QueueItem::Variables { reply_to, .. } => out.push(Effect::Refuse(reply_to, problem.clone())),
-            }
-        }
-    }
-
-    /// Ends a cell that counts as running but never reached the sandbox.
-    fn give_up(&mut self, cell: CellNumber, note: &str, out: &mut Vec<Effect<W>>) {
-        self.beginning.retain(|_, beginning| beginning.cell != cell);
-        if let Some(start) = self.queue.take(cell) {
-            self.unrun(start, note, out);
-        }
-    }
-
-    fn unrun(&mut self, mut start: CellStart, note: &str, out: &mut Vec<Effect<W>>) {
-        if self.open.remove(&start.cell) {
-            start.note = Some(note.to_owned());
-            out.push(Effect::Unrun(start));
-        }
-    }
-
-    fn lose_running(&mut self, ended_by: Option<&EndedBy>, out: &mut Vec<Effect<W>>) {
-        self.beginning.clear();
-        for start in self.queue.take_running() {
-            if self.open.remove(&start.cell) {
-                out.push(Effect::Lost(start, ended_by.cloned()));
-            }
-        }
-    }
-
-    /// Removes a sandbox that was unused for long, or is old.
-    fn expire(&mut self, now: Instant, out: &mut Vec<Effect<W>>) {
-        let Phase::Ready { since } = self.phase else { return };
-        if !self.queue.is_idle() || self.ending || self.going_back > 0 {
-            return;
-        }
-        let Expiry { idle, max_age } = self.expiry;
-        // A client that freezes a session intends to return to it, so idleness does not end it.
-        let reason = if !self.frozen && self.idle_for(now) >= idle {
-            format!("it was not used for {} s", idle.as_secs())
-        } else if now.saturating_duration_since(since) >= max_age {
-            format!("it was older than {} s", max_age.as_secs())
-        } else {
-            return;
-        };
-        self.lose_running(None, out); // commands: nothing else runs
-        out.push(Effect::EndSandbox);
-        self.sandbox_gone(reason, out);
     }
 }
 

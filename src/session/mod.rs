@@ -4,6 +4,7 @@
 
 pub mod approvals;
 pub mod ask_clock;
+pub mod comparison;
 pub mod digest;
 pub mod machine;
 pub mod notices;

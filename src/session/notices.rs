@@ -1,6 +1,12 @@
 //! Notes on what happened to a session's variables between two cells, shown with the next cell.
 
+use std::fmt::Write as _;
+
 use crate::protocol::ids::CellNumber;
+use crate::protocol::snapshot::{MissingVariable, ReopenedFile};
+
+/// Missing variables and reopened files that a note names; the event names all.
+const NAMED: usize = 10;
 
 /// The note after an incomplete replay.
 pub const REPLAY_CUT: &str =
@@ -29,4 +35,62 @@ pub fn worker_replaced(reason: &str, restored_to: Option<CellNumber>, gone: Opti
         Some(gone) => format!("{note} {gone}"),
         None => note,
     }
+}
+
+/// What a woken session has: as after cell `cell`, what ran again, and what is missing.
+pub fn woken(
+    cell: CellNumber,
+    missing: &[MissingVariable],
+    reopened: &[ReopenedFile],
+    replays: &[CellNumber],
+    left_out: &[CellNumber],
+) -> String {
+    let mut note = match cell {
+        0 => "The session woke in a new sandbox: its variables are as at the start.".to_owned(),
+        cell => format!("The session woke in a new sandbox: its variables are as after cell {cell}."),
+    };
+    if !replays.is_empty() {
+        let _ = write!(note, " Run again, with the recorded answers of tools: {}.", cells(replays));
+    }
+    if !left_out.is_empty() {
+        let _ = write!(
+            note,
+            " Not run again, because they were interrupted, or are scratch or background cells: {}.",
+            cells(left_out)
+        );
+    }
+    if !missing.is_empty() {
+        let names = missing.iter().map(|missing| format!("`{}` ({})", missing.name, missing.reason));
+        let _ = write!(note, " Missing: {}.", listed(names, missing.len()));
+    }
+    if !reopened.is_empty() {
+        let files = reopened.iter().map(|file| format!("`{}` ({})", file.name, file.path));
+        let _ = write!(note, " Files opened again: {}.", listed(files, reopened.len()));
+    }
+    note.push_str(" Threads, processes and connections of earlier cells are gone.");
+    note
+}
+
+/// The note after a snapshot that could not be loaded. `before` says why there is a new sandbox.
+pub fn not_woken(before: Option<&str>, reason: &str) -> String {
+    let before = before.map(|before| format!("{before} ")).unwrap_or_default();
+    format!("{before}The snapshot of the variables could not be loaded: {reason}.")
+}
+
+/// Adds that the replay after waking was cut short.
+pub fn wake_cut(note: Option<String>) -> String {
+    note.map_or_else(|| REPLAY_CUT.to_owned(), |note| format!("{note} {REPLAY_CUT}"))
+}
+
+fn cells(numbers: &[CellNumber]) -> String {
+    let names = numbers.iter().map(|cell| format!("cell {cell}"));
+    listed(names, numbers.len())
+}
+
+fn listed(names: impl Iterator<Item = String>, all: usize) -> String {
+    let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");
+    if all > NAMED {
+        let _ = write!(text, " and {} more", all - NAMED);
+    }
+    text
 }

@@ -85,6 +85,8 @@ pub struct Cause {
     pub interrupted: bool,
     /// The cgroup counted a kill for memory, or the guardian made one.
     pub out_of_memory: bool,
+    /// Its process ended on account of another cell, or of an undo.
+    pub rolled_back: bool,
     /// The cgroup counted a refused fork.
     pub forks_refused: bool,
     /// Whether something else ran in the sandbox meanwhile, which the cgroup counts, too.
@@ -220,16 +222,17 @@ fn verdict(mode: Mode, ending: &Ending, cause: &Cause) -> (Status, Reason, Optio
         }
         Ending::Cancelled => (Status::Interrupted, Reason::ByCancel, None),
         Ending::Lost { exit_code, .. } => {
-            let (status, reason) =
-                killed_by(cause).unwrap_or(if cause.out_of_memory && *exit_code == KILLED {
-                    (Status::Crashed, Reason::OutOfMemory)
-                } else if *exit_code < 0 && cause.is_short_of_pids() {
-                    (Status::Crashed, Reason::Pids)
-                } else if *exit_code < 0 {
-                    (Status::Crashed, Reason::Signal)
-                } else {
-                    (Status::Crashed, Reason::ExitCall)
-                });
+            let (status, reason) = killed_by(cause).unwrap_or(if cause.rolled_back {
+                (Status::Interrupted, Reason::RolledBack)
+            } else if cause.out_of_memory && *exit_code == KILLED {
+                (Status::Crashed, Reason::OutOfMemory)
+            } else if *exit_code < 0 && cause.is_short_of_pids() {
+                (Status::Crashed, Reason::Pids)
+            } else if *exit_code < 0 {
+                (Status::Crashed, Reason::Signal)
+            } else {
+                (Status::Crashed, Reason::ExitCall)
+            });
             (status, reason, Some(*exit_code))
         }
         Ending::SandboxGone { end } => {
@@ -300,6 +303,8 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
         }
         Some(_) if start.mode == Mode::Command => {}
         Some(EndedBy::Cancel) => notes.push("The session was reset or removed while the cell ran.".into()),
+        // A thread that ended by its exception has left its process alone.
+        Some(_) if start.mode == Mode::Background && kind == StateKind::Kept => {}
         Some(EndedBy::Interrupt) if !matches!(ending, Ending::Done { .. }) => {
             notes.push("The cell did not stop when it was interrupted, so its process was killed.".into());
         }
@@ -313,6 +318,12 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
     if matches!(ending, Ending::Lost { older: true, after: StateAfter::Restored(_), .. }) {
         notes.push(
             "There was no checkpoint of the state right before this cell: what the cells since then assigned is gone too."
+                .into(),
+        );
+    }
+    if cause.rolled_back && cause.ended_by.is_none() {
+        notes.push(
+            "It was not to blame: another cell ended the process that both ran in, or the session was taken back."
                 .into(),
         );
     }
@@ -332,7 +343,7 @@ fn state_after(start: &CellStart, ending: &Ending, cause: &Cause) -> StateReport
         );
     }
     let (unprotected, as_before) = match ending {
-        Ending::Done { protected, as_before, .. } => (start.mode == Mode::Main && !protected, *as_before),
+        Ending::Done { protected, as_before, .. } => (start.mode.is_in_line() && !protected, *as_before),
         Ending::Lost { .. } | Ending::SandboxGone { .. } | Ending::Cancelled => (false, None),
     };
     StateReport {

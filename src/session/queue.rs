@@ -3,7 +3,7 @@
 //! Cells of the main line run one after the other, in the order of their arrival. Copies (`fork` cells,
 //! expressions, lists of variables) need not wait for the main line: they see the state before the running
 //! cell. If the kernel has no such state, they are put back, and then wait («patient») until the main line is
-//! idle. Commands wait for nothing but their own number: they have nothing to do with the variables.
+//! idle. A background cell begins in its turn of the main line, and the line goes on beside it. Commands wait for nothing but their own number: they have nothing to do with the variables.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use super::outcome::CellStart;
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::ask::AskNumber;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::RUNNING_COMMANDS;
+use crate::protocol::limits::{RUNNING_BACKGROUND, RUNNING_COMMANDS};
 use crate::protocol::result::Mode;
 
 /// The most copies of a session that run at once.
@@ -42,7 +42,11 @@ impl<W> Default for Queue<W> {
 
 impl<W> QueueItem<W> {
     fn is_main(&self) -> bool {
-        matches!(self, Self::Cell { start, .. } if start.mode == Mode::Main)
+        matches!(self, Self::Cell { start, .. } if start.mode.is_in_line())
+    }
+
+    fn is_background(&self) -> bool {
+        matches!(self, Self::Cell { start, .. } if start.mode == Mode::Background)
     }
 
     fn is_command(&self) -> bool {
@@ -77,6 +81,20 @@ impl<W> Queue<W> {
             && self.running.values().all(|start| start.mode == Mode::Command)
     }
 
+    /// Whether nothing is in the way of going back to earlier variables. A background cell that runs ends with the later
+    /// ones.
+    pub fn may_go_back(&self) -> bool {
+        self.waiting.iter().all(QueueItem::is_command)
+            && self.running.values().all(|start| matches!(start.mode, Mode::Command | Mode::Background))
+    }
+
+    /// Whether this is a background cell that has not ended.
+    pub fn is_background(&self, cell: CellNumber) -> bool {
+        let is_it = |start: &CellStart| start.cell == cell && start.mode == Mode::Background;
+        let waits = |job: &QueueItem<W>| matches!(job, QueueItem::Cell { start, .. } if is_it(start));
+        self.running.get(&cell).is_some_and(is_it) || self.waiting.iter().any(waits)
+    }
+
     /// The commands that have not ended, and whether each runs, in the order of their numbers.
     pub fn commands(&self) -> Vec<(&CellStart, bool)> {
         let waiting = self.waiting.iter().filter_map(|job| match job {
@@ -96,7 +114,7 @@ impl<W> Queue<W> {
 
     /// The running cell of the main line.
     pub fn main(&self) -> Option<CellNumber> {
-        self.running.iter().find(|(_, start)| start.mode == Mode::Main).map(|(cell, _)| *cell)
+        self.running.iter().find(|(_, start)| start.mode.is_in_line()).map(|(cell, _)| *cell)
     }
 
     /// The cell that an interrupt applies to: that of the main line, or else the newest copy.
@@ -130,6 +148,23 @@ impl<W> Queue<W> {
         self.waiting.get(self.next_index()?).map(|job| matches!(job, QueueItem::Cell { .. }))
     }
 
+    /// Whether the first item is a cell that runs again, and can start now.
+    pub fn replays_next(&self) -> bool {
+        let runs_again =
+            |item: &QueueItem<W>| matches!(item, QueueItem::Cell { start, .. } if start.replay.is_some());
+        self.main().is_none() && self.waiting.front().is_some_and(runs_again)
+    }
+
+    /// All cells that run again, waiting or running.
+    pub fn replaying(&self) -> Vec<CellNumber> {
+        let waiting = self.waiting.iter().filter_map(|item| match item {
+            QueueItem::Cell { start, .. } => Some(start),
+            QueueItem::Variables { .. } => None,
+        });
+        let all = self.running.values().chain(waiting);
+        all.filter(|start| start.replay.is_some()).map(|start| start.cell).collect()
+    }
+
     /// The first item that may start now. A cell counts as running from here on.
     pub fn next(&mut self) -> Option<Next<W>> {
         match self.waiting.remove(self.next_index()?)? {
@@ -146,19 +181,21 @@ impl<W> Queue<W> {
         let main_runs = self.main().is_some();
         let run = |mode| self.running.values().filter(|start| start.mode == mode).count();
         let (copies, commands) = (run(Mode::Fork), run(Mode::Command));
-        let mut main_waits = false;
+        let has_room = run(Mode::Background) < RUNNING_BACKGROUND;
+        let (mut main_waits, mut line_is_full) = (false, false);
         self.waiting.iter().position(|job| {
-            if job.is_main() {
+            if job.is_main() || job.is_background() {
                 let first = !main_waits;
                 main_waits = true;
-                return first && !main_runs;
+                line_is_full |= first && job.is_background() && !has_room;
+                return first && !main_runs && !line_is_full;
             }
             if job.is_command() {
                 return commands < RUNNING_COMMANDS;
             }
             // A copy does not pass a main cell that can start now, so that it sees that cell's work if
             // possible.
-            let behind_a_start = main_waits && !main_runs;
+            let behind_a_start = main_waits && !main_runs && !line_is_full;
             let has_to_wait = job.is_patient() && main_runs;
             !behind_a_start && !has_to_wait && copies < RUNNING_COPIES
         })
@@ -271,6 +308,34 @@ mod tests {
             queue.take(n);
         }
         assert!(queue.is_idle() && queue.foremost().is_none());
+    }
+
+    #[test]
+    fn a_background_cell_begins_in_its_turn_and_the_line_goes_on_beside_it() {
+        let mut queue = Queue::default();
+        queue.push(cell(1, Mode::Main, false));
+        queue.push(cell(2, Mode::Background, false));
+        queue.push(cell(3, Mode::Main, false));
+        assert_eq!(start(&mut queue), [1]);
+        assert!(!queue.may_go_back() && queue.is_background(2) && !queue.is_background(3));
+        queue.take(1);
+        assert_eq!(start(&mut queue), [2, 3]);
+        assert_eq!((queue.main(), queue.foremost()), (Some(3), Some(3)));
+        queue.take(3);
+        assert!(queue.may_go_back() && !queue.is_idle() && queue.foremost().is_none());
+    }
+
+    #[test]
+    fn background_cells_are_bounded_and_copies_pass_those_that_wait() {
+        let mut queue = Queue::default();
+        (1..=20).for_each(|n| queue.push(cell(n, Mode::Background, false)));
+        queue.push(cell(21, Mode::Fork, false));
+        let started = start(&mut queue);
+        assert_eq!((started.len(), started.last()), (RUNNING_BACKGROUND + 1, Some(&21)));
+        queue.push(cell(22, Mode::Main, false));
+        assert_eq!(start(&mut queue), Vec::<CellNumber>::new());
+        queue.take(1);
+        assert_eq!(start(&mut queue).len(), 1);
     }
 
     #[test]

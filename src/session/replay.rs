@@ -1,7 +1,7 @@
 //! A replay of earlier cells: which recorded answer a call gets, what differs from the first run, and when the replay
 //! stops. Of output, value, exception and arguments there are only digests.
 
-mod volatile;
+pub(in crate::session) mod volatile;
 
 use serde_json::{Map, Value};
 use std::collections::VecDeque;
@@ -113,6 +113,13 @@ impl Replay {
     pub fn of(past: &Restored) -> Self {
         let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
         Self { report: ReplayReport { cells: Vec::new(), not_run, left_out } }
+    }
+
+    /// The cells that run again after the session woke.
+    #[must_use]
+    pub fn again(past: &Restored) -> Self {
+        let not_run = past.waking.clone();
+        Self { report: ReplayReport { cells: Vec::new(), not_run, left_out: Vec::new() } }
     }
 
     /// The cells that are still to run.

@@ -3,7 +3,9 @@
 
 mod asks;
 mod fold;
+mod open;
 mod recorded;
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -19,15 +21,19 @@ use crate::protocol::frames::{StateAfter, ToolFailure};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preloaded;
+use crate::protocol::principal::Principal;
 use crate::protocol::receipt::Receipt;
+use crate::protocol::tool::LentAnswer;
 use crate::session::approvals::Approvals;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::rules::{CellRules, SandboxRules};
+use crate::store::act_bytes;
 use crate::tools::Responses;
 
 pub use asks::{AsksFold, CELL_REFUSED, RecalledAsk, RecalledAsks, queued_view};
 pub use fold::Fold;
 pub use recorded::{Recording, Span};
+pub use saved::{SavedStates, Wake};
 
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that the journal tells")]
@@ -74,6 +80,13 @@ pub struct Restored {
     pub interrupted: Vec<CellNumber>,
     /// The spans of the events of cells that can be replayed, or have not ended.
     pub spans: BTreeMap<CellNumber, Span>,
+    /// Cells after the snapshot that the session woke from which have to run again, in their order.
+    pub waking: Vec<CellNumber>,
+    /// Whether the variables have changed since the newest snapshot.
+    pub unsaved: bool,
+    /// The snapshots, and what a new sandbox wakes from.
+    pub saved: SavedStates,
+    pub wake: Option<Wake>,
     /// The rules of all code that has run in the sandbox since its last reset.
     pub sandbox_rules: SandboxRules,
     /// The rules of the asks so far.
@@ -81,6 +94,8 @@ pub struct Restored {
     pub approvals: Approvals,
     /// The last commands that have ended, oldest first.
     pub ended_commands: VecDeque<CommandSummary>,
+    /// The bytes that the records of what each administrator did take.
+    pub admin_acts: BTreeMap<Principal, u64>,
 }
 
 /// A cell that had begun.
@@ -109,6 +124,8 @@ pub struct ProcessDeath {
     pub after: StateAfter,
     /// Whether the daemon had told the kernel to end the cell.
     pub killed: bool,
+    /// Whether it ended on account of something else.
+    pub rolled_back: bool,
 }
 
 impl BegunCell {
@@ -126,6 +143,30 @@ pub struct OpenCall {
     pub recorded: Option<Result<Value, ToolFailure>>,
     /// Set if a person has to allow the call, or just has allowed it; it has not been made.
     pub waits: Option<WaitingCall>,
+    /// Set if a client got the call, or was about to get it.
+    pub lent: Option<LentCall>,
+    /// Set if the call waited for its client to come back, and was not made.
+    pub held: Option<UnmadeCall>,
+}
+
+/// A tool call that waits for its client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnmadeCall {
+    pub cell: Option<CellNumber>,
+    pub name: String,
+    /// The number of the event with the arguments.
+    pub seq: Seq,
+}
+
+/// A tool call that a client may still answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LentCall {
+    pub cell: Option<CellNumber>,
+    pub name: String,
+    /// What the client has promised to answer with.
+    pub answer: LentAnswer,
+    /// The number of the event with the arguments.
+    pub seq: Seq,
 }
 
 /// A tool call of a cell that a person has to allow.
@@ -137,6 +178,11 @@ pub struct WaitingCall {
 }
 
 impl Restored {
+    fn admin_acted(&mut self, admin: Principal, act: &str) {
+        let bytes = self.admin_acts.entry(admin).or_default();
+        *bytes = bytes.saturating_add(act_bytes(act));
+    }
+
     /// The rules for the cells of an ask; the strictest ones for an unknown ask.
     #[must_use]
     pub fn rules_of(&self, ask: AskNumber) -> Arc<CellRules> {

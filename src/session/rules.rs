@@ -17,6 +17,7 @@ use crate::config::Agent;
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
+use crate::protocol::saved_state::BoundRules;
 use crate::protocol::tool_names::{COMMAND_TOOL, COMPUTE_TOOL, is_cell_tool};
 use crate::security_controls;
 use crate::tools::{Definition, Registry};
@@ -24,6 +25,9 @@ use crate::tools::{Definition, Registry};
 /// The most asks of one sandbox whose rules are kept separately. Beyond that, the rules of the oldest are
 /// merged.
 const ASKS_APART: usize = 256;
+
+/// Stands for the asks of another session, in which the variables or cells of this one were made.
+const ELSEWHERE: AskNumber = 0;
 
 /// The rules of one piece of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,6 +93,28 @@ impl CellRules {
             (true, _) => (ApprovalPolicy::Ask, names),
             (false, true) => (ApprovalPolicy::Auto, Vec::new()),
             (false, false) => (ApprovalPolicy::Tools(names), Vec::new()),
+        }
+    }
+
+    /// Rules that came with variables from elsewhere.
+    #[must_use]
+    pub fn of_bound(bound: &BoundRules) -> Self {
+        Self {
+            allowed: bound.allowed.as_ref().map(|names| names.iter().cloned().collect()),
+            approve: bound.approve.iter().cloned().collect(),
+            approve_outside: bound.approve_outside,
+            restricted: bound.restricted,
+        }
+    }
+
+    /// As they go where the variables go.
+    #[must_use]
+    pub fn bound(&self) -> BoundRules {
+        BoundRules {
+            allowed: self.allowed.as_ref().map(|names| names.iter().cloned().collect()),
+            approve: self.approve.iter().cloned().collect(),
+            approve_outside: self.approve_outside,
+            restricted: self.restricted,
         }
     }
 
@@ -225,6 +251,34 @@ impl SandboxRules {
     #[must_use]
     pub fn new(of_client: Arc<CellRules>) -> Self {
         Self { base: of_client, by_source: BTreeMap::new() }
+    }
+
+    /// The rules of a new sandbox of a session that began with variables, cells or files from elsewhere: those of their code
+    /// are among them.
+    #[must_use]
+    pub fn begin(of_client: &Arc<CellRules>, inherited: Option<&BoundRules>) -> Self {
+        let mut rules = Self::new(Arc::clone(of_client));
+        if let Some(bound) = inherited {
+            rules.inherit(bound);
+        }
+        rules
+    }
+
+    /// Adds the rules of code that came from elsewhere. Code that may do everything binds nothing.
+    pub fn inherit(&mut self, bound: &BoundRules) {
+        if *bound != BoundRules::default() {
+            self.bind(Some(ELSEWHERE), &CellRules::of_bound(bound), 0);
+        }
+    }
+
+    /// Takes note of a reset, which ended the code of all cells up to this one. What the session began with comes back in a
+    /// replay, and its rules with it; `inherited` is none after any other reset.
+    pub fn reset(&mut self, up_to: CellNumber, inherited: Option<&BoundRules>) {
+        self.release_up_to(up_to);
+        if let Some(bound) = inherited.filter(|_| security_controls::holds("inherited_rules_outlast_replays"))
+        {
+            self.inherit(bound);
+        }
     }
 
     /// Adds the rules of a cell, whose code may be the caller from now on.

@@ -13,6 +13,12 @@ pub(super) const RESERVE_FOR_ENDS_BYTES: u64 = SESSION_RESERVE_BYTES / 2;
 /// Bytes that a row costs in addition to its text: its other columns, its index entries, its share of a page.
 pub const ROW_BYTES: u64 = 512;
 
+/// Bytes that the record of an administrator's act takes.
+#[must_use]
+pub fn act_bytes(act: &str) -> u64 {
+    (act.len() as u64).saturating_add(ROW_BYTES)
+}
+
 /// The account of the user who pays for the bytes of a log.
 pub trait Account: Send + Sync {
     /// Takes over a log that already has `bytes` on the disk. Calling this again for the same log charges it only once.

@@ -118,14 +118,19 @@ impl Journal {
         self.core.execute(Durability::Normal, OnRefusal::Wait, query, values).await.map(drop)
     }
 
-    /// Bytes that the keys of one owner, or of every owner, take on the disk. To be called where a thread may wait.
-    pub fn kept_for_keys(&self, owner: Option<Principal>) -> Result<Vec<(Principal, u64)>, JournalError> {
+    /// Bytes that the keys of one owner, or of every owner, take on the disk, and the records of what administrators did
+    /// with jobs of others. To be called where a thread may wait.
+    pub fn kept_for_requests(&self, owner: Option<Principal>) -> Result<Vec<(Principal, u64)>, JournalError> {
         Ok(self.core.scan(|file, _| {
             // The whole table is only read if the keys of every owner are asked for.
             let (first, last) = owner.map_or((0, u32::MAX), |owner| (owner.uid(), owner.uid()));
-            let query = "SELECT owner, sum(coalesce(octet_length(answer), 0) + octet_length(key)
-                    + coalesce(octet_length(target), 0) + ?3)
-                FROM idempotency WHERE owner BETWEEN ?1 AND ?2 GROUP BY owner";
+            let query = "SELECT owner, sum(bytes + ?3) FROM (
+                    SELECT owner, coalesce(octet_length(answer), 0) + octet_length(key)
+                        + coalesce(octet_length(target), 0) AS bytes
+                    FROM idempotency WHERE owner BETWEEN ?1 AND ?2
+                    UNION ALL
+                    SELECT admin, octet_length(act) FROM job_acts WHERE admin BETWEEN ?1 AND ?2
+                ) GROUP BY owner";
             all(file, query, (first, last, int(ROW_BYTES)), |row| Ok((row.get(0)?, bytes(row, 1)?)))
         })?)
     }
@@ -138,7 +143,7 @@ impl Journal {
     }
 
     /// Deletes all keys of an owner with their answers, some at a time, so that other writes go in between.
-    pub async fn forget_keys(&self, owner: Principal) -> Result<(), JournalError> {
+    pub(super) async fn forget_keys(&self, owner: Principal) -> Result<(), JournalError> {
         let query = "DELETE FROM idempotency WHERE (owner, key) IN
             (SELECT owner, key FROM idempotency WHERE owner = ?1 LIMIT ?2)";
         let some = || self.core.execute(Durability::Full, OnRefusal::Fail, query, (owner, ROWS_DELETED));

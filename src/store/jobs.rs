@@ -15,7 +15,7 @@ use super::sessions::{ROWS_DELETED, seconds};
 use crate::protocol::clock;
 use crate::protocol::ids::{BatchId, JobId, SessionId};
 use crate::protocol::job::{AdminAct, JobEnd, JobState, JobView, NewJob, Verdict};
-use crate::protocol::limits::JOB_ACTS_LISTED;
+use crate::protocol::limits::{JOB_ACTS_KEPT, JOB_ACTS_LISTED, SAME_ACT_WITHIN};
 use crate::protocol::principal::Principal;
 use crate::security_controls;
 
@@ -137,11 +137,25 @@ impl Journal {
         }
     }
 
-    /// Records that an administrator acts on another user's job; the caller does this before the act itself.
-    pub async fn note_act(&self, id: JobId, admin: Principal, act: &str) -> Result<(), JournalError> {
-        let query = "INSERT INTO job_acts (job, at, noted, admin, act) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let values = (id.0.into_bytes(), clock::now(), seconds(clock::wall()), admin, act.to_owned());
-        self.core.execute(Durability::Normal, OnRefusal::Fail, query, values).await.map(drop)
+    /// Records that an administrator acts on another user's job; the caller does this before the act itself. False if the
+    /// same act was recorded a moment ago. Of many acts of one administrator, those that only look go first, the oldest
+    /// before others.
+    pub async fn note_act(&self, id: JobId, admin: Principal, act: &str) -> Result<bool, JournalError> {
+        let (at, now, act) = (clock::now(), seconds(clock::wall()), act.to_owned());
+        let note = move |file: &Connection, _: &Blobs| {
+            let query = "INSERT INTO job_acts (job, at, noted, admin, act) SELECT ?1, ?2, ?3, ?4, ?5
+                WHERE NOT EXISTS (SELECT 1 FROM job_acts WHERE job = ?1 AND admin = ?4 AND act = ?5 AND noted > ?6)";
+            let since = now.saturating_sub(int(SAME_ACT_WITHIN.as_secs()));
+            let job = id.0.as_bytes();
+            let is_noted = file.execute(query, params![job, at, now, admin, act, since])? > 0;
+            if is_noted && security_controls::holds("acts_on_jobs_are_bounded") {
+                let query = "DELETE FROM job_acts WHERE rowid IN (SELECT rowid FROM job_acts
+                    WHERE job = ?1 AND admin = ?2 ORDER BY act LIKE 'GET %', rowid DESC LIMIT -1 OFFSET ?3)";
+                file.execute(query, params![job, admin, int(JOB_ACTS_KEPT as u64)])?;
+            }
+            Ok(is_noted)
+        };
+        self.core.queue.write(Durability::Normal, OnRefusal::Fail, note).await
     }
 
     /// What administrators did with a job, oldest first; if there are many, only the newest ones.

@@ -21,6 +21,9 @@ use crate::protocol::ids::SessionId;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 
+/// The kind of the events that administrators pay for.
+const ADMIN_ACTED: &str = "admin_acted";
+
 /// A handle; clones are cheap. Dropping the last handle, including those inside logs, writes all waiting commands and
 /// ends the writer's thread.
 #[derive(Clone)]
@@ -78,7 +81,9 @@ impl Journal {
             let (newest, received, stored) = self.core.read(|file, _| {
                 let newest = rows::newest(file, session)?;
                 let received = if newest > 0 { rows::received(file, session)? } else { Vec::new() };
-                Ok((newest, received, if newest > 0 { used_amounts::stored(file, session)? } else { 0 }))
+                // As long as the session lives, its owner does not pay for what administrators do in it.
+                let stored = || used_amounts::stored(file, session, Some(ADMIN_ACTED));
+                Ok((newest, received, if newest > 0 { stored()? } else { 0 }))
             })?;
             let stored = stored.saturating_add(used_amounts::output_bytes(&self.core.spill_folder(session)));
             let state = Arc::new(LogState::new(session, newest, received, stored));

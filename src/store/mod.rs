@@ -4,7 +4,8 @@
 //! The journal is one `SQLite` file written through one connection, by a thread of its own or, for a few small events, by
 //! whoever appends them. Output lies in spill files, and events hold ranges of them;
 //! large values lie in files named by their hash. A change of state is committed to the journal before clients or
-//! actors see it; clients read events by sequence number. Nothing in this module depends on HTTP or containers.
+//! actors see it; clients read events by sequence number. The variables of sessions lie beside it, as `snapshots` says.
+//! Nothing in this module depends on HTTP or containers.
 
 mod account;
 mod batches;
@@ -19,18 +20,20 @@ mod idempotency;
 mod jobs;
 mod journal;
 mod lane;
+mod owners;
 mod recorder;
 mod recovery;
 mod rows;
 mod schema;
 mod sessions;
+pub mod snapshots;
 mod spill;
 #[cfg(test)]
 mod tests;
 mod used_amounts;
 mod writer;
 
-pub use account::{Account, Exceeded, Overdraft, ROW_BYTES};
+pub use account::{Account, Exceeded, Overdraft, ROW_BYTES, act_bytes};
 pub use batches::{BatchEventRow, BatchRecord};
 pub use capture::OutputCaps;
 pub use durability::Durability;

@@ -1,5 +1,7 @@
 //! Events as rows: how they are written, read and turned into the JSON that clients get.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::types::{FromSql, FromSqlResult, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, ToSql, params};
 use serde::{Deserialize, Serialize};
@@ -21,8 +23,8 @@ use crate::protocol::values;
 /// The most levels of nesting in an event. Incoming values are parsed with at most 128 levels and get a few more around
 /// them in the event.
 const EVENT_DEPTH: usize = 192;
-/// The most bytes that one byte of output takes in JSON.
-const ESCAPED: u64 = 6;
+/// The most bytes that one byte of output takes in JSON: an escape in the text, and 4/3 more as base64.
+const ESCAPED: u64 = 8;
 
 /// An event ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,8 +127,9 @@ impl Entry {
         let json = match &self.content {
             Content::Json(text) => Arc::clone(text),
             Content::Output { stream, start, bytes } => {
-                let text = Range::new(spill, self.cell, *start, *bytes).text();
-                let body = EventBody::Output { cell: self.cell, stream: *stream, text };
+                let (text, bytes) = Range::new(spill, self.cell, *start, *bytes).text();
+                let base64 = bytes.map(|bytes| BASE64.encode(bytes));
+                let body = EventBody::Output { cell: self.cell, stream: *stream, text, base64 };
                 serde_json::to_string(&Event { seq, at: self.at.clone(), body }).unwrap_or_default().into()
             }
         };

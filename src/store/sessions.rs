@@ -95,6 +95,14 @@ impl Journal {
         Ok(found.into_iter().filter_map(parse).collect())
     }
 
+    /// The record of a session that is not removed.
+    pub fn session(&self, id: SessionId) -> Result<Option<SessionRecord>, JournalError> {
+        let query = "SELECT record FROM sessions WHERE id = ?1 AND removed_at IS NULL";
+        let found: Vec<String> =
+            self.core.read(|file, _| rows::all(file, query, [id.0.as_bytes()], |row| row.get(0)))?;
+        Ok(found.first().and_then(|text| serde_json::from_str(text).ok()))
+    }
+
     /// The ids of all sessions that are not removed, including those whose records cannot be parsed.
     pub fn living(&self) -> Result<Vec<SessionId>, JournalError> {
         let query = "SELECT id FROM sessions WHERE removed_at IS NULL";

@@ -46,11 +46,12 @@ impl Range {
         Ok(buffer)
     }
 
-    /// Invalid UTF-8 is replaced: clients get text.
-    pub fn text(&self) -> String {
-        match self.read() {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(_) => "[this output is no longer kept]\n".into(),
+    /// The text, in which what is no UTF-8 is replaced, and the bytes if that was necessary.
+    pub fn text(&self) -> (String, Option<Vec<u8>>) {
+        let Ok(bytes) = self.read() else { return ("[this output is no longer kept]\n".into(), None) };
+        match String::from_utf8(bytes) {
+            Ok(text) => (text, None),
+            Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), Some(error.into_bytes())),
         }
     }
 }
@@ -166,11 +167,12 @@ mod tests {
         let mut spill = Spill::open(&folder.path().join("s"), 8).unwrap();
         let first = spill.append(Some(1), b"hello").unwrap().unwrap();
         let second = spill.append(Some(1), b"world").unwrap().unwrap();
-        assert_eq!((first.text(), second.text()), ("hello".into(), "wor".into()));
+        assert_eq!((first.text(), second.text()), (("hello".into(), None), ("wor".into(), None)));
         assert!(spill.append(Some(1), b"x").unwrap().is_none());
-        assert_eq!(spill.append(Some(2), b"y").unwrap().unwrap().text(), "y");
+        let (text, bytes) = spill.append(Some(2), b"y\xff").unwrap().unwrap().text();
+        assert_eq!((text.as_str(), bytes), ("y\u{fffd}", Some(b"y\xff".to_vec())));
         std::fs::remove_file(folder.path().join("s/1.out")).unwrap();
-        assert!(first.text().contains("no longer kept"));
+        assert!(first.text().0.contains("no longer kept"));
     }
 
     #[test]
@@ -187,7 +189,7 @@ mod tests {
         spill.cut(Some(3), 9).unwrap();
         spill.cut(Some(8), 0).unwrap();
         let next = spill.append(Some(3), b" and on").unwrap().unwrap();
-        assert_eq!((next.start, first_part.text() + &next.text()), (9, "committed and on".into()));
+        assert_eq!((next.start, first_part.text().0 + &next.text().0), (9, "committed and on".into()));
         assert_eq!(std::fs::read(folder.path().join("3.out")).unwrap(), b"committed and on");
         assert_eq!(spill.append(None, b"!").unwrap().unwrap().start, 7);
         assert_eq!((spill.bytes, spill.files.len()), (24, 2));

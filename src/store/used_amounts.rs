@@ -58,7 +58,7 @@ impl Journal {
     /// Bytes that are kept of a session: its record, its events, its output.
     pub fn stored(&self, session: SessionId) -> Result<u64, JournalError> {
         let (record, events) =
-            self.core.scan(|file, _| Ok((record_bytes(file, session)?, stored(file, session)?)))?;
+            self.core.scan(|file, _| Ok((record_bytes(file, session)?, stored(file, session, None)?)))?;
         let output = output_bytes(&self.spill_folder(session));
         Ok(record.saturating_add(events).saturating_add(output))
     }
@@ -117,13 +117,13 @@ fn tokens(json: &str) -> u64 {
 }
 
 /// Bytes of the events of one session. Rows of older versions do not record the size of their blob; such a blob counts
-/// as `INLINE_BYTES`, the smallest size that becomes a blob.
-pub(super) fn stored(file: &Connection, session: SessionId) -> rusqlite::Result<u64> {
+/// as `INLINE_BYTES`, the smallest size that becomes a blob. Events of the kind `without` are left out.
+pub(super) fn stored(file: &Connection, session: SessionId, without: Option<&str>) -> rusqlite::Result<u64> {
     let query = "SELECT coalesce(sum(octet_length(json)), 0) + count(*) * ?3
             + coalesce(sum(CASE WHEN blob IS NULL THEN 0 ELSE coalesce(bytes, ?2) END), 0)
-        FROM events WHERE session = ?1";
+        FROM events WHERE session = ?1 AND (?4 IS NULL OR name <> ?4)";
     let (large, row) = (int(INLINE_BYTES as u64), int(ROW_BYTES));
-    let values = rusqlite::params![session.0.as_bytes(), large, row];
+    let values = rusqlite::params![session.0.as_bytes(), large, row, without];
     file.query_row(query, values, |row| bytes(row, 0))
 }
 

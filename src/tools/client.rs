@@ -1,7 +1,10 @@
 //! Tools that connected clients lend to a session.
 //!
 //! A client registers its tools and holds a [`Lease`], on which it receives calls, and answers each call by its id.
-//! When the lease is dropped, its tools are removed and every open call fails.
+//! When the lease is dropped, its tools are removed and every open call fails. Calls that an earlier daemon has sent are in
+//! [`expected`].
+
+mod expected;
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -17,9 +20,11 @@ use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::limits::{CLIENT_CALLS, CLIENT_TOOLS, EXCEPTION_CHARS, TOOL_NAME_CHARS};
 use crate::protocol::text::quotable;
-use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, ToolImage};
+use crate::protocol::tool::{ClientAnswer, ClientCall, ClientTool, LentAnswer, NewClientTools, ToolImage};
 use crate::schema::Checker;
 use crate::security_controls;
+
+pub use expected::{ExpectedAnswer, RecordedArguments, call_id};
 
 /// How often the compiled schemas of a lent tool are in memory: with the tool, and in the ask that is being worked on.
 const LENT_COPIES: u64 = 2;
@@ -48,9 +53,10 @@ struct State {
     next_lease: u64,
     /// The lent tools, each with its lease.
     tools: Vec<(u64, Entry)>,
-    /// The channel to each client, by lease.
-    leases: HashMap<u64, mpsc::Sender<SentCall>>,
+    /// The clients, by lease.
+    leases: HashMap<u64, Client>,
     open: HashMap<String, OpenCall>,
+    next_wait: u64,
     /// The number of changes of the set of tools.
     changes: watch::Sender<u64>,
 }
@@ -58,8 +64,17 @@ struct State {
 /// A call, and the charge for its arguments until the client has read it.
 type SentCall = (ClientCall, Option<Arc<Charge>>);
 
+struct Client {
+    calls: mpsc::Sender<SentCall>,
+    /// Whether the client wants the calls again that an earlier daemon left without an answer.
+    again: bool,
+}
+
 struct OpenCall {
-    lease: u64,
+    /// None while the client has not come back after a death of the daemon.
+    lease: Option<u64>,
+    /// Tells this wait for the answer from a later one for the same call.
+    wait: u64,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -93,6 +108,7 @@ impl Default for ClientTools {
             tools: Vec::new(),
             leases: HashMap::new(),
             open: HashMap::new(),
+            next_wait: 0,
             changes: watch::Sender::new(0),
         };
         Self {
@@ -109,7 +125,7 @@ impl ClientTools {
     /// `state` is not locked meanwhile.
     pub fn register(
         &self,
-        tools: Vec<ClientTool>,
+        NewClientTools { tools, again }: NewClientTools,
         others: &Registry,
         pool: &Pool,
     ) -> Result<Lease, RegistryError> {
@@ -140,9 +156,10 @@ impl ClientTools {
         }
         let charge = Arc::new(charge);
         let (sender, calls) = mpsc::channel(CLIENT_CALLS);
+        let client = Client { calls: sender, again };
         let mut state = self.state.lock();
         state.next_lease += 1;
-        state.leases.insert(lease, sender);
+        state.leases.insert(lease, client);
         let paid = lent.into_iter().map(|entry| (lease, entry.lent(&charge, &self.checks)));
         state.tools.extend(paid);
         state.changed();
@@ -183,7 +200,7 @@ impl State {
         self.leases.remove(&lease);
         self.tools.retain(|(owner, _)| *owner != lease);
         // Dropping the senders notifies the calls that wait for an answer.
-        self.open.retain(|_, open| open.lease != lease);
+        self.open.retain(|_, open| open.lease != Some(lease));
         self.changed();
     }
 
@@ -191,30 +208,38 @@ impl State {
         self.changes.send_modify(|count| *count += 1);
     }
 
+    fn send(&self, lease: u64, call: ClientCall, memory: Option<Arc<Charge>>) -> Result<(), ToolFailure> {
+        let name = call.name.clone();
+        let client = self.leases.get(&lease).ok_or_else(|| gone(&name))?;
+        client.calls.try_send((call, memory)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                failure("busy", format!("the client of `{name}` does not take its calls"))
+            }
+            mpsc::error::TrySendError::Closed(_) => gone(&name),
+        })
+    }
+
+    /// Takes the answer to a call from now on. Gives the number of this wait.
+    fn open(&mut self, call: String, lease: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
+        let (answer, answered) = oneshot::channel();
+        let wait = self.next_wait;
+        self.next_wait += 1;
+        self.open.insert(call, OpenCall { lease, wait, answer });
+        (wait, answered)
+    }
+
     fn deliver(
         &mut self,
         lease: u64,
-        name: &str,
-        arguments: Map<String, Value>,
+        call: ClientCall,
         memory: Option<Arc<Charge>>,
-    ) -> Result<(String, oneshot::Receiver<Answer>), ToolFailure> {
-        let client = self.leases.get(&lease).ok_or_else(|| gone(name))?;
+    ) -> Result<(u64, oneshot::Receiver<Answer>), ToolFailure> {
         if self.open.len() >= CLIENT_CALLS {
             return Err(failure("busy", "too many calls wait for clients"));
         }
-        let call = Uuid::new_v4().simple().to_string();
-        let sent = ClientCall { call: call.clone(), name: name.to_owned(), arguments };
-        let sent = client.try_send((sent, memory));
-        match sent {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                return Err(failure("busy", format!("the client of `{name}` does not take its calls")));
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(gone(name)),
-        }
-        let (answer, answered) = oneshot::channel();
-        self.open.insert(call.clone(), OpenCall { lease, answer });
-        Ok((call, answered))
+        let id = call.call.clone();
+        self.send(lease, call, memory)?;
+        Ok(self.open(id, Some(lease)))
     }
 }
 
@@ -246,31 +271,41 @@ impl Tool for LentTool {
 
     fn run(&self, arguments: Map<String, Value>, context: Context) -> ToolFuture {
         let (clients, lease) = (self.clients.clone(), self.lease);
-        let (name, has_schema) = (self.definition.name.clone(), self.definition.output.is_some());
+        let (name, promised) = (self.definition.name.clone(), self.definition.promised());
+        let call = context.call().map_or_else(|| Uuid::new_v4().simple().to_string(), ToOwned::to_owned);
         Box::pin(async move {
-            let (call, answered) = clients.state.lock().deliver(lease, &name, arguments, context.memory())?;
-            let _forgotten = ForgetOnDrop { call, clients };
+            let sent = ClientCall { call: call.clone(), name: name.clone(), arguments };
+            let (wait, answered) = clients.state.lock().deliver(lease, sent, context.memory())?;
+            let _forgotten = ForgetOnDrop { call, wait, clients };
             let (answer, _memory) = answered.await.map_err(|_| gone(&name))?;
-            match answer {
-                ClientAnswer::Value(value) if has_schema => Ok(ToolOutput::Value(value)),
-                ClientAnswer::Value(Value::String(text)) => Ok(ToolOutput::Text(text)),
-                ClientAnswer::Value(value) => Ok(ToolOutput::Text(value.to_string())),
-                ClientAnswer::Parts { text, images } => parts(text, images),
-                ClientAnswer::Failure(failure) => Err(bounded(failure)),
-            }
+            output_of(answer, promised)
         })
+    }
+}
+
+fn output_of(answer: ClientAnswer, promised: LentAnswer) -> Result<ToolOutput, ToolFailure> {
+    match answer {
+        ClientAnswer::Value(value) if promised == LentAnswer::Value => Ok(ToolOutput::Value(value)),
+        ClientAnswer::Value(Value::String(text)) => Ok(ToolOutput::Text(text)),
+        ClientAnswer::Value(value) => Ok(ToolOutput::Text(value.to_string())),
+        ClientAnswer::Parts { text, images } => parts(text, images),
+        ClientAnswer::Failure(failure) => Err(bounded(failure)),
     }
 }
 
 /// Removes a call when its caller no longer waits for it.
 struct ForgetOnDrop {
     call: String,
+    wait: u64,
     clients: ClientTools,
 }
 
 impl Drop for ForgetOnDrop {
     fn drop(&mut self) {
-        self.clients.state.lock().open.remove(&self.call);
+        let mut state = self.clients.state.lock();
+        if state.open.get(&self.call).is_some_and(|open| open.wait == self.wait) {
+            state.open.remove(&self.call);
+        }
     }
 }
 

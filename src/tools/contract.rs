@@ -9,6 +9,7 @@ use super::port::SessionPort;
 use crate::memory::Charge;
 use crate::protocol::ask::Language;
 use crate::protocol::frames::ToolFailure;
+use crate::protocol::tool::LentAnswer;
 use crate::protocol::tool_names::PURPOSE;
 
 /// The parameters of a tool plus the required purpose, in the form that a model gets.
@@ -78,6 +79,11 @@ impl Definition {
         }
     }
 
+    /// What a client promises to answer with that lends this tool.
+    pub(super) fn promised(&self) -> LentAnswer {
+        if self.output.is_some() { LentAnswer::Value } else { LentAnswer::Text }
+    }
+
     /// The description in the given language; never empty.
     pub fn described(&self, language: Language) -> &str {
         let (text, none) = match language {
@@ -141,12 +147,14 @@ pub struct Context {
     on_waiting: Option<OnWaiting>,
     /// The charge for the arguments to the owner's share of the memory, for code that keeps the arguments.
     memory: Option<Arc<Charge>>,
+    /// The id under which a client answers the call, if the journal determines it.
+    call: Option<String>,
 }
 
 impl Context {
     /// A context for tools that need no access to the session.
     pub fn new(session: Value) -> Self {
-        Self { session, port: None, on_waiting: None, memory: None }
+        Self { session, port: None, on_waiting: None, memory: None, call: None }
     }
 
     #[must_use]
@@ -165,6 +173,16 @@ impl Context {
     pub fn with_memory(mut self, memory: Option<Arc<Charge>>) -> Self {
         self.memory = memory;
         self
+    }
+
+    #[must_use]
+    pub fn with_call(mut self, id: String) -> Self {
+        self.call = Some(id);
+        self
+    }
+
+    pub(super) fn call(&self) -> Option<&str> {
+        self.call.as_deref()
     }
 
     pub(super) fn memory(&self) -> Option<Arc<Charge>> {

@@ -21,6 +21,7 @@ use crate::protocol::chat::ModelTool;
 use crate::protocol::frames::{ToolFailure, ToolSpec};
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::text::quotable;
+use crate::protocol::tool::LentAnswer;
 use crate::protocol::tool_names::{self, PURPOSE, is_tool_name, names, tool_name};
 use crate::schema::{Checker, Problem};
 
@@ -185,6 +186,12 @@ impl Registry {
         self.find(name).map(|entry| entry.definition.as_ref())
     }
 
+    /// What a client has promised to answer with, if the tool is lent by one.
+    pub fn lent_answer(&self, name: &str) -> Option<LentAnswer> {
+        let entry = self.find(name)?;
+        entry.lent.as_ref().map(|_| entry.definition.promised())
+    }
+
     /// The tools in the form that a model gets.
     pub fn model_tools(&self, language: Language) -> Vec<ModelTool> {
         let purpose = purpose_in(language);
@@ -221,17 +228,14 @@ impl Registry {
             let message = format!("there is no tool `{}`; known are: {}", quotable(name), self.known());
             return Err(failure("unknown_tool", message));
         };
-        let arguments = entry.checked(arguments, caller)?;
+        let arguments = entry.checked_arguments(arguments, caller)?;
         let entry = entry.clone();
         Ok(Box::pin(async move {
             let tool = entry.definition.name.clone();
             // A panic of a tool becomes a failure for its caller and does not end the session.
             let running = AssertUnwindSafe(async { entry.tool.run(arguments, context).await }).catch_unwind();
             if let Ok(outcome) = running.await {
-                let output = outcome?;
-                let checks = entry.lent.as_ref().map(|lent| Arc::clone(&lent.checks));
-                let _turn = OptionFuture::from(checks.map(Semaphore::acquire_owned)).await;
-                return entry.checked_output(output);
+                return entry.checked(outcome?).await;
             }
             tracing::error!(tool, "a tool panicked");
             Err(failure("failed", format!("the tool `{tool}` has a bug: it panicked")))
@@ -260,8 +264,19 @@ impl Entry {
         Self { lent: Some(LendingState { _memory: Arc::clone(charge), checks: Arc::clone(checks) }), ..self }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.definition.name
+    }
+
+    /// The output of a call, checked in turn with other answers of clients.
+    pub(super) async fn checked(&self, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
+        let checks = self.lent.as_ref().map(|lent| Arc::clone(&lent.checks));
+        let _turn = OptionFuture::from(checks.map(Semaphore::acquire_owned)).await;
+        self.checked_output(output)
+    }
+
     /// The arguments without the purpose, checked against the schema.
-    fn checked(
+    pub(super) fn checked_arguments(
         &self,
         mut arguments: Map<String, Value>,
         caller: Caller,
@@ -294,17 +309,7 @@ impl Entry {
     /// Checks the output of a tool, which is not trusted either: it may come from a program or a client.
     fn checked_output(&self, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
         let name = &self.definition.name;
-        let bytes = match &output {
-            ToolOutput::Value(value) => value.to_string().len(),
-            ToolOutput::Text(text) => text.len(),
-            ToolOutput::Parts { text, images } => {
-                images.iter().fold(text.len(), |sum, image| sum.saturating_add(image.base64.len()))
-            }
-        };
-        if bytes > TOOL_OUTPUT_BYTES {
-            let message = format!("the answer of `{name}` has {bytes} bytes, more than {TOOL_OUTPUT_BYTES}");
-            return Err(failure("too_large", message));
-        }
+        let output = bounded_output(name, output)?;
         let problems = match (&output, &self.output) {
             (ToolOutput::Value(value), Some(checker)) => described(&checker.problems(value)),
             (ToolOutput::Text(_) | ToolOutput::Parts { .. }, None) => return Ok(output),
@@ -319,6 +324,22 @@ impl Entry {
             format!("the answer of `{name}` is not as promised:\n- {}", problems.join("\n- ")),
         ))
     }
+}
+
+/// The output of a tool, if it is not too large.
+pub(super) fn bounded_output(name: &str, output: ToolOutput) -> Result<ToolOutput, ToolFailure> {
+    let bytes = match &output {
+        ToolOutput::Value(value) => value.to_string().len(),
+        ToolOutput::Text(text) => text.len(),
+        ToolOutput::Parts { text, images } => {
+            images.iter().fold(text.len(), |sum, image| sum.saturating_add(image.base64.len()))
+        }
+    };
+    if bytes > TOOL_OUTPUT_BYTES {
+        let message = format!("the answer of `{name}` has {bytes} bytes, more than {TOOL_OUTPUT_BYTES}");
+        return Err(failure("too_large", message));
+    }
+    Ok(output)
 }
 
 fn purpose_in(language: Language) -> &'static str {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::docker::jobs::{path, scripts};
 use crate::docker::many_users::{ADMINS, ALICE, BOB, USERS, ask};
 use crate::support::{Daemon, ROOT, SOON, User, binary, connect_as, copy_lists, eventually, http_as, jails};
 
@@ -204,6 +205,39 @@ fn a_user_id_that_is_another_account_by_now_inherits_no_answer() {
         let eves = made(&daemon);
         assert_ne!(eves, dans);
         assert_eq!(made(&daemon), eves);
+    });
+}
+
+/// A batch stays for a while when its jobs are forgotten.
+#[test]
+fn a_user_id_that_is_another_account_by_now_inherits_no_batch() {
+    in_a_jail(|| {
+        let lists = Lists::of_the_machine();
+        let own = lists.get("passwd");
+        lists.add("passwd", "bjdan:x:61302:61302::/:/bin/sh");
+        let mut daemon = lists.daemon("");
+        let folder = scripts(&[("a.py", "print(1)")]);
+        let tar =
+            Command::new("tar").args(["-C", path(&folder), "-cf", "-", "."]).output().expect("tar").stdout;
+        let kind = [("Content-Type", "application/x-tar")];
+        let input = http_as(DAN, &daemon.socket(), "PUT", "/v1/job-inputs", &kind, &tar).expect_status(200);
+        let request = json!({"common": {"input": input["id"], "script": "a.py"}, "jobs": [{}]});
+        let made = ask(&daemon, DAN, "POST", "/v1/batches", request).expect_status(202);
+        let (batch, job) = (made["id"].as_str().expect("an id"), made["jobs"][0].as_str().expect("a job"));
+        ask(&daemon, DAN, "GET", &format!("/v1/jobs/{job}?wait=true"), Value::Null).expect_status(200);
+        eventually("the job is forgotten", || {
+            let answer = ask(&daemon, DAN, "DELETE", &format!("/v1/jobs/{job}"), Value::Null);
+            (answer.status == 200).then_some(())
+        });
+        let seen = ask(&daemon, DAN, "GET", "/v1/batches", Value::Null).expect_status(200);
+        assert_eq!(seen["batches"][0]["id"], batch);
+        daemon.kill();
+        lists.set("passwd", &format!("{own}bjeve:x:61302:61302::/:/bin/sh\n"));
+        daemon.restart();
+        let eve = DAN;
+        let seen = ask(&daemon, eve, "GET", "/v1/batches", Value::Null).expect_status(200);
+        assert_eq!(seen["batches"], json!([]));
+        ask(&daemon, eve, "GET", &format!("/v1/batches/{batch}"), Value::Null).expect_status(404);
     });
 }
 

@@ -127,7 +127,7 @@ def tried(number):
 const FLOOD: &str = "
 import itertools
 for n in itertools.count():
-    say('C', struct.pack('>I', n) + WORDS, 901)";
+    say('C', struct.pack('>IQ', n, 0) + WORDS, 901)";
 
 fn a_flood_of_forged_calls_ends_with_its_cell() {
     let daemon = daemon();
@@ -148,7 +148,7 @@ fn forged_numbers_and_ends_cost_no_later_cell() {
         let cell = 3 + 2 * round;
         // The real end comes when the forged one has been taken.
         let code = format!(
-            "say('C', struct.pack('>I', {number}) + b'{{\"name\":\"session_info\",\"arguments\":{{}}}}', 901)\ndone({cell})\ntime.sleep(0.1)"
+            "say('C', struct.pack('>IQ', {number}, 0) + b'{{\"name\":\"session_info\",\"arguments\":{{}}}}', 901)\ndone({cell})\ntime.sleep(0.1)"
         );
         assert_eq!(daemon.run("a", &code)["status"], "success");
         let result = daemon.run("a", "(session_info() != '', kept, os.getpid() == worker)");

@@ -240,12 +240,13 @@ class InAWorkflow(unittest.TestCase):
         said_to_gh = self.folder / "gh"
         gh = programs / "gh"
         gh.write_text(
-            f'#!/bin/bash\necho "$*" > {said_to_gh}\nwhile [ "$1" != --dir ]; do shift; done\nmkdir -p "$2"\ncd "$2"\n'
+            f'#!/bin/bash\n[ "$2" != list ] || {{ printf "%s\\n" v1.9.0 v2.0.0 v1.10.1 v11.0.0; exit; }}\n'
+            f'echo "$*" > {said_to_gh}\nwhile [ "$1" != --dir ]; do shift; done\nmkdir -p "$2"\ncd "$2"\n'
             f"echo forged > {name}\necho {'0' * 64}  {name} > SHA256SUMS\n"
         )
         gh.chmod(0o755)
         env = {**self.env, "PATH": f"{programs}:{os.environ['PATH']}"}
-        for version, ref, tag in (("", "v1.4.0", "v1.4.0 "), ("1.2.3", "v1.4.0", "v1.2.3 "), ("", "v1", ""), ("", "main", "")):
+        for version, ref, tag in (("", "v1.4.0", "v1.4.0 "), ("1.2.3", "v1.4.0", "v1.2.3 "), ("", "v1", "v1.10.1 "), ("", "main", "")):
             with self.subTest(version=version, ref=ref):
                 done = ran(self.ACTION / "install.sh", env=env | {"INPUT_VERSION": version, "ACTION_REF": ref}, check=False)
                 self.assertNotEqual(done.returncode, 0)

@@ -152,5 +152,56 @@ class Manifests(unittest.TestCase):
             self.assertIn(f'"{line}": ', pack)
 
 
+#: Stands for the program `gh`, and writes down what it was to do.
+GH = """#!/bin/bash
+[ "$2" != list ] || {{ printf '%s\\n' v1.9.0 {newest} v2.0.0-rc.1 v11.0.0; exit; }}
+echo "$*" >> {said}
+[ "$2" != download ] || exit 9
+"""
+
+
+class TagOfAMajorVersion(unittest.TestCase):
+    """`v1` is the newest release `v1.y.z`: the workflow of releases moves it, and the action knows what it stands for."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.said = self.folder / "said"
+
+    def run_with_gh(self, words, newest, **env):
+        gh = self.folder / "gh"
+        gh.write_text(GH.format(newest=newest, said=self.said))
+        gh.chmod(0o755)
+        env = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "RUNNER_TEMP": str(self.folder), **env}
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        return done, self.said.read_text() if self.said.exists() else ""
+
+    def test_the_action_installs_the_newest_release_of_it(self):
+        script = ROOT / ".github/actions/belljar/install.sh"
+        env = {"INPUT_WHEEL": "", "INPUT_VERSION": "", "ACTION_REPOSITORY": "OWNER/belljar"}
+        _, said = self.run_with_gh([script], "v1.10.1", ACTION_REF="v1", **env)
+        self.assertTrue(said.startswith("release download v1.10.1 --repo OWNER/belljar "), said)
+        done, _ = self.run_with_gh([script], "v1.10.1", ACTION_REF="v3", **env)
+        self.assertIn("there is no release of v3", done.stderr)
+
+    def test_a_release_moves_it_unless_there_is_a_newer_one(self):
+        text = (ROOT / ".github/workflows/release.yml").read_text()
+        _, _, step = text.partition("- name: Move the tag of the major version\n")
+        lines = step.partition("run: |\n")[2].splitlines()
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        end = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(" " * indent)), len(lines))
+        script = "set -eo pipefail\n" + "\n".join(line[indent:] for line in lines[:end])
+        env = {"GITHUB_REF_NAME": "v1.10.1", "GITHUB_SHA": "abc", "GH_REPO": "OWNER/belljar"}
+        done, said = self.run_with_gh(["bash", "-c", script], "v1.10.1", **env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("PATCH repos/OWNER/belljar/git/refs/tags/v1 -f sha=abc -F force=true", said)
+        self.said.unlink()
+        done, said = self.run_with_gh(["bash", "-c", script], "v1.11.0", **env)
+        self.assertEqual((done.returncode, said), (0, ""), done.stderr)
+        # The tag that is moved makes no release of its own.
+        self.assertIn('tags: ["v*.*.*"]', text)
+
+
 if __name__ == "__main__":
     unittest.main()

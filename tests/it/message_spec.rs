@@ -39,6 +39,10 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "variables", "request": 1, "private": false, "of": "a.b", "keys": true, "begins": "c"}),
         json!({"type": "reset", "request": 1}),
         json!({"type": "undo", "request": 1, "cells": 2}),
+        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": false, "bytes": 9}),
+        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": true, "bytes": 9, "state_of": 2}),
+        json!({"type": "end_snapshot", "request": 1}),
+        json!({"type": "restore", "request": 1, "token": "0f", "path": "/p", "state_of": 2, "keep": ["t"]}),
         json!({"type": "names", "request": 1, "code": "x = 1"}),
         json!({"type": "tool_result", "call": 1, "value": {"any": "thing"}}),
         json!({"type": "tool_failed", "call": 1, "error": {"code": "failed", "message": "m"}}),
@@ -82,6 +86,10 @@ fn kernel_frames() -> Vec<Value> {
         json!({"type": "preloaded", "request": 1, "names": 2, "failed": [],
                "skipped": [{"import": "a", "error": "b"}]}),
         json!({"type": "undone", "request": 1, "state_of": 0}),
+        json!({"type": "snapshotting", "request": 1, "state_of": 2}),
+        json!({"type": "snapshot_ended", "request": 1, "reason": null}),
+        json!({"type": "restored", "request": 1, "report": {
+            "restored": 1, "missing": [{"name": "x", "reason": "r"}], "reopened": [{"name": "f", "path": "/f"}], "error": null}}),
         json!({"type": "names", "request": 1, "names": ["x"]}),
         json!({"type": "refused", "code": "busy", "message": "m", "request": 1, "cell": null}),
     ]

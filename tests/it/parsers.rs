@@ -20,6 +20,7 @@ use belljar::protocol::sse::SseDecoder;
 use belljar::protocol::tool::{ClientAnswer, NewClientTools};
 use belljar::protocol::{glob, values};
 use belljar::sandbox::workspace::{archive, files};
+use belljar::store::snapshots::records::{self, RecordHeader};
 use dice::Dice;
 use serde_json::{Map, Value};
 use std::io::Read as _;
@@ -35,7 +36,7 @@ const MEMBERS: usize = 100;
 
 type Parser = (&'static str, fn(&[u8]));
 
-const PARSERS: [Parser; 13] = [
+const PARSERS: [Parser; 14] = [
     ("frames", |input| {
         let text = String::from_utf8_lossy(input);
         if let Ok(frame) = KernelFrame::of_guardian(&text) {
@@ -123,6 +124,18 @@ const PARSERS: [Parser; 13] = [
         }
     }),
     ("reports", |input| drop(Report::parse(&String::from_utf8_lossy(input)))),
+    ("snapshots", |input| {
+        // A header, and what follows it.
+        let Some((header, payload)) = input.split_first_chunk() else { return };
+        if let Ok(read) = RecordHeader::parse(*header) {
+            assert_eq!(read.kind.header(read.length), Ok(*header));
+        }
+        if let Ok(manifest) = records::manifest(payload) {
+            let again = serde_json::to_vec(&manifest).expect("a manifest that was read can be written");
+            assert_eq!(records::manifest(&again), Ok(manifest));
+        }
+        drop(records::given_up(payload));
+    }),
     ("tar", |input| {
         let (mut members, mut bytes) = (0, 0);
         let outcome = archive::each_member(input, MEMBERS, |path, _, content| {

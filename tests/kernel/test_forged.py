@@ -104,7 +104,7 @@ class Forged(KernelTest):
 
     def test_a_tool_call_speaks_for_its_own_cell_under_a_number_of_the_guardian(self):
         words = b'{"name":"t","arguments":{},"type":"cell_lost","cell":1,"call":5}'
-        forged = f"for n in (7, 7, 2**32 - 1): say('C', struct.pack('>I', n) + {words!r}, 901)"
+        forged = f"for n in (7, 7, 2**32 - 1): say('C', struct.pack('>IQ', n, 0) + {words!r}, 901)"
         # They are calls only while the cell runs, and a guardian on a busy machine comes to them late.
         run = self.kernel.run(forged + "\ntime.sleep(1.5)")
         self.assertEqual(run.end["status"], "success")
@@ -136,7 +136,7 @@ class ForgedCalls(KernelTest):
     def setUp(self):
         super().setUp()
         self.kernel.configure(tools=[TOOL])
-        self.run_ok(SAY + "kept = 'as it was'\ndef call(n, words): say('C', struct.pack('>I', n) + words, 901)")
+        self.run_ok(SAY + "kept = 'as it was'\ndef call(n, words): say('C', struct.pack('>IQ', n, 0) + words, 901)")
 
     def forge(self, numbers):
         words = b'{"name":"t","arguments":{"forged":1}}'
@@ -217,7 +217,7 @@ class ForgedCalls(KernelTest):
             "os.set_blocking(901, False)\nend, n = time.monotonic() + 0.5, 0\n"
             "words = b'{\"name\":\"t\",\"arguments\":{}}'\n"
             "while time.monotonic() < end:\n"
-            "    try: n += os.write(901, struct.pack('>IBI', len(words) + 4, ord('C'), n) + words) > 0\n"
+            "    try: n += os.write(901, struct.pack('>IBIQ', len(words) + 12, ord('C'), n, 0) + words) > 0\n"
             "    except BlockingIOError: pass\n"
             "os.set_blocking(901, True)"
         )

@@ -1,6 +1,10 @@
 """The list of variables."""
 
-from harness import KernelTest
+import json
+import unittest
+
+from harness import Kernel, KernelTest
+from test_processes import UNSHARE, _can_unshare
 
 
 class Variables(KernelTest):
@@ -196,3 +200,47 @@ class FewVariables(KernelTest):
         self.run_ok("a = b = c = d = 1")
         answer = self.kernel.variables()
         self.assertEqual(([variable["name"] for variable in answer["variables"]], answer["total"]), (["a", "b"], 4))
+
+
+# Asks for an installation as `pip` does, by itself and by programs that lower their tag or leave parent and session.
+SHOWN = r"""
+import os, resource, socket, subprocess, sys, time
+CLIENT = (
+    "import resource, socket, sys\n"
+    "if sys.argv[1:] == ['lower']: resource.setrlimit(resource.RLIMIT_RTTIME, (9, 9))\n"
+    "client = socket.socket(socket.AF_UNIX)\n"
+    "client.connect(chr(0) + 'belljar-requests')\n"
+    "client.sendall(b'{\"name\": \"install_packages\", \"arguments\": {}}\\n')\n"
+    "print(client.recv(10_000).decode(), flush=True)\n"
+)
+def ask(*words, lower=()):
+    program = [*words, sys.executable, '-S', '-E', '-c', CLIENT, *lower]
+    with open('said', 'w') as said: subprocess.run(program, stdout=said)
+    while not open('said').read(): time.sleep(0.02)
+    return open('said').read().strip()
+class Shown:
+    def __repr__(self):
+        return '|'.join([ask(), ask(lower=['lower']), ask('setsid', '--fork')])
+shown = Shown()
+"""
+
+
+@unittest.skipUnless(_can_unshare(), "needs a pid namespace")
+class Viewers(KernelTest):
+    """The guardian as pid 1, which serves programs."""
+
+    limits = {"preview_chars": 2_000}
+
+    def setUp(self):
+        self.kernel = Kernel(limits=self.limits, prefix=(*UNSHARE, "--net"))
+        self.addCleanup(self.kernel.close)
+        self.assertTrue(self.kernel.start()["probe"]["is_init"])
+
+    def test_what_shows_variables_calls_no_tool_by_its_programs_either(self):
+        self.run_ok(SHOWN)
+        listed = {variable["name"]: variable["preview"] for variable in self.kernel.variables()["variables"]}
+        said = [json.loads(answer) for answer in listed["shown"].split("|")]
+        self.assertEqual([answer["type"] for answer in said], ["tool_failed"] * 3)
+        for answer in said:
+            self.assertIn("only a cell can call tools", answer["error"]["message"])
+        self.assertEqual(self.kernel.seen_calls, [])

@@ -11,6 +11,11 @@ if [ -z "$wheel" ]; then
         tag=v${INPUT_VERSION#v}
     elif [[ $ACTION_REF =~ ^v[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
         tag=$ACTION_REF
+    elif [[ $ACTION_REF =~ ^v[0-9]+$ ]]; then
+        # The tag of a major version moves with its releases, and has none of its own.
+        tag=$(gh release list --repo "$ACTION_REPOSITORY" --exclude-drafts --exclude-pre-releases --limit 200 \
+            --json tagName --jq '.[].tagName' | { grep -x "$ACTION_REF\.[0-9]*\.[0-9]*" || true; } | sort --version-sort | tail -n 1)
+        [ -n "$tag" ] || { echo "::error::there is no release of $ACTION_REF" >&2; exit 1; }
     fi
     # Without a tag it is the newest release.
     gh release download ${tag:+"$tag"} --repo "$ACTION_REPOSITORY" --dir "$folder/release" --clobber \

@@ -14,7 +14,11 @@ use serde_json::json;
 
 use crate::controls;
 use crate::limits::{CALLS_BYTES, CALLS_REMEMBERED};
-use crate::wire::{self, CALL_BYTES};
+use crate::wire::{self, NUMBER_BYTES};
+
+/// Why code that lists variables gets no answer of a tool.
+pub const VIEWS_CALL_NOTHING: &str =
+    "only a cell can call tools, and this code runs where variables are listed";
 
 /// The calls that a runner sent while one cell was its newest.
 #[derive(Debug, Clone, Copy, Default)]
@@ -69,7 +73,7 @@ impl Calls {
     /// `most` the calls that may be in flight at once; 0 if the runner may make none. The payload holds at least the
     /// runner's number.
     pub fn begin(&mut self, call: u64, payload: &[u8], most: usize, handled: u64) -> Begun {
-        let number = payload.first_chunk::<CALL_BYTES>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        let number = payload.first_chunk::<NUMBER_BYTES>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
         let is_of_cell = handled > self.present.since;
         let is_present = is_of_cell || self.before.order == self.present.order;
         let flight = if is_present { &mut self.present } else { &mut self.before };
@@ -112,7 +116,7 @@ fn too_much(flight: &Flight, size: usize, most: usize, is_present: bool) -> Opti
         return Some("the cell that made this call has ended".into());
     }
     if most == 0 {
-        return Some("only a cell can call tools, and this code runs where variables are listed".into());
+        return Some(VIEWS_CALL_NOTHING.into());
     }
     if flight.count >= most {
         return Some(format!(

@@ -36,6 +36,7 @@ impl Guardian {
     pub fn interrupt(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
         let cell = frame.get("cell")?;
         self.interrupt_command(cell);
+        self.interrupt_background(cell);
         if let Some(index) = self.of_cell(cell) {
             // The frame tells a runner that has not begun which cell the signal was for.
             self.forward(index, frame.text);
@@ -50,6 +51,7 @@ impl Guardian {
     pub fn kill_cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
         let (cell, grace) = (frame.get("cell")?, Duration::from_millis(frame.get("grace_ms")?));
         self.kill_command(cell, grace);
+        self.kill_background(cell, grace);
         let Some(index) = self.of_cell(cell) else { return Ok(()) };
         let Some(handle) = self.handles.get_mut(&index) else { return Ok(()) };
         handle.killed = true;
@@ -171,7 +173,9 @@ impl Guardian {
         self.forget_checkpoint(index);
         let Some(handle) = self.handles.get(&index) else { return };
         let (role, pid) = (handle.role, handle.pid);
-        if matches!(role, Role::Fork | Role::View) && controls::holds("copies_end_with_descendants") {
+        if matches!(role, Role::Fork | Role::View | Role::Snapshot)
+            && controls::holds("copies_end_with_descendants")
+        {
             self.kill_strays(Which::LeftBehind(pid), Some(index));
         }
         self.copy_lost(index, exit_code);
@@ -182,6 +186,7 @@ impl Guardian {
 
     fn copy_lost(&mut self, index: u32, exit_code: i32) {
         let cell = self.handles.get(&index).map_or(0, |handle| handle.cell);
+        self.packing_ended(index, exit_code);
         self.end_cell(index);
         if let Some(handle) = self.handles.get(&index).filter(|_| cell != 0) {
             let frame = cell_lost(handle, cell, exit_code, After::Kept);
@@ -265,6 +270,7 @@ impl Guardian {
         let is_busy = self.computations.is_busy()
             || self.evaluator.is_busy()
             || self.commands.are_running()
+            || self.background.are_running()
             || self.handles.values().any(|handle| handle.cell != 0 || !handle.resets.is_empty());
         let pause = if !is_busy {
             REAP_IDLE

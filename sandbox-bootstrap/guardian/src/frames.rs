@@ -80,6 +80,11 @@ impl<'a> HostFrame<'a> {
         serde_json::from_str(self.raw(name)?).map_err(|_| self.malformed(name))
     }
 
+    /// The same for a field that may be missing or null.
+    pub fn get_or_none<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Refusal> {
+        if self.fields.contains_key(name) { self.get(name) } else { Ok(None) }
+    }
+
     /// The numbers of a request and of a cell, if they are there, for a refusal.
     pub fn numbers(&self) -> (Option<u64>, Option<u64>) {
         (self.get("request").ok(), self.get("cell").ok())

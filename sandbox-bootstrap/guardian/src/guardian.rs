@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use rustix::event::epoll::EventFlags;
 use serde_json::{Value, json};
 
+use crate::background::BackgroundCells;
 use crate::bridge::Bridge;
 use crate::commands::Commands;
 use crate::computations::{Computations, KilledFor};
@@ -44,6 +45,7 @@ pub struct Guardian {
     pub computations: Computations,
     pub evaluator: Evaluator,
     pub commands: Commands,
+    pub background: BackgroundCells,
     pub inbox: Inbox,
     pub requests: Requests,
     pub memory: Memory,
@@ -78,6 +80,7 @@ impl Guardian {
             computations: Computations::default(),
             evaluator: Evaluator::default(),
             commands: Commands::default(),
+            background: BackgroundCells::default(),
             inbox: Inbox::default(),
             requests: Requests::default(),
             memory: Memory::new(processes.is_init()),
@@ -140,6 +143,7 @@ impl Guardian {
             Token::Evaluator => self.evaluator_ready(),
             Token::EvaluatorOut => self.evaluator.flush(&self.poller),
             Token::CommandOutput(index, stream) => self.command_wrote(index, stream),
+            Token::BackgroundOutput(index, stream) => self.background_wrote(index, stream),
             Token::CommandInput(index) => self.feed_command(index),
             Token::Command(_) => self.reap(),
             Token::Requests => self.request_came(),
@@ -165,8 +169,11 @@ impl Guardian {
             Timer::CheckMemory => drop(self.check_memory()),
             Timer::Resume => self.processes.resume(),
             Timer::End(index) => {
-                if self.handles.get(&index).is_some_and(|handle| handle.ends_late) {
+                let handle = self.handles.get(&index);
+                if handle.is_some_and(|handle| handle.ends_late) {
                     self.end_late(index);
+                } else if handle.is_some_and(|handle| handle.packing.is_some()) {
+                    self.packing_is_late(index);
                 } else {
                     self.end(index);
                 }
@@ -180,6 +187,8 @@ impl Guardian {
             Timer::Evaluator => self.evaluator_timed_out(),
             Timer::GatherCommand(index) => self.read_command(index, true),
             Timer::EndCommand(index) => self.end_command(index),
+            Timer::GatherBackground(index) => self.read_background(index, true),
+            Timer::EndBackground(index) => self.end_background(index),
             Timer::Requests => self.watch_requests(),
             Timer::Request(index) => self.request_is_late(index),
         }
@@ -230,6 +239,7 @@ impl Guardian {
                 self.read(index, !self.is_pressed);
             }
             self.read_commands(!self.is_pressed);
+            self.read_backgrounds(!self.is_pressed);
         }
     }
 
@@ -309,6 +319,9 @@ impl Guardian {
                 Ok(())
             }
             "undo" => self.undo_cells(frame),
+            "snapshot" => self.snapshot(frame),
+            "end_snapshot" => self.end_snapshot(frame),
+            "restore" => self.restore(frame),
             "tool_result" | "tool_failed" => {
                 self.tool_answered(frame.get("call")?, frame.text);
                 Ok(())
@@ -339,6 +352,7 @@ impl Guardian {
         self.bridge.outbox.held_most = limits.unacknowledged_bytes;
         self.limits = limits;
         let is_first = self.greet(frame.text);
+        self.give_up_old_packing();
         self.poller.cancel(Timer::Orphan);
         self.greeted = true;
         let hello = json!({
@@ -346,7 +360,7 @@ impl Guardian {
             "version": PROTOCOL_VERSION,
             "python": self.zygote.version,
             "probe": self.findings,
-            "running": self.running_cells().into_iter().chain(self.commands.cells()).collect::<Vec<_>>(),
+            "running": self.running_cells(),
             "state_of": self.state_of(),
             "last_cell": self.last_cell,
             "resumes_after": self.bridge.outbox.forgotten(),
@@ -372,23 +386,22 @@ impl Guardian {
     fn cell(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
         let (cell, mode): (u64, String) = (frame.get("cell")?, frame.get("mode")?);
         let code = frame.raw("code")?;
-        let is_fork = mode == "fork";
-        if !is_fork && mode != "main" {
+        if !["main", "scratch", "fork", "background"].contains(&mode.as_str()) {
             return Err(Refusal::Malformed("cell: there is no such mode".into()));
         }
         self.last_cell = self.last_cell.max(cell);
-        self.can_serve(is_fork)?;
-        if is_fork {
-            self.copy_for_cell(cell, frame.text)?;
-        } else {
-            self.start_cell(cell, frame.text, code);
+        self.can_serve(mode == "fork")?;
+        match mode.as_str() {
+            "fork" => self.copy_for_cell(cell, frame.text)?,
+            "background" => self.start_background(cell, frame.text)?,
+            _ => self.start_cell(cell, frame.text, code),
         }
         self.reap_soon();
         Ok(())
     }
 
     /// Whether the main line is idle, or the state before its cell can be copied.
-    fn can_serve(&mut self, from_checkpoint: bool) -> Result<(), Refusal> {
+    pub fn can_serve(&mut self, from_checkpoint: bool) -> Result<(), Refusal> {
         self.wait_for_room(); // what is asked for may need a process
         if self.line.worker.is_none() {
             return Err(Refusal::NoWorker("a fresh worker is being started"));

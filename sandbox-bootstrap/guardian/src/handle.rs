@@ -7,12 +7,14 @@ use rustix::io;
 use rustix::pipe::{self, PipeFlags};
 use rustix::process::{self, Pid, PidfdFlags};
 
+use crate::background::Ended;
 use crate::calls::Calls;
 use crate::channel::Channel;
 use crate::frames::Refusal;
 use crate::limits::{Limits, PIPE_BYTES};
 use crate::output::{OutputMeter, STREAMS, Stream};
 use crate::poller::{Poller, Token, Watch};
+use crate::snapshots::{Loading, Packing};
 
 /// What a runner is there for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub enum Role {
     Fork,
     /// The runner lists variables once, on a copy of the state.
     View,
+    /// The runner packs the variables of a copy of the state.
+    Snapshot,
     /// The runner was a worker or a checkpoint and is about to end.
     Retired,
 }
@@ -80,6 +84,8 @@ pub struct Handle {
     pub promoted: bool,
     /// The last cell after which the runner's first thread said that it is free.
     pub back_from: u64,
+    /// The cells in the background that ended while the present cell of the main line runs.
+    pub ended_beside: Vec<u64>,
     /// The last cell of the main line that the runner ran.
     pub last_cell: u64,
     /// The last cell after which the guardian asked whether the first thread is free.
@@ -91,6 +97,14 @@ pub struct Handle {
     pub variables_request: Option<u64>,
     /// The daemon's request for the imports that the runner begins with, until they are done.
     pub preload_request: Option<u64>,
+    /// What a copy packs, until its end is told.
+    pub packing: Option<Packing>,
+    /// What a worker loads, until it has said how that went.
+    pub loading: Option<Loading>,
+    /// Whether the worker was told to load a snapshot.
+    pub has_loaded: bool,
+    /// The background cells that ended with this worker.
+    pub backgrounds: Vec<Ended>,
     /// Requests that are answered when a fresh worker has taken the place of this one.
     pub resets: Vec<u64>,
     pub control: Channel,
@@ -127,11 +141,16 @@ impl Handle {
             promoted: false,
             back_from: 0,
             last_cell: 0,
+            ended_beside: Vec::new(),
             asked_back: 0,
             displays: 0,
             ends_late: false,
             variables_request: None,
             preload_request: None,
+            packing: None,
+            loading: None,
+            has_loaded: false,
+            backgrounds: Vec::new(),
             resets: Vec::new(),
             control: Channel::new(Token::Control(index), Token::ControlOut(index))?,
             tools: Channel::new(Token::Tools(index), Token::ToolsOut(index))?,
@@ -196,6 +215,11 @@ impl Handle {
         self.control.end(poller);
         self.tools.end(poller);
         self.unwatch_end(poller);
+    }
+
+    /// Whether the guardian ended it on purpose: for its cell, or for one in the background.
+    pub fn was_put_down(&self) -> bool {
+        self.killed || self.backgrounds.iter().any(|ended| ended.killed)
     }
 
     /// Whether the end of the runner is noticed at once.

@@ -116,6 +116,8 @@ pub const RESET: Duration = ms(8_000);
 pub const RESET_POLL: Duration = ms(1);
 /// Time for a listing of variables in a copy.
 pub const VIEW: Duration = ms(5_000);
+/// Time for packing the variables in a copy, a little more than the daemon gives it.
+pub const PACKING: Duration = ms(16 * 60 * 1_000);
 /// While a cell runs, the memory in use is checked this often; where the sandbox has no counter of its own and the
 /// memory has to be summed up, less often (the second value), unless it may be too much (the third).
 pub const MEMORY_CHECK: Duration = ms(50);
@@ -167,6 +169,9 @@ pub const HALT: Duration = ms(3_000);
 /// A stopped crowd is killed when the daemon has all that it needs to report the end of the cell, and after this time
 /// at the latest: hundreds of processes that die take the CPU time that the sandbox has.
 pub const TELL_FIRST: Duration = ms(250);
+
+/// Background cells at once. The daemon starts fewer.
+pub const BACKGROUND_CELLS: usize = 16;
 
 // Commands.
 /// Commands at once. The daemon starts fewer.

@@ -8,8 +8,9 @@
 //! Layout: `websocket`, `wire`, `outbox`, `output`, `calls`, `frames` and `process_table` only turn values into values;
 //! `poller`, `bridge`, `channel`, `handle`, `zygote`, `helpers`, `process`, `memory` do the I/O; `guardian` is the loop
 //! and owns all of it, with `runners`, `messages`, `endings`, `mainline`, `recovery`, `strays`, `memory_limit`,
-//! `computations`, `evaluator`, `commands` and `requests` as its parts.
+//! `computations`, `evaluator`, `commands`, `requests` and `snapshots` as its parts.
 
+mod background;
 mod bridge;
 mod calls;
 mod channel;
@@ -39,6 +40,7 @@ mod process_table;
 mod recovery;
 mod requests;
 mod runners;
+mod snapshots;
 mod strays;
 mod sys;
 mod websocket;

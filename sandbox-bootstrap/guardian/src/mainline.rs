@@ -69,7 +69,8 @@ impl Guardian {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.worker().is_some_and(|worker| worker.cell == 0 && worker.resets.is_empty())
+        self.worker()
+            .is_some_and(|worker| worker.cell == 0 && worker.resets.is_empty() && worker.loading.is_none())
     }
 
     // Frames of the daemon for more than one runner.
@@ -122,14 +123,19 @@ impl Guardian {
     // Cells.
 
     pub fn start_cell(&mut self, cell: u64, text: &str, code: &str) {
+        self.protect_state();
+        (self.line.started, self.line.code) = (Some(text.to_owned()), code.to_owned());
+        self.send_cell(cell, text);
+    }
+
+    /// Makes a checkpoint of the state before a cell, unless there is one or the session does not want one yet.
+    pub fn protect_state(&mut self) {
         if self.may_wait() {
             self.poller.cancel(Timer::Checkpoint);
             self.ask_back();
         } else {
             self.ensure_checkpoint();
         }
-        (self.line.started, self.line.code) = (Some(text.to_owned()), code.to_owned());
-        self.send_cell(cell, text);
     }
 
     pub fn send_cell(&mut self, cell: u64, text: &str) {
@@ -149,8 +155,11 @@ impl Guardian {
     ///
     /// If it is known what repeats the cell, that is kept with the newest checkpoint instead.
     pub fn main_cell_done(&mut self, cell: u64, redo: &[u8]) {
-        let has_newest = self.has_newest();
-        if let Some(newest) = self.newest_mut().filter(|newest| has_newest && !newest.given_later) {
+        let beside =
+            self.worker_mut().map(|worker| std::mem::take(&mut worker.ended_beside)).unwrap_or_default();
+        // What cells in the background have changed meanwhile is in no checkpoint, and repeating this cell repeats none of it.
+        let can_repeat = self.has_newest() && beside.is_empty();
+        if let Some(newest) = self.newest_mut().filter(|newest| can_repeat && !newest.given_later) {
             let kept: usize = newest.redo.iter().map(|(_, each)| each.len()).sum();
             if newest.redo.len() < REDO_CELLS && kept + redo.len() <= REDO_ALL_BYTES && frames::is_redo(redo)
             {
@@ -158,7 +167,28 @@ impl Guardian {
             }
         }
         if let Some(worker) = self.worker_mut() {
-            (worker.state_of, worker.last_cell) = (cell, cell);
+            (worker.state_of, worker.last_cell) = (beside.iter().copied().fold(cell, u64::max), cell);
+            worker.position += beside.len() as u64;
+        }
+        self.state_changed();
+    }
+
+    /// A background cell has ended: what it has changed is as little to be lost as what a cell of the main line has.
+    ///
+    /// While a cell of the main line runs, the state before it stays the one that copies are made of.
+    pub fn background_changed(&mut self, cell: u64) {
+        let Some(worker) = self.worker_mut() else { return };
+        if worker.cell != 0 {
+            worker.ended_beside.push(cell);
+            return;
+        }
+        worker.state_of = worker.state_of.max(cell);
+        self.state_changed();
+    }
+
+    /// The worker has another state than the one that the newest checkpoint reaches.
+    fn state_changed(&mut self) {
+        if let Some(worker) = self.worker_mut() {
             worker.position += 1;
         }
         (self.line.failed_checkpoints, self.line.deaths_in_a_row) = (0, 0);

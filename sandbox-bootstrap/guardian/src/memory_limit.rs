@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::controls;
 use crate::guardian::Guardian;
-use crate::handle::Role;
+use crate::handle::{Handle, Role};
 use crate::helpers::MemoryReserve;
 use crate::limits::{BUDGET_SCARCE_PERCENT, Limits, MEMORY_ALARM, MEMORY_CHECK, MEMORY_PARTS, MEMORY_SUM};
 use crate::memory;
@@ -41,13 +41,16 @@ impl Guardian {
 
     pub fn watch_memory(&mut self) {
         let (begun, used) = (Instant::now(), processor_time());
+        self.hold_packing();
         self.measure_memory();
         let cost = processor_time().saturating_sub(used) * MEMORY_PARTS;
         // A guest that makes measuring slow, without work for the guardian, is not measured without a pause either.
         let pause = MEMORY_CHECK.max(cost).max(begun.elapsed());
-        if self.commands.are_running() || self.handles.values().any(|handle| handle.cell != 0) {
+        let is_active = |handle: &Handle| handle.cell != 0 || handle.loading.is_some();
+        let runs_beside = self.commands.are_running() || self.background.are_running();
+        if runs_beside || self.handles.values().any(is_active) {
             self.poller.after(Timer::WatchMemory, pause);
-        } else if !self.memory.is_limited_by_system(&self.limits) {
+        } else if self.packing().is_some() || !self.memory.is_limited_by_system(&self.limits) {
             // Threads and processes of earlier cells may still run.
             self.poller.after(Timer::WatchMemory, MEMORY_SUM.max(pause));
         }
@@ -79,7 +82,8 @@ impl Guardian {
             let in_use = self.memory.in_use(&self.limits, &[], &mut self.processes);
             self.memory_limit.reserve.keep(in_use, self.limits.all_memory());
         }
-        if self.memory.is_brimful(&self.limits) {
+        // What packs variables goes first, and may be enough.
+        if self.memory.is_brimful(&self.limits) && !self.end_packing_for_memory() {
             let largest = self.active().into_iter().max_by_key(|pid| memory::resident(*pid));
             if let Some(pid) = largest {
                 self.end_glutton(pid);
@@ -101,7 +105,9 @@ impl Guardian {
     /// so do the zygote and an evaluator that waits.
     fn active(&mut self) -> Vec<i32> {
         let is_waiting = |index: &u32| {
-            self.handles.get(index).is_some_and(|handle| handle.cell == 0 && self.line.worker != Some(*index))
+            self.handles.get(index).is_some_and(|handle| {
+                handle.cell == 0 && self.line.worker != Some(*index) && handle.role != Role::Snapshot
+            })
         };
         let mut living = self.processes.descendants();
         self.memory_limit.ending.retain(|pid| living.contains(pid));
@@ -174,7 +180,7 @@ impl Guardian {
             return false;
         }
         let begun = Instant::now();
-        self.memory_limit.is_short = self.drop_if_short();
+        self.memory_limit.is_short = self.end_large_packing() || self.drop_if_short();
         let pause = MEMORY_CHECK.max(begun.elapsed() * MEMORY_PARTS);
         self.memory_limit.check_again_at = Some(Instant::now() + pause);
         self.memory_limit.is_short
@@ -182,7 +188,8 @@ impl Guardian {
 
     /// Above the session's own memory, drops one checkpoint, the oldest first. True if one was dropped.
     fn drop_if_short(&mut self) -> bool {
-        let Some(worker) = self.line.worker.filter(|_| !self.line.ring.is_empty()) else { return false };
+        let is_spare = !self.line.ring.is_empty() || self.packing().is_some();
+        let Some(worker) = self.line.worker.filter(|_| is_spare) else { return false };
         // A checkpoint that is being made may never come, and the others are all that there is until it has reported.
         if self.newest().is_some_and(|newest| newest.pid.is_none()) {
             return false;
@@ -190,14 +197,18 @@ impl Guardian {
         let pids: Vec<i32> = std::iter::once(worker)
             .chain(self.line.ring.iter().copied())
             .filter_map(|index| self.handles.get(&index)?.pid)
+            .chain(self.pids_of_packing())
             .collect();
         let in_use = self.memory.in_use(&self.limits, &pids, &mut self.processes);
         let in_use = in_use.saturating_sub(self.memory_limit.reserve.bytes());
         if in_use <= self.limits.memory_bytes {
             return false;
         }
-        if self.end_command_for(in_use - self.limits.memory_bytes) {
+        if self.end_packing_for_memory() || self.end_command_for(in_use - self.limits.memory_bytes) {
             return true;
+        }
+        if self.line.ring.is_empty() {
+            return false;
         }
         if self.line.ring.len() == 1 {
             let of = |index: u32| self.handles.get(&index).and_then(|handle| handle.pid);

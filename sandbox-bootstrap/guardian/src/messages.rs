@@ -32,17 +32,21 @@ impl Guardian {
     fn take_message(&mut self, index: u32, kind: u8, payload: &[u8]) -> bool {
         match kind {
             from_runner::DISPLAY => self.displayed(index, payload),
+            from_runner::BACKGROUND_DISPLAY => self.background_displayed(index, payload),
+            from_runner::BACKGROUND_DONE => self.background_done(index, payload),
             from_runner::CELL_BEGUN => self.cell_begun(index, payload),
             from_runner::CELL_DONE => self.cell_done(index, payload),
             from_runner::BACK => self.back(index, payload),
             from_runner::HURRY => {
                 if !self.is_pressed {
                     self.drain(index);
+                    self.drain_backgrounds(index);
                 }
                 true
             }
             from_runner::VARIABLES_DONE => self.listed(index, payload),
             from_runner::PRELOADED => self.preloaded(index, payload),
+            from_runner::RESTORED => self.restored(index, payload),
             from_runner::PRESENT => self.present(index, payload),
             from_runner::PROMOTED => self.handles.get_mut(&index).is_some_and(|handle| {
                 handle.promoted = true;
@@ -64,8 +68,9 @@ impl Guardian {
             return;
         }
         let call = self.next_call;
-        // A view only lists variables: its client has run no cell, and has not asked for the effects of a tool call.
-        let most = if handle.role == Role::View { 0 } else { self.limits.tool_calls };
+        // What lists, packs or loads variables runs no cell: its client has not asked for the effects of a tool call.
+        let is_cell = !matches!(handle.role, Role::View | Role::Snapshot) && handle.loading.is_none();
+        let most = if is_cell { self.limits.tool_calls } else { 0 };
         match handle.calls.begin(call, payload, most, handle.tools.handled()) {
             Begun::Refused { answer, is_of_cell } => {
                 if is_of_cell {
@@ -75,7 +80,12 @@ impl Guardian {
             }
             Begun::Passed { is_of_cell } => {
                 self.next_call += 1;
-                let cell = Some(handle.cell).filter(|cell| is_of_cell && *cell != 0);
+                let present = Some(handle.cell).filter(|cell| is_of_cell && *cell != 0);
+                let cell = match wire::calling_background(payload) {
+                    // One that does not run, or not in this runner, is no cell that could wait for the answer.
+                    Some(named) => Some(named).filter(|named| self.has_background(index, *named)),
+                    None => present,
+                };
                 self.drain(index);
                 let own = json!({"type": "tool_call", "call": call, "cell": cell});
                 self.send_of_runner(&own, &payload[wire::CALL_BYTES..]);
@@ -264,6 +274,8 @@ impl Guardian {
         } else if role == Role::Checkpoint {
             self.memory.expect(pid);
             self.checkpoint_present();
+        } else if role == Role::Snapshot {
+            self.tell_packing(index);
         }
     }
 
@@ -295,5 +307,6 @@ impl Guardian {
         } else if handle.variables_request.is_some() {
             self.refuse(refusal, handle.variables_request, None);
         }
+        self.refuse_packing(&handle, refusal);
     }
 }

@@ -11,7 +11,8 @@ use rustix::io;
 use crate::limits::TURN;
 use crate::output::Stream;
 
-/// What a watched descriptor is. Numbers are indexes of runners, of computations, of commands or of requests.
+/// What a watched descriptor is. Numbers are indexes of runners, of computations, of commands, of background cells or of
+/// requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     Bridge,
@@ -27,6 +28,7 @@ pub enum Token {
     EvaluatorOut,
     CommandOutput(u32, Stream),
     CommandInput(u32),
+    BackgroundOutput(u32, Stream),
     /// The pidfd of a command.
     Command(u32),
     /// The socket that programs connect to.
@@ -58,6 +60,8 @@ impl Token {
             Self::Requests => (16, 0),
             Self::Request(index) => (17, index),
             Self::RequestOut(index) => (18, index),
+            Self::BackgroundOutput(index, Stream::Stdout) => (19, index),
+            Self::BackgroundOutput(index, Stream::Stderr) => (20, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -84,12 +88,15 @@ impl Token {
             15 => Self::Command(index),
             16 => Self::Requests,
             17 => Self::Request(index),
-            _ => Self::RequestOut(index),
+            18 => Self::RequestOut(index),
+            19 => Self::BackgroundOutput(index, Stream::Stdout),
+            _ => Self::BackgroundOutput(index, Stream::Stderr),
         }
     }
 }
 
-/// What happens after a while. Numbers are indexes of runners, of computations, of commands or of requests.
+/// What happens after a while. Numbers are indexes of runners, of computations, of commands, of background cells or of
+/// requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Timer {
     Connect,
@@ -117,6 +124,9 @@ pub enum Timer {
     GatherCommand(u32),
     /// The grace of a command that is to be killed is over.
     EndCommand(u32),
+    GatherBackground(u32),
+    /// The grace of a background cell that is to be killed is over.
+    EndBackground(u32),
     /// The next request may come.
     Requests,
     /// A fork is late with the reading of a request, or with the delivery of its answer.

@@ -7,11 +7,15 @@ use std::thread::sleep;
 use rustix::process::{self, Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOptions};
 
 use crate::controls;
+use crate::handle::Role;
 use crate::limits::{CROWD, KILL_ROUNDS, REAPED_AT_ONCE, RUNNER_INDEXES, STAND_POLL};
 use crate::process_table::{self, COMMAND_TAGS, Rows, Spared, Which};
 
-/// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets.
-const TAGS: u64 = 1 << 40;
+/// Copies are tagged with a real-time CPU limit of so many microseconds, which no honest program sets. Those that list or
+/// pack variables have the lowest tags: a process can only lower its tag, so it cannot take the tag of a copy that runs a
+/// cell.
+const VIEW_TAGS: u64 = 1 << 40;
+const TAGS: u64 = VIEW_TAGS + RUNNER_INDEXES as u64;
 const TAGS_END: u64 = TAGS + RUNNER_INDEXES as u64;
 /// Commands are tagged in the same way. Cells cannot set such a tag, because Python starts with a lower limit.
 const COMMAND_TAGS_END: u64 = COMMAND_TAGS + RUNNER_INDEXES as u64;
@@ -22,6 +26,13 @@ const MAIN_LINE: u64 = COMMAND_TAGS - 1;
 pub fn send_signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = process::kill_process(pid, signal);
+    }
+}
+
+/// Sends a signal to a runner and to what it has forked in its group.
+pub fn send_signal_to_group(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid).filter(|pid| *pid != Pid::INIT) {
+        let _ = process::kill_process_group(pid, signal);
     }
 }
 
@@ -105,8 +116,9 @@ impl Processes {
     ///
     /// It is a hard limit on CPU time that only applies to processes with a real-time priority, and there are none
     /// here. Every child inherits it, whichever session, parent or program it has, and it can only be lowered.
-    pub fn tag(&self, index: u32) -> Option<u64> {
-        self.can_tag.then_some(TAGS + u64::from(index))
+    pub fn tag(&self, index: u32, role: Role) -> Option<u64> {
+        let first = if matches!(role, Role::View | Role::Snapshot) { VIEW_TAGS } else { TAGS };
+        self.can_tag.then_some(first + u64::from(index))
     }
 
     /// The tag of a process; `None` on the main line, unless its code has set one itself, which only harms it.
@@ -119,7 +131,13 @@ impl Processes {
 
     /// Whether a process has lowered its own tag: the tag is no copy's and no command's, so its owner cannot be known.
     fn is_lowered(tag: u64) -> bool {
-        tag < MAIN_LINE && !(TAGS..TAGS_END).contains(&tag)
+        tag < MAIN_LINE && !(VIEW_TAGS..TAGS_END).contains(&tag)
+    }
+
+    /// Whether a process with this tag may come of a copy that lists or packs variables: such a copy's tag is one of the
+    /// lowest, and what it starts can only have lowered it.
+    pub fn may_be_of_view(tag: u64) -> bool {
+        tag < TAGS
     }
 
     /// All processes of commands, also of those that have ended.
@@ -219,5 +237,26 @@ impl Processes {
     /// Whether none of these can be in the middle of a fork.
     fn all_stand(&self, rows: &Rows, killed: &BTreeMap<i32, u64>) -> bool {
         rows.iter().all(|(pid, row)| row.stands || killed.contains_key(pid) || *pid == self.own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tag_of_a_view_can_be_lowered_to_one_of_a_cell() {
+        let processes = Processes { own: 1, can_tag: true, halted: false };
+        let tag = |index, role| processes.tag(index, role).unwrap();
+        let highest_of_views = tag(RUNNER_INDEXES - 1, Role::View);
+        for role in [Role::Fork, Role::Checkpoint, Role::Worker] {
+            assert!(tag(0, role) > highest_of_views);
+            assert!(!Processes::may_be_of_view(tag(0, role)));
+        }
+        for tag in [highest_of_views, tag(0, Role::View), tag(0, Role::Snapshot), 1, 0] {
+            assert!(Processes::may_be_of_view(tag));
+        }
+        assert!(!Processes::may_be_of_view(MAIN_LINE) && !Processes::may_be_of_view(COMMAND_TAGS));
+        assert!(!Processes::is_lowered(highest_of_views) && Processes::is_lowered(1));
     }
 }

@@ -83,6 +83,8 @@ impl Guardian {
         }
         self.kill_younger();
         self.repeat_cells();
+        let ended = self.finish_backgrounds(undone);
+        self.tell_backgrounds(&ended, KILLED, After::Restored(self.state_of()), false);
         true
     }
 
@@ -160,9 +162,12 @@ impl Guardian {
         let cell = self.handles.get(&index).map_or(0, |handle| handle.cell);
         self.end_cell(index);
         self.line.worker = None;
-        let Some(ended) = self.drop_handle(index) else { return };
+        let backgrounds = self.finish_backgrounds(index);
+        let Some(mut ended) = self.drop_handle(index) else { return };
+        ended.backgrounds = backgrounds;
+        ended.backgrounds.iter_mut().for_each(|each| each.out_of_memory = ended.out_of_memory);
         let was_reset = !ended.resets.is_empty();
-        if cell == 0 && !was_reset {
+        if cell == 0 && ended.backgrounds.is_empty() && !was_reset {
             self.go_back_past(ended.position, exit_code);
         }
         if let Some(request) = ended.preload_request.filter(|_| !ended.killed) {
@@ -171,10 +176,14 @@ impl Guardian {
             let message = format!("the process ended while it imported modules (exit code {exit_code})");
             self.refuse(&Refusal::NoProcess(message), Some(request), None);
         }
+        if let Some(loading) = ended.loading.filter(|_| !ended.killed) {
+            let message = format!("the process ended while it loaded variables (exit code {exit_code})");
+            self.refuse(&Refusal::NoProcess(message), Some(loading.request), None);
+        }
         // Other processes of the sandbox are stopped, because they would take the CPU time that the checkpoint needs, also
         // while they die. A worker that the guardian did not kill may have been killed for memory: then these processes
         // would take that memory as well, and the checkpoint would be killed next.
-        let may_be_short = exit_code == KILLED && !ended.killed && !self.line.ring.is_empty();
+        let may_be_short = exit_code == KILLED && !ended.was_put_down() && !self.line.ring.is_empty();
         if may_be_short || self.processes.is_crowded(CROWD) {
             self.processes.halt();
         }
@@ -222,7 +231,7 @@ impl Guardian {
 
     /// A checkpoint has taken the place of the worker that ended.
     fn go_on_restored(&mut self, ended: &Handle, cell: u64, exit_code: i32) {
-        let was_killed = exit_code == KILLED && !ended.killed;
+        let was_killed = exit_code == KILLED && !ended.was_put_down();
         if was_killed && self.line.ring.is_empty() && self.limits.checkpoints > 1 {
             // The worker was killed perhaps for memory, and no other checkpoint is left. The processes that took the memory
             // may be older than this checkpoint; if they lived on, the session could lose its variables.
@@ -252,7 +261,7 @@ impl Guardian {
     /// previous cell was reported as done and was not. This is tried only once, since the cell itself may be the cause
     /// after all.
     fn take_unbegun_cell(&mut self, ended: &Handle, cell: u64) -> Option<String> {
-        if cell == 0 || ended.begun || ended.killed || ended.interrupted {
+        if cell == 0 || ended.begun || ended.was_put_down() || ended.interrupted {
             return None;
         }
         let is_elsewhere = self.worker().is_none_or(|worker| worker.position != ended.position);
@@ -269,10 +278,14 @@ impl Guardian {
     }
 
     fn tell_end(&mut self, ended: &Handle, cell: u64, exit_code: i32, after: After) {
+        self.tell_backgrounds(&ended.backgrounds, exit_code, after, cell == 0 && ended.resets.is_empty());
         if cell != 0 {
             let names = ended.names[..ended.names.len().min(NAMES_BYTES)].to_vec();
             self.line.lost = Some((self.line.code.clone(), names));
             let mut frame = cell_lost(ended, cell, exit_code, after);
+            if ended.was_put_down() && !ended.killed {
+                frame["rolled_back"] = json!(true);
+            }
             if after != After::Lost && self.worker().is_some_and(|worker| worker.position != ended.position) {
                 frame["older"] = json!(true); // there was no checkpoint of the state before the cell
             }

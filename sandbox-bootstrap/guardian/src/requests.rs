@@ -8,7 +8,8 @@
 //! For an answer a fork waits as long as the daemon takes, because a person may have to allow the request.
 //!
 //! The daemon takes a request for a tool call of the session's code, so the same rules hold for it. It is told when the
-//! program is gone before the answer, so that it can stop working on it.
+//! program is gone before the answer, so that it can stop working on it. Code that only shows, packs or loads variables
+//! may call no tool, neither on its own channel nor by a program that it starts, so such programs are turned away.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,14 +23,16 @@ use rustix::process::{self, Pid, Signal};
 use rustix::stdio;
 use serde_json::json;
 
+use crate::calls::VIEWS_CALL_NOTHING;
 use crate::channel::{Channel, Read};
 use crate::controls;
 use crate::guardian::Guardian;
+use crate::handle::{Handle, Role};
 use crate::limits::{
     REQUEST_BYTES, REQUEST_LATE, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_AT_ONCE, REQUESTS_WAITING,
 };
 use crate::poller::{Poller, Timer, Token, Watch};
-use crate::process::send_signal;
+use crate::process::{Processes, send_signal};
 use crate::process_table;
 use crate::sys;
 use crate::wire::{self, MessageReader};
@@ -229,15 +232,42 @@ impl Guardian {
             Read::Some => {
                 let Ok(Some((REQUEST, payload))) = open.channel.next() else { return };
                 let Some((pid, said)) = payload.split_first_chunk::<PID_BYTES>() else { return };
+                let program = i32::from_be_bytes(*pid);
                 let call = self.next_call;
                 self.next_call += 1;
                 open.call = Some(call);
                 self.poller.cancel(Timer::Request(index));
-                let cell = self.cell_of_process(i32::from_be_bytes(*pid));
+                if self.may_be_of_viewer(program) && controls::holds("viewers_make_no_requests") {
+                    let error = json!({"code": "not_allowed", "message": VIEWS_CALL_NOTHING});
+                    let refusal = json!({"type": "tool_failed", "error": error}).to_string();
+                    self.requests.answer(call, &refusal, &mut self.poller);
+                    return;
+                }
+                let cell = self.cell_of_process(program);
                 let own = json!({"type": "tool_call", "call": call, "cell": cell, "from_program": true});
                 self.send_of_runner(&own, said);
             }
         }
+    }
+
+    /// Whether a process may come of code that lists, packs or loads variables, or computes an expression. Its tag says so
+    /// whatever parent and session it has, and the tree of processes where tags cannot be used. A process that is gone
+    /// could be any, and does not take the answer. While the worker loads variables, only commands run beside that.
+    fn may_be_of_viewer(&self, pid: i32) -> bool {
+        let tag = self.processes.tag_of(pid);
+        if !process_table::is_there(pid) {
+            return true; // its tag may not have been readable any more
+        }
+        let is_loading = self.worker().is_some_and(|worker| worker.loading.is_some());
+        if is_loading && !tag.is_some_and(process_table::is_of_command) {
+            return true;
+        }
+        let shows = |handle: &&Handle| matches!(handle.role, Role::View | Role::Snapshot);
+        let views = self.handles.values().filter(shows);
+        let mut viewers =
+            views.filter_map(|handle| handle.pid).chain(self.computations.pids()).chain(self.evaluator.pid());
+        tag.is_some_and(Processes::may_be_of_view)
+            || viewers.any(|viewer| viewer == pid || process_table::comes_of(viewer, pid))
     }
 
     /// The cell or the command that a process belongs to, as far as its tag says; `None` if nothing of it runs any more.
@@ -249,7 +279,8 @@ impl Guardian {
         }
         let cell = match tag {
             Some(tag) => self.commands.cell_of_tag(tag).or_else(|| {
-                let copy = self.handles.values().find(|handle| self.processes.tag(handle.index) == Some(tag));
+                let has_tag = |handle: &&Handle| self.processes.tag(handle.index, handle.role) == Some(tag);
+                let copy = self.handles.values().find(has_tag);
                 copy.map(|handle| handle.cell)
             }),
             None => self.line.worker.and_then(|index| self.handles.get(&index)).map(|handle| handle.cell),

@@ -40,8 +40,9 @@ impl Guardian {
     }
 
     pub fn running_cells(&self) -> Vec<u64> {
-        let cells: BTreeSet<u64> = self.handles.values().map(|handle| handle.cell).collect();
-        cells.into_iter().filter(|cell| *cell != 0).collect()
+        let of_runners: BTreeSet<u64> = self.handles.values().map(|handle| handle.cell).collect();
+        let of_runners = of_runners.into_iter().filter(|cell| *cell != 0);
+        of_runners.chain(self.commands.cells()).chain(self.background.cells()).collect()
     }
 
     /// Pids of processes that are not strays.
@@ -61,12 +62,14 @@ impl Guardian {
 
     /// The processes to spare when strays are killed, without those of the copy `but`.
     pub fn spared(&mut self, but: Option<u32>) -> Spared {
-        let is_copy =
-            |handle: &&Handle| matches!(handle.role, Role::Fork | Role::View) && Some(handle.index) != but;
+        let is_copy = |handle: &&Handle| {
+            matches!(handle.role, Role::Fork | Role::View | Role::Snapshot) && Some(handle.index) != but
+        };
         let copies: Vec<&Handle> = self.handles.values().filter(is_copy).collect();
         let there = copies.iter().filter_map(|handle| handle.pid).chain(self.commands.pids()).collect();
         let coming = copies.iter().filter(|handle| handle.pid.is_none());
-        let coming: BTreeSet<u64> = coming.filter_map(|handle| self.processes.tag(handle.index)).collect();
+        let coming: BTreeSet<u64> =
+            coming.filter_map(|handle| self.processes.tag(handle.index, handle.role)).collect();
         if !coming.is_empty() {
             // A process that is spared as a coming copy, by its tag, may be something else.
             self.poller.within(Timer::Sweep, SWEEP);
@@ -103,7 +106,7 @@ impl Guardian {
         let mut handle = self.new_handle(role).ok_or(Refusal::NoDescriptors)?;
         let of = self.handles.get_mut(&parent).ok_or_else(Refusal::no_process)?;
         (handle.parent, handle.state_of, handle.position) = (Some(parent), of.state_of, of.position);
-        let what = json!([handle.index, role == Role::Checkpoint, self.processes.tag(handle.index)]);
+        let what = json!([handle.index, role == Role::Checkpoint, self.processes.tag(handle.index, role)]);
         let message = wire::pack(wire::to_runner::SPAWN, what.to_string().as_bytes());
         let inbox = self.inbox.runner_end(&self.poller).map_err(|_| Refusal::no_process())?;
         let sent = of.control.send_with(message, &handle.runner_descriptors(inbox), &self.poller);
@@ -377,6 +380,7 @@ impl Guardian {
         if let Some(handle) = self.handles.get_mut(&index) {
             handle.begin_cell(cell, &self.poller);
         }
+        self.hold_packing();
     }
 
     pub fn end_cell(&mut self, index: u32) {
@@ -384,5 +388,6 @@ impl Guardian {
         if let Some(handle) = self.handles.get_mut(&index) {
             handle.cell = 0;
         }
+        self.hold_packing();
     }
 }

@@ -17,6 +17,8 @@ pub mod to_runner {
     pub const REDO: u8 = b'R';
     /// The runner's newest cell when it called, its own number of the call, and the daemon's frame.
     pub const TOOL_ANSWER: u8 = b'A';
+    /// A cell for a thread of its own, with descriptors: its output, its errors, and where it is told to end.
+    pub const BACKGROUND: u8 = b'G';
     /// Comes after a cell of the main line, with its number; the runner answers when its first thread is free.
     pub const ARE_YOU_BACK: u8 = b'Q';
 }
@@ -33,21 +35,29 @@ pub mod from_runner {
     pub const HURRY: u8 = b'U';
     /// A MIME bundle, for the present cell.
     pub const DISPLAY: u8 = b'Y';
+    /// The number of a background cell, and a MIME bundle.
+    pub const BACKGROUND_DISPLAY: u8 = b'Z';
     /// The runner's own number of the call, then its name and arguments.
     pub const TOOL_CALL: u8 = b'C';
     /// Says that the code may have had effects from here on, and which names it may assign, if that is known.
     pub const CELL_BEGUN: u8 = b'B';
     /// The number of the cell, what repeats all that it changed, if that is known, then how it went.
     pub const CELL_DONE: u8 = b'D';
+    /// The number of a background cell, then how it went.
+    pub const BACKGROUND_DONE: u8 = b'G';
     pub const VARIABLES_DONE: u8 = b'V';
     pub const PRELOADED: u8 = b'L';
+    /// 1 if a snapshot was loaded, else 0, then how that went.
+    pub const RESTORED: u8 = b'O';
     /// The payload is `[index of the runner that could not be made, for want of descriptors]`.
     pub const SPAWN_FAILED: u8 = b'X';
 }
 
 pub const HEADER_BYTES: usize = 5;
 /// Bytes of the runner's own number of a tool call.
-pub const CALL_BYTES: usize = 4;
+pub const NUMBER_BYTES: usize = 4;
+/// Bytes of that number and of the number of the background cell that calls, or 0.
+pub const CALL_BYTES: usize = NUMBER_BYTES + 8;
 /// Bytes before what repeats a cell: the number of the cell and the length of what repeats it.
 const DONE_BYTES: usize = 10;
 
@@ -84,6 +94,18 @@ pub fn parse_done(payload: &[u8]) -> Option<Done<'_>> {
     let redo_bytes = usize::from(u16::from_be_bytes(redo_bytes.try_into().ok()?));
     let (redo, outcome) = rest.split_at_checked(redo_bytes)?;
     Some(Done { cell: u64::from_be_bytes(cell.try_into().ok()?), redo, outcome })
+}
+
+/// The number of a cell, and what a runner says of it. `None` if there is no number.
+pub fn parse_cell(payload: &[u8]) -> Option<(u64, &[u8])> {
+    let (cell, said) = payload.split_first_chunk()?;
+    Some((u64::from_be_bytes(*cell), said))
+}
+
+/// The background cell that makes a tool call, as the runner says.
+pub fn calling_background(payload: &[u8]) -> Option<u64> {
+    let (cell, _) = parse_cell(payload.get(NUMBER_BYTES..)?)?;
+    Some(cell).filter(|cell| *cell != 0)
 }
 
 /// The pid in the first message of a runner; 0 if there is none.
@@ -254,5 +276,11 @@ mod tests {
     fn a_pid_has_four_bytes() {
         assert_eq!(parse_pid(&5_i32.to_be_bytes()), 5);
         assert_eq!((parse_pid(b""), parse_pid(&[0; 5])), (0, 0));
+    }
+
+    #[test]
+    fn what_is_said_of_a_cell_begins_with_its_number() {
+        assert_eq!(parse_cell(&[0, 0, 0, 0, 0, 0, 1, 2, 7]), Some((258, &[7][..])));
+        assert_eq!(parse_cell(&[0; 7]), None);
     }
 }

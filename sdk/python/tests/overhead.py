@@ -2,7 +2,7 @@
 """Measures what `run_code("1+1")` costs on top of the same request over a bare socket, with an idempotency key in both, and
 beside a client over httpx if that is installed. On a busy machine the time of this process says more than that of the clock.
 
-usage: overhead.py [ROUNDS]     needs `BELLJAR`; requests of all kinds take turns
+usage: overhead.py [ROUNDS] [--json]     needs `BELLJAR`; requests of all kinds take turns. `benches/run.py` runs it, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import json
 import os
 import socket
 import statistics
@@ -72,12 +73,16 @@ async def measure(rounds: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    rounds = int(words[0]) if words else 500
     ground = Ground("bubblewrap")
     try:
         took = asyncio.run(measure(rounds))
     finally:
         ground.close()
+    if "--json" in sys.argv:
+        print(json.dumps(took))
+        return
     least = [statistics.median(column) for column in zip(*took[_FIRST])]
     for name, rows in took.items():
         clock, process = (statistics.median(column) for column in zip(*rows))

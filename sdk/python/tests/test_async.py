@@ -38,6 +38,7 @@ class AsyncCases(WithDaemon):
                 self.assertEqual(await box.files.read("a.txt", format="bytes"), b"text")
                 await box.files.make_dir("d")
                 self.assertEqual({entry.name for entry in await box.files.list()}, {"a.txt", "d"})
+                self.assertEqual((await box.files.get_info("d")).type, "dir")
                 self.assertTrue(await box.files.exists("d") and not await box.files.exists("e"))
                 await box.files.remove("d")
                 with self.assertRaises(BadRequestError):
@@ -47,6 +48,8 @@ class AsyncCases(WithDaemon):
                 self.assertEqual((await box.commands.run(["echo", "a"], check=True)).stdout, "a\n")
                 sleeper = await box.commands.run("sleep 1000", background=True)
                 self.assertEqual(len(await box.commands.list()), 3)
+                sleeper = await box.commands.run("sleep 1000", background=True)
+                self.assertEqual((await box.commands.kill(sleeper.pid), await box.commands.kill(999)), (True, False))
                 await sleeper.kill()
                 self.assertEqual((await sleeper.wait()).status, "interrupted")
                 await box.run_code("x = 1")

@@ -36,6 +36,18 @@ class EndingCases(WithDaemon):
         busy = "threading.Thread(target=box.run_code, args=('wait()',), daemon=True).start(); time.sleep(0.5)\n"
         ends = ("", "sys.exit(3)", "raise ValueError", "os._exit(1)", "os.kill(os.getpid(), signal.SIGKILL)", busy)
         children = [child(make + end) for end in ends]
+        # In the middle of a cell of an event loop, whose tool is being called.
+        in_loop = (
+            "import asyncio, sys\nfrom belljar import AsyncSandbox\n"
+            "async def main():\n"
+            "    boxes = [await AsyncSandbox.create() for _ in range(2)]\n"
+            "    print(*[box.name for box in boxes], flush=True)\n"
+            "    @boxes[0].tool\n    async def wait() -> None:\n        sys.exit(3)\n"
+            "    await asyncio.gather(boxes[0].run_code('wait()', on_stdout=print), boxes[1].run_code('while True: pass'))\n"
+            "asyncio.run(main())\n"
+        )
+        children.append(child(in_loop.replace("sys.exit(3)", "raise KeyboardInterrupt")))
+        children.append(child(in_loop.replace("await asyncio.gather(", "asyncio.gather(") + "sys.exit(3)"))
         names: list[str] = []
         for process in children:
             told, errors = process.communicate(timeout=SOON)

@@ -175,7 +175,7 @@ class JupyterCases(WithFramework):
             )
         self.assertEqual(told.returncode, 125, told.stderr)
         self.assertIn("has no package `belljar`", told.stderr)
-        self.assertIn("-m pip install './sdk/python[jupyter]'", told.stderr)
+        self.assertIn("-m pip install 'belljar[jupyter]'", told.stderr)
 
     def test_a_named_session_stays(self) -> None:
         spec = self.install("--name", "lab", "--session", "lab", "--timeout", "1")

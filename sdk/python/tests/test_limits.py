@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import Callable
 from unittest import mock
@@ -38,6 +39,28 @@ class LimitCases(WithDaemon):
             with self.assertRaises(BelljarError):
                 box.run_code("#" + "x" * size)
             self.assertEqual(box.run_code("1").text, "1")
+
+    def test_large_output_and_files_with_asyncio(self) -> None:
+        size = 100_000_000
+
+        async def work() -> None:
+            async with await AsyncSandbox.create(memory="1GiB") as box:
+                told = 0
+
+                async def count(text: str) -> None:
+                    nonlocal told
+                    told += len(text)
+
+                code = "import sys\nfor _ in range(1000): sys.stdout.write('x' * 99_999 + '\\n')"
+                ran = await box.run_code(code, on_stdout=count, timeout=120)
+                self.assertEqual((ran.status, told, len(ran.stdout) < 200_000), ("success", size, True))
+                await box.files.write("large", b"z" * size)
+                self.assertEqual(len(await box.files.read("large", format="bytes")), size)
+                with self.assertRaises(BelljarError):
+                    await box.run_code("#" + "x" * size)
+                self.assertEqual((await box.run_code("1")).text, "1")
+
+        asyncio.run(work())
 
     def test_a_daemon_that_does_not_answer_holds_up_nobody_for_ever(self) -> None:
         box = Sandbox.create(keep=True)

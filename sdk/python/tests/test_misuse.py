@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from typing import Callable
+from typing import Any, Callable, Coroutine
 from unittest import mock
 
 from belljar import (
@@ -49,6 +49,42 @@ class MisuseCases(WithDaemon):
             self.assertEqual(box.run_code("x").text, "1")
             with multiprocessing.get_context("fork").Pool(2) as pool:
                 self.assertEqual(pool.map(_text_of, [(box.name, n) for n in range(4)]), ["0", "1", "2", "3"])
+
+    def test_a_forked_process_leaves_the_tools_of_its_parent_alone(self) -> None:
+        with Sandbox.create() as box:
+            box.tool(name="whose")(lambda: str(os.getpid()))
+            self.assertEqual(box.run_code("print(whose())").stdout, f"{os.getpid()}\n")
+            asynchronous = run(AsyncSandbox.connect(box.name))
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    told = [box.run_code("print(whose())").stdout, run(asynchronous.run_code("print(whose())")).stdout]
+                    box.close()
+                    os.write(writer, "".join(told).encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+            self.assertEqual(os.read(reader, 100).decode(), f"{os.getpid()}\n" * 2)
+            self.assertEqual(box.run_code("print(whose())").stdout, f"{os.getpid()}\n")
+
+    def test_wrong_values_are_refused_with_asyncio_too(self) -> None:
+        async def work() -> None:
+            async with await AsyncSandbox.create() as box:
+                wrongs: list[Callable[[], Coroutine[Any, Any, object]]] = [
+                    lambda: box.run_code(3),  # type: ignore[arg-type]
+                    lambda: box.run_code("1", timeout=-1),
+                    lambda: box.undo(0),
+                    lambda: box.commands.run([]),
+                    lambda: box.files.write("a", 3),  # type: ignore[arg-type]
+                    lambda: AsyncSandbox.create(memory="lots"),
+                ]
+                for wrong in wrongs:
+                    with self.assertRaises(BadRequestError):
+                        await wrong()
+                self.assertEqual((await box.run_code("1")).text, "1")
+
+        run(work())
 
     def test_threads_share_a_sandbox(self) -> None:
         with Sandbox.create() as box:

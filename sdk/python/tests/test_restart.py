@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
-from belljar import Daemon, DaemonError, Sandbox
+from belljar import AsyncSandbox, Daemon, DaemonError, Sandbox
 
 from .harness import BINARY, SOON, WithDaemon, eventually, in_thread
+from .test_async import run as run_loop
 
 _SLOW = "import time\nfor i in range(30):\n    print(i)\n    time.sleep(0.1)\nn = globals().get('n', 0) + 1\nn * 42"
 _PRINTED = "".join(f"{i}\n" for i in range(30))
 
 
 class RestartCases(WithDaemon):
+    maxDiff = None
+
     def wait_for_cell(self, box: Sandbox) -> None:
         eventually("the cell runs", lambda: box.info().state == "busy" or None)
 
@@ -53,6 +58,84 @@ class RestartCases(WithDaemon):
             # Longer than a sandbox stays that nobody holds.
             time.sleep(13)
             self.assertEqual(box.run_code("x").text, "1")
+
+    def test_the_answer_of_a_tool_outlives_the_daemon_and_no_call_is_made_twice(self) -> None:
+        made: list[int] = []
+        began, go_on = threading.Event(), threading.Event()
+        with Sandbox.create() as box:
+
+            @box.tool
+            def double(number: int) -> int:
+                made.append(number)
+                began.set()
+                go_on.wait(SOON)
+                return number * 2
+
+            for number in (1, 2, 3):
+                began.clear()
+                go_on.clear()
+                running = in_thread(lambda: box.run_code("double(number=%d) + double(number=%d)" % (number, 10 * number)))
+                self.assertTrue(began.wait(SOON))
+                self.ground.kill()
+                if number == 2:
+                    # The answer comes when the tool is lent again, else while no daemon is there.
+                    box.info()
+                    time.sleep(1)
+                if number == 3:
+                    box.info()
+                    self.ground.kill()
+                go_on.set()
+                run = running()
+                self.assertEqual((run.error, run.text), (None, str(22 * number)))
+            self.assertEqual(made, [1, 10, 2, 20, 3, 30])
+
+    def test_calls_of_tools_go_on_over_one_death_after_the_other(self) -> None:
+        made: list[int] = []
+        with Sandbox.create() as box:
+
+            @box.tool
+            def noted(number: int) -> str:
+                made.append(number)
+                time.sleep(0.02)
+                return f"<{number}>"
+
+            running = in_thread(lambda: box.run_code("print(''.join(noted(n) for n in range(150)))", timeout=SOON))
+            for seen in (10, 50, 90):
+                eventually("more calls", lambda: len(made) >= seen or None)
+                # What has died is there again before it dies anew.
+                box.info()
+                self.ground.kill()
+            run = running()
+            self.assertIsNone(run.error)
+            self.assertEqual(run.stdout, "".join(f"<{n}>" for n in range(150)) + "\n")
+            self.assertEqual(made, list(range(150)))
+            self.ground.kill()
+            # The next cell finds the tool, too.
+            self.assertEqual(box.run_code("print(noted(1))").stdout, "<1>\n")
+
+    def test_the_answer_of_an_async_tool_outlives_the_daemon(self) -> None:
+        async def work() -> None:
+            made: list[int] = []
+            began = asyncio.Event()
+            async with await AsyncSandbox.create() as box:
+
+                @box.tool
+                async def double(number: int) -> int:
+                    made.append(number)
+                    began.set()
+                    await asyncio.sleep(1)
+                    return number * 2
+
+                running = asyncio.create_task(box.run_code("double(number=4) + double(number=5)"))
+                await began.wait()
+                await asyncio.to_thread(self.ground.kill)
+                run = await running
+                self.assertEqual((run.error, run.text, made), (None, "18", [4, 5]))
+                await asyncio.to_thread(self.ground.kill)
+                run = await box.run_code("double(number=6)")
+                self.assertEqual((run.error, run.text), (None, "12"))
+
+        run_loop(work())
 
     def test_a_daemon_that_was_stopped_is_not_started_for_a_sandbox_but_for_a_new_client(self) -> None:
         daemon = Daemon()

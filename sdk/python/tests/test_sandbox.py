@@ -11,6 +11,7 @@ from belljar import (
     CommandError,
     ExecutionError,
     ExistsError,
+    FileType,
     NotFoundError,
     Result,
     Sandbox,
@@ -101,6 +102,12 @@ class SandboxCases(WithDaemon):
             listed = {(entry.path, entry.kind) for entry in box.files.list()}
             self.assertEqual(listed, {("in.csv", "file"), ("deep", "folder"), ("new", "folder")})
             self.assertEqual([entry.path for entry in box.files.list("deep/er")], ["deep/er/ü %.bin"])
+            entry = box.files.get_info("in.csv")
+            self.assertEqual((entry.name, entry.type, entry.type == "file", entry.size), ("in.csv", FileType.FILE, True, 8))
+            self.assertEqual(box.files.get_info("/workspace/deep/er").type, FileType.DIR)
+            for absent in ("none", "no/ne"):
+                with self.assertRaises(NotFoundError):
+                    box.files.get_info(absent)
             self.assertTrue(box.files.exists("in.csv") and box.files.exists("new/one"))
             self.assertFalse(box.files.exists("out.csv") or box.files.exists("no/out.csv") or box.files.exists("in.csv/x"))
             box.files.remove("deep")
@@ -131,6 +138,10 @@ class SandboxCases(WithDaemon):
             self.assertIn(("sleep 1000", "running"), [(one.line, one.state) for one in box.commands.list()])
             sleeper.kill()
             self.assertNotEqual(box.commands.connect(sleeper.number).wait().exit_code, 0)
+            other = box.commands.run("sleep 1000", background=True)
+            self.assertIn((other.pid, "sleep 1000"), [(one.pid, one.cmd) for one in box.commands.list()])
+            self.assertEqual((box.commands.kill(other.pid), box.commands.kill(999)), (True, False))
+            self.assertNotEqual(other.wait().exit_code, 0)
 
     def test_a_sandbox_is_found_again_and_stays_if_it_is_to(self) -> None:
         box = Sandbox.create(

@@ -90,7 +90,10 @@ class ToolCases(WithDaemon):
             self.assertEqual(box.run_code("print(said('hi'))").stdout, '{"words": "hi"}\n')
             code = "try:\n    {}\nexcept ToolError as error:\n    print(error.code, error.message)"
             self.assertEqual(box.run_code(code.format("refuses()")).stdout, "closed not today\n")
-            self.assertIn("failed KeyError: 'CHF'", box.run_code(code.format("rate('CHF')")).stdout)
+            failed = box.run_code(code.format("rate('CHF')")).stdout
+            self.assertIn("failed KeyError: 'CHF'\nTraceback (most recent call last):\n", failed)
+            self.assertIn("test_tools.py", failed)
+            self.assertNotIn("_tools.py\", line", failed.replace("test_tools.py", ""))
             self.assertIn("Exchange rate", box.run_code("rate.__doc__").text or "")
 
     def test_a_result_that_the_daemon_does_not_take_is_a_failure_and_no_wait(self) -> None:

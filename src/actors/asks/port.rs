@@ -137,8 +137,9 @@ impl SessionPort for Port {
 
     async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem> {
         let requirements = parse_all(&packages, &self.settings.now().packages.names)?;
-        let message =
-            |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: false, reply_to });
+        let message = |reply_to| {
+            SessionMsg::Install(InstallRequest { requirements, replace: false, sources: false, reply_to })
+        };
         self.session.try_call(message).await
     }
 
@@ -250,6 +251,7 @@ impl Port {
             request,
             nested: true,
             job: None,
+            base: None,
             memory: None,
             reply_to,
         })

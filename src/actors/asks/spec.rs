@@ -253,7 +253,8 @@ pub fn default_model(settings: &Settings) -> Option<&str> {
         .or_else(|| settings.models.keys().next().map(String::as_str).filter(|_| only(&settings.models)))
 }
 
-fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
+/// What a person has to allow a model whose ask does not say it.
+pub(in crate::actors) fn default_approval(agent: &Agent, contained: bool) -> ApprovalPolicy {
     match &agent.approval {
         ApprovalPolicy::Auto if !contained => ApprovalPolicy::Ask,
         policy => policy.clone(),

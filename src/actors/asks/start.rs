@@ -301,6 +301,7 @@ impl AsksState {
                     message: Some(STRAYED.to_owned()),
                     steps: recalled.asked.max(machine.steps_in_all()),
                     usage: machine.usage(),
+                    replies: machine.replies(),
                 };
                 self.keep_history(machine.into_history());
                 let _ = self.args.session.cast(SessionMsg::Input(SessionInput::CancelCells(ask)));

@@ -1,11 +1,12 @@
 //! The executor's actor: how it starts, and how it handles each message.
 
 use ractor::{Actor, ActorProcessingErr, ActorRuntime, MessagingErr, SpawnErr};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 use super::messages::{Command, ExecutorMsg, ExecutorRef, ToTerminal};
 use super::packages::FirstPackages;
@@ -14,6 +15,7 @@ use super::state::{ExecutorArgs, ExecutorState, FreezeState};
 use super::workspace::{measured, scanned};
 use crate::actors::launch::{ReadySandbox, attach, launch};
 use crate::actors::session::messages::SessionMsg;
+use crate::actors::session::waking;
 use crate::bridge::{Closed, OpenCalls};
 use crate::memory::{MemoryPurpose, offload_if_large};
 use crate::panics::spawn_reporting;
@@ -53,6 +55,7 @@ impl Actor for Executor {
     type State = ExecutorState;
     type Arguments = ExecutorArgs;
 
+    #[expect(clippy::too_many_lines, reason = "one field of the state a line")]
     async fn pre_start(
         &self,
         myself: ExecutorRef,
@@ -68,6 +71,7 @@ impl Actor for Executor {
             let _ = scan_reply_to.cast(ExecutorMsg::Scanned(scanned(&folder).await));
         };
         let packages = FirstPackages::of(&args);
+        let (wakes, client_rules) = (args.wakes, Arc::clone(&args.client_rules));
         let arrive = async move {
             match adopted {
                 None => {
@@ -76,16 +80,25 @@ impl Actor for Executor {
                     if let Some((sizes, _)) = measured(Arc::clone(&workspace), None, 0).await {
                         let _ = executor.cast(ExecutorMsg::Measured(sizes));
                     }
+                    let plan = if wakes { waking::plan(&log, &client_rules).await } else { Ok(None) };
                     let progress = pull_progress(log);
-                    let launched = match ready {
-                        Some(ready) => Ok(*ready),
-                        None => Box::pin(launch(launcher, wanted, workspace, progress)).await,
+                    let (plan, launched) = match (plan, ready) {
+                        (Ok(plan), Some(ready)) => (plan, Ok(*ready)),
+                        (Ok(plan), None) => {
+                            (plan, Box::pin(launch(launcher, wanted, workspace, progress)).await)
+                        }
+                        // Without its journal the session does not go on with variables that are not its own.
+                        (Err(problem), Some(ready)) => {
+                            ready.sandbox.undo().await;
+                            (None, Err(problem))
+                        }
+                        (Err(problem), None) => (None, Err(problem)),
                     };
                     let sandbox = launched.as_ref().ok().map(|ready| &ready.sandbox);
                     if let Some(sandbox) = sandbox {
                         Box::pin(packages.show_in(sandbox)).await;
                     }
-                    ExecutorMsg::Launched(Box::new(launched))
+                    ExecutorMsg::Launched(Box::new(launched), Box::new(plan))
                 }
                 Some((receipt, received)) => {
                     let attached = Box::pin(attach(launcher, receipt, wanted, workspace, received)).await;
@@ -104,14 +117,14 @@ impl Actor for Executor {
         let arriving = spawn_reporting(arrive, move |message| {
             let undelivered = myself.cast(message.unwrap_or(ExecutorMsg::Closed(Closed::Fault)));
             // The executor has ended: a new sandbox is removed. One that was attached to stays for the next executor.
-            if let Err(MessagingErr::SendErr(ExecutorMsg::Launched(outcome))) = undelivered
+            if let Err(MessagingErr::SendErr(ExecutorMsg::Launched(outcome, _))) = undelivered
                 && let Ok(ReadySandbox { sandbox, .. }) = *outcome
             {
                 tokio::spawn(sandbox.undo());
             }
         });
         let responses_memory = args.memory.open(MemoryPurpose::Calls);
-        let bound = SandboxRules::new(Arc::clone(&args.client_rules));
+        let bound = SandboxRules::begin(&args.client_rules, args.inherited.as_deref());
         Ok(ExecutorState {
             args,
             connected: None,
@@ -121,7 +134,14 @@ impl Actor for Executor {
             finished: HashMap::new(),
             requests: HashMap::new(),
             preloading: None,
+            python: String::new(),
+            wake: None,
+            loading: None,
+            taking: None,
             calls: OpenCalls::default(),
+            held: BTreeMap::new(),
+            arguments_turn: Arc::new(Semaphore::new(1)),
+            clients_may_return: false,
             unassigned: Vec::new(),
             bound,
             responses: Arc::default(),
@@ -179,8 +199,11 @@ impl ExecutorState {
         let state = self;
         crate::panics::panic_if_requested("executor");
         match message {
-            ExecutorMsg::Launched(outcome) if state.is_wanted() => state.launched(myself, *outcome),
-            ExecutorMsg::Launched(outcome) => state.remove_late(myself, outcome.ok()),
+            ExecutorMsg::Launched(outcome, plan) if state.is_wanted() => {
+                state.wakes_with(*plan);
+                state.launched(myself, *outcome);
+            }
+            ExecutorMsg::Launched(outcome, _) => state.remove_late(myself, outcome.ok()),
             ExecutorMsg::Attached(outcome) if state.is_wanted() => state.attached(myself, *outcome),
             ExecutorMsg::Attached(outcome) => state.remove_late(myself, outcome.ok().flatten()),
             ExecutorMsg::Command(command) => state.command(myself, command),
@@ -201,6 +224,18 @@ impl ExecutorState {
                 state.kept_turn = Some(frame_guard);
             }
             ExecutorMsg::Arrived(frame, frame_guard) => state.arrived(myself, *frame, frame_guard),
+            ExecutorMsg::HeldAgain { call, held } => {
+                state.held.insert(call, *held);
+                state.make_held_calls(myself);
+            }
+            ExecutorMsg::ClientsAreLate => {
+                state.clients_may_return = false;
+                state.make_held_calls(myself);
+            }
+            ExecutorMsg::SnapshotReceived { request, outcome } => {
+                state.snapshot_received(myself, request, *outcome);
+            }
+            ExecutorMsg::SnapshotSent { request, outcome } => state.snapshot_sent(myself, request, outcome),
             ExecutorMsg::Closed(Closed::Fault) => return Err("a task of the bridge panicked".into()),
             ExecutorMsg::Closed(closed) => state.closed(myself, closed),
             ExecutorMsg::Overdue(what) => state.overdue(myself, what),
@@ -208,6 +243,7 @@ impl ExecutorState {
                 state.start_measurement(myself);
                 state.end_overdue_asked(myself);
                 state.end_foreign_pauses(myself);
+                state.look_at_transfers(myself);
             }
             ExecutorMsg::OverQuota(exceeded) => state.over_quota(myself, &exceeded),
             ExecutorMsg::Measured(sizes) => state.measured_usage(myself, &sizes),
@@ -258,8 +294,9 @@ impl ExecutorState {
                 self.request(myself, Request::Compute(reply_to), frame, timeout);
                 drop(memory);
             }
-            Command::Reset { reply_to } => {
+            Command::Reset { base, inherited, reply_to } => {
                 self.cancel_running(myself);
+                self.drop_loading();
                 // The rules of the earlier code end only when the kernel confirms that none of that code is
                 // left.
                 let up_to = self.bound.newest();
@@ -267,7 +304,7 @@ impl ExecutorState {
                     self.bound.release_up_to(up_to);
                 }
                 let frame = |request| HostFrame::Reset { request };
-                let reset = Request::Reset { up_to, reply_to, cpu_boost: None };
+                let reset = Request::Reset { up_to, base, inherited, reply_to, cpu_boost: None };
                 self.request(myself, reset, frame, Duration::ZERO);
             }
             // The size check needs no new start: a client's upload is refused if it does not fit, so it never
@@ -283,11 +320,20 @@ impl ExecutorState {
             }
             Command::Freeze { reply_to } => self.freeze(myself, Some(reply_to)),
             Command::Thaw => self.thaw(myself),
+            Command::Snapshot { wanted, reply_to } => self.take_snapshot(myself, &wanted, reply_to),
+            Command::EndSnapshot { ticket } if self.takes(ticket) => {
+                self.end_snapshot(
+                    myself,
+                    Problem::new(Code::Busy, "the snapshot was given up, because the session is used"),
+                );
+            }
+            Command::EndSnapshot { .. } => {}
             Command::ShowPackages { set, reply_to } => self.show_packages(*set, reply_to),
             Command::Configure { seed, tools, given } => {
                 (self.args.seed, self.args.tools) = (seed, tools);
                 self.unassigned.extend(given);
                 self.configure(myself);
+                self.make_held_calls(myself);
             }
         }
     }

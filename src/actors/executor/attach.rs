@@ -1,6 +1,7 @@
 //! Takes over a sandbox that an earlier daemon left running.
 
 use serde_json::Value;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use crate::session::machine::Input;
 use crate::session::outcome::Ending;
 use crate::session::restore::{OpenCall, ProcessDeath, WaitingCall};
 use crate::store::Overdraft;
-use crate::tools::ToolOutput;
+use crate::tools::{ExpectedAnswer, ToolOutput};
 
 /// The longest time for the kernel to end a cell that is not in the journal, after this daemon told it to
 /// kill that cell. Until then the kernel may refuse other cells.
@@ -47,6 +48,7 @@ impl ExecutorState {
         self.bound = attach.bound;
         // The tools may have changed since.
         self.configure(myself);
+        self.give_clients_time(myself);
         let mut fence = Fence { ended: Vec::new(), unclear: Vec::new(), state_of: hello.state_of };
         let mut dead = Vec::new();
         for ResumedCell { start, ran, completed, passed, to_end, died } in known {
@@ -63,9 +65,12 @@ impl ExecutorState {
             self.running.values_mut().for_each(|running| running.had_company = true);
             self.arm(myself, cell);
         }
-        for (cell, ProcessDeath { exit_code, after, killed }) in dead {
-            if killed && let Some(running) = self.running.get_mut(&cell) {
-                running.was_killed();
+        for (cell, ProcessDeath { exit_code, after, killed, rolled_back }) in dead {
+            if let Some(running) = self.running.get_mut(&cell) {
+                running.rolled_back = rolled_back;
+                if killed {
+                    running.was_killed();
+                }
             }
             self.finish(
                 myself,
@@ -75,7 +80,7 @@ impl ExecutorState {
             );
         }
         self.kill_unrecorded(myself, &hello.running);
-        self.answer_open_calls(myself, attach.open_calls, &hello.running);
+        self.answer_open_calls(myself, (attach.open_calls, attach.expected), &hello.running);
         self.read_answers(myself, attach.answered_calls);
         // The journal has these cells, but the kernel never received them.
         for ResumedCell { start, .. } in unknown {
@@ -112,8 +117,21 @@ impl ExecutorState {
 
     /// Answers the calls that were open when the earlier daemon ended. `running` are the cells that the
     /// kernel reports as running; no person is asked about calls of other cells.
-    fn answer_open_calls(&mut self, myself: &ExecutorRef, calls: Vec<OpenCall>, running: &[CellNumber]) {
-        for OpenCall { call, recorded, waits } in calls {
+    fn answer_open_calls(
+        &mut self,
+        myself: &ExecutorRef,
+        (calls, mut expected): (Vec<OpenCall>, HashMap<u64, ExpectedAnswer>),
+        running: &[CellNumber],
+    ) {
+        for OpenCall { call, recorded, waits, lent, held } in calls {
+            if let Some((lent, expected)) = lent.zip(expected.remove(&call)) {
+                self.wait_for_client(myself, call, lent, expected);
+                continue;
+            }
+            if let Some(unmade) = held {
+                self.hold_again(myself, call, unmade);
+                continue;
+            }
             match (waits, recorded) {
                 (Some(WaitingCall { cell, name, arguments }), _)
                     if running.contains(&cell) && self.running.contains_key(&cell) =>

@@ -15,6 +15,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::Mode;
+use crate::protocol::tool::LentAnswer;
 use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::outcome::EndedBy;
@@ -64,7 +65,7 @@ impl CallApproval {
         let decision = calls::call_own(&waiting.asks, permit).await;
         let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
         match decision {
-            Ok(Decision::Accept { .. }) => record_start(&log, cell, call).await,
+            Ok(Decision::Accept { .. }) => record_start(&log, (Some(cell), call), None).await,
             Ok(Decision::Reject { reason: Some(reason) }) => failure("rejected", reason),
             Ok(Decision::Reject { reason: None }) => {
                 failure("rejected", "a person did not allow this call".into())
@@ -92,9 +93,14 @@ pub(super) fn on_waiting(executor: &ExecutorRef, cell: CellNumber) -> OnWaiting 
 
 /// Puts the start of the call into the journal first, so that the next daemon knows that the call may have
 /// been made.
-async fn record_start(log: &EventLog, cell: CellNumber, call: u64) -> Result<(), ToolFailure> {
+pub(super) async fn record_start(
+    log: &EventLog,
+    (cell, call): (Option<CellNumber>, u64),
+    lent: Option<LentAnswer>,
+) -> Result<(), ToolFailure> {
     let (committed, is_written) = tokio::sync::oneshot::channel();
-    log.append_intent_then(Durability::Full, EventBody::ToolBegun { cell, call }, None, None, move || {
+    let begun = EventBody::ToolBegun { cell, call, lent };
+    log.append_intent_then(Durability::Full, begun, None, None, move || {
         let _ = committed.send(());
     });
     let unwritten = |_| ToolFailure { code: "cancelled".into(), message: "the journal is closed".into() };
@@ -112,12 +118,13 @@ impl ExecutorState {
         if self.running.values().all(|running| running.asked.is_none()) {
             return;
         }
-        // A command would take away all that the cell computes, for as long as it sleeps.
-        let is_command = |running: &RunningCell| {
-            running.start.mode == Mode::Command && security_controls::holds("commands_excuse_no_cell")
+        // A command or a cell in the background would take away all that the cell computes, for as long as it sleeps.
+        let goes_beside = |running: &RunningCell| {
+            matches!(running.start.mode, Mode::Command | Mode::Background)
+                && security_controls::holds("commands_excuse_no_cell")
         };
         let another_runs =
-            self.running.values().any(|running| running.asked.is_none() && !is_command(running));
+            self.running.values().any(|running| running.asked.is_none() && !goes_beside(running));
         let sample = CpuSample {
             at: Instant::now(),
             cpu_time: self.cpu_time(),

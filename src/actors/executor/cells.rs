@@ -180,12 +180,16 @@ impl ExecutorState {
         let mut to_end = Vec::new();
         for (cell, running) in &mut self.running {
             match running.start.mode {
-                Mode::Main | Mode::Command if !running.waits_for_worker => {
+                Mode::Main | Mode::Scratch | Mode::Background | Mode::Command
+                    if !running.waits_for_worker =>
+                {
                     running.ended_by.get_or_insert(EndedBy::Cancel);
                 }
                 // The reset does not end a cell that the kernel does not know: that cell would run after the
                 // reset.
-                Mode::Main | Mode::Fork | Mode::Command => to_end.push(*cell),
+                Mode::Main | Mode::Scratch | Mode::Background | Mode::Fork | Mode::Command => {
+                    to_end.push(*cell);
+                }
             }
         }
         for cell in to_end {
@@ -211,7 +215,7 @@ impl ExecutorState {
                 duration_ms,
             } => {
                 self.unrecorded.remove(&cell);
-                let main = self.running.get(&cell).is_some_and(|running| running.start.mode == Mode::Main);
+                let main = self.running.get(&cell).is_some_and(|running| running.start.mode.is_in_line());
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.reported = Duration::try_from_secs_f64(duration_ms / 1000.0).ok();
                     running.harmless = harmless;
@@ -231,10 +235,11 @@ impl ExecutorState {
                     self.set_live(live);
                 }
             }
-            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, killed } => {
+            KernelFrame::CellLost { cell, exit_code, after, out_of_memory, older, rolled_back, killed } => {
                 self.unrecorded.remove(&cell);
                 if let Some(running) = self.running.get_mut(&cell) {
                     running.out_of_memory = out_of_memory;
+                    running.rolled_back = rolled_back;
                     if killed {
                         running.was_killed();
                     }
@@ -267,6 +272,7 @@ impl ExecutorState {
         let cause = Cause {
             ended_by: running.ended_by.take(),
             interrupted: running.interrupted || running.to_end == Some(EndedBy::Interrupt),
+            rolled_back: running.rolled_back,
             out_of_memory: running.out_of_memory || after.oom_kills > before.oom_kills,
             forks_refused: after.forks_refused > before.forks_refused,
             had_company: running.had_company,
@@ -317,7 +323,9 @@ impl ExecutorState {
             (finished.frame_guard.take(), &finished.ending, &self.connected)
         {
             let (cell, killed) = (finished.start.cell, finished.cause.ended_by.is_some());
-            let died = EventBody::CellDied { cell, exit_code: *exit_code, after: *after, killed };
+            let rolled_back = finished.cause.rolled_back;
+            let died =
+                EventBody::CellDied { cell, exit_code: *exit_code, after: *after, killed, rolled_back };
             let applied =
                 AppliedFrame { sandbox: connected.sandbox.id().clone(), received: frame_guard.number };
             self.args.log.append_applied(died, applied);
@@ -405,9 +413,9 @@ impl ExecutorState {
         cell: CellNumber,
         code: RefusedCode,
     ) -> bool {
-        let can_wait = |mode| match code {
+        let can_wait = |mode: Mode| match code {
             RefusedCode::NoWorker => true,
-            RefusedCode::NoProcess => mode == Mode::Main,
+            RefusedCode::NoProcess => mode.is_in_line() || mode == Mode::Background,
             RefusedCode::Busy
             | RefusedCode::NoDescriptors
             | RefusedCode::NotListed

@@ -61,8 +61,7 @@ impl ExecutorState {
             return;
         }
         if self.args.preload.is_empty() {
-            let (receipt, counters) = (Box::new(receipt), self.counters());
-            self.tell(SessionMsg::SandboxReady { receipt, preloaded: None, counters });
+            self.started(myself, Box::new(receipt), None);
         } else {
             self.preload(myself, receipt);
         }
@@ -76,6 +75,7 @@ impl ExecutorState {
     /// Connects to the kernel, whose frames arrive from here on.
     pub(super) fn take_in(&mut self, myself: &ExecutorRef, ready: ReadySandbox) {
         let sandbox = ready.receipt.sandbox.clone();
+        self.python.clone_from(&ready.receipt.python);
         self.args.recorder.attach(sandbox.clone());
         self.args.recorder.replace(Arc::<ToolResponses>::clone(&self.responses));
         let executor = myself.clone();
@@ -105,6 +105,9 @@ impl ExecutorState {
             KernelFrame::CellDone { .. } | KernelFrame::CellLost { .. } => {
                 self.cell_ended(myself, frame, frame_guard);
             }
+            KernelFrame::WorkerReplaced { .. } if self.loading.is_some() => {
+                self.give_up_loading(myself, "the process that loaded it ended".into());
+            }
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 if let Err(why) = self.may_replace_worker() {
                     self.give_up(myself, why);
@@ -120,6 +123,13 @@ impl ExecutorState {
                 self.tool_called(myself, call, (cell, origin), &name, arguments, &frame_guard);
             }
             KernelFrame::ToolAbandoned { call } => self.call_abandoned(call),
+            KernelFrame::Snapshotting { request, state_of } => {
+                self.told_of_snapshot(request, |told| told.state_of = Some(state_of));
+            }
+            KernelFrame::SnapshotEnded { request, reason } => {
+                self.told_of_snapshot(request, |told| told.ended = Some(reason));
+            }
+            KernelFrame::Restored { request, report } => self.restored(myself, request, report),
             KernelFrame::Variables { .. }
             | KernelFrame::Computed { .. }
             | KernelFrame::ResetDone { .. }

@@ -2,12 +2,15 @@
 
 use ractor::{ActorRef, RpcReplyPort};
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::pending::HeldCall;
 use super::running::FinishedCell;
 use crate::actors::calls::Reply;
 use crate::actors::launch::ReadySandbox;
+use crate::actors::snapshots::TakenSnapshot;
 use crate::bridge::{Closed, FrameGuard};
 use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
@@ -18,16 +21,34 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
+use crate::protocol::saved_state::BoundRules;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::measuring::MeasuredFolder;
 use crate::session::outcome::{CellStart, Changes, EndedBy};
-use crate::session::restore::{OpenCall, ProcessDeath};
+use crate::session::restore::{OpenCall, ProcessDeath, Wake};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
-use crate::tools::{self, Responses, ToolOutput};
+use crate::tools::{self, ExpectedAnswer, Responses, ToolOutput};
 
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
+
+/// What a new sandbox wakes with, and the rules of the code that had made it; none if it begins anew.
+pub type WakePlan = Option<(Wake, SandboxRules)>;
+
+/// A snapshot that is to be taken.
+#[derive(Clone, Debug)]
+pub struct WantedSnapshot {
+    /// The session's number of it.
+    pub ticket: u64,
+    pub name: Option<String>,
+    /// Only of the state after this cell; of the newest state at rest without it.
+    pub state_of: Option<CellNumber>,
+    /// The work for it goes on while cells run.
+    pub urgent: bool,
+    /// The version of Python in the sandbox.
+    pub python: String,
+}
 
 /// The outcome of undoing cells.
 #[derive(Debug)]
@@ -75,6 +96,10 @@ pub enum Command {
     /// Files were changed by something other than a cell, so the next cell must not be credited with them.
     FilesChanged,
     Reset {
+        /// The variables that are there after it.
+        base: Option<Box<Wake>>,
+        /// The rules of what the session began with, if they hold after it.
+        inherited: Option<Box<BoundRules>>,
         reply_to: Reply<()>,
     },
     /// Answered with the newest cell whose changes remain, and with the guard of the kernel's frame.
@@ -87,6 +112,15 @@ pub enum Command {
         reply_to: Reply<()>,
     },
     Thaw,
+    /// Save the variables. Answered when they are on the disk.
+    Snapshot {
+        wanted: WantedSnapshot,
+        reply_to: Reply<TakenSnapshot>,
+    },
+    /// End the snapshot with this ticket, if it is being taken.
+    EndSnapshot {
+        ticket: u64,
+    },
     /// Let the packages of the session appear. Answered when code can import them.
     ShowPackages {
         set: Box<PackageSet>,
@@ -96,7 +130,7 @@ pub enum Command {
 
 pub enum ExecutorMsg {
     /// The launching task is done.
-    Launched(Box<Result<ReadySandbox, Problem>>),
+    Launched(Box<Result<ReadySandbox, Problem>>, Box<WakePlan>),
     /// The attaching task is done; none if the sandbox is gone.
     Attached(Box<Result<Option<ReadySandbox>, Problem>>),
     Command(Command),
@@ -128,6 +162,23 @@ pub enum ExecutorMsg {
     AnswerAgain {
         call: u64,
         outcome: ToolOutcome,
+    },
+    /// The arguments of a call that the earlier daemon held are read.
+    HeldAgain {
+        call: u64,
+        held: Box<HeldCall>,
+    },
+    /// Clients that lent tools to the earlier daemon's session had the time to come back.
+    ClientsAreLate,
+    /// The task that takes a snapshot is done.
+    SnapshotReceived {
+        request: u64,
+        outcome: Box<Result<TakenSnapshot, Problem>>,
+    },
+    /// The task that sends a snapshot to the kernel is done.
+    SnapshotSent {
+        request: u64,
+        outcome: Result<(), Problem>,
     },
     Closed(Closed),
     Overdue(Overdue),
@@ -185,6 +236,8 @@ pub struct Attach {
     pub running: Vec<ResumedCell>,
     /// Tool calls that wait for an answer, but whose tools ended with the earlier daemon.
     pub open_calls: Vec<OpenCall>,
+    /// The answers of clients to those among them that clients have got.
+    pub expected: HashMap<u64, ExpectedAnswer>,
     /// Tool calls whose answers are in the journal, with their place there: the kernel may not have them.
     pub answered_calls: Vec<(u64, Seq)>,
     /// The answers of tools to code in this sandbox.

@@ -6,8 +6,9 @@
 //! is the connection to the sandbox, `attach` takes over a sandbox of an earlier daemon, with the help of
 //! `notes`; `cells` begins and ends cells, `overdue` handles those that take too long, `requests` are all
 //! other requests to the kernel, `tool_calls` the tool calls of the kernel, `call_approvals` asks people about them,
-//! `responses` keeps the answers of tools, `preload` imports modules into a new sandbox, `workspace` watches
-//! the files, `freeze` and `foreign_pauses` handle frozen sandboxes, `teardown` ends a sandbox.
+//! `lent_calls` those that clients of an earlier daemon answer, `responses` keeps the answers of tools, `preload` imports
+//! modules into a new sandbox, `workspace` watches the files, `freeze` and `foreign_pauses` handle frozen sandboxes,
+//! `snapshots` saves and loads variables with the tasks in `transfers`, `teardown` ends a sandbox.
 
 pub mod actor;
 mod attach;
@@ -16,6 +17,7 @@ mod cells;
 mod foreign_pauses;
 mod freeze;
 mod kernel;
+mod lent_calls;
 pub mod messages;
 mod notes;
 mod overdue;
@@ -25,7 +27,9 @@ mod preload;
 mod requests;
 mod responses;
 mod running;
+mod snapshots;
 pub mod state;
 mod teardown;
 mod tool_calls;
+mod transfers;
 mod workspace;

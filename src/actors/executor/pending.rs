@@ -1,7 +1,9 @@
 //! Requests to the kernel, and tool calls of the kernel, that have no answer yet.
 
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::messages::UndoneState;
@@ -10,7 +12,11 @@ use crate::memory::Charge;
 use crate::protocol::api::{Computed, VariableList, VariablesFilter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
+use crate::protocol::saved_state::BoundRules;
 use crate::sandbox::launch::CpuLimitLifted;
+use crate::session::restore::Wake;
+use crate::session::rules::CallOrigin;
+use crate::tools::ToolFuture;
 
 pub(super) enum Request {
     Variables {
@@ -21,12 +27,18 @@ pub(super) enum Request {
     Reset {
         /// The newest cell that ran before the reset.
         up_to: CellNumber,
+        /// The variables that are to be there after it.
+        base: Option<Box<Wake>>,
+        /// The rules of what the session began with, if they hold after it.
+        inherited: Option<Box<BoundRules>>,
         reply_to: Reply<()>,
         /// Held until the kernel has ended all earlier processes.
         cpu_boost: Option<CpuLimitLifted>,
     },
     Undo(Reply<UndoneState>),
     Preload,
+    /// A reset after a snapshot that could not be loaded.
+    Unload,
     /// Answered when the kernel has sent all unacknowledged frames again.
     Fence(Fence),
 }
@@ -39,7 +51,7 @@ impl Request {
             Self::Reset { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Undo(reply_to) => drop(reply_to.send(Err(problem))),
             // The session learns of these failures from another message.
-            Self::Fence(_) | Self::Preload => {}
+            Self::Fence(_) | Self::Preload | Self::Unload => {}
         }
     }
 }
@@ -71,4 +83,23 @@ impl Drop for CallGuard {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Who makes a call.
+#[derive(Clone, Copy)]
+pub struct CallSource {
+    pub cell: Option<CellNumber>,
+    pub origin: CallOrigin,
+    /// Whether the call has waited for a person in an earlier daemon. The journal does not say whether a program made it.
+    pub has_waited: bool,
+}
+
+/// A call of a tool that the session does not have, because its client has not come back yet.
+pub struct HeldCall {
+    pub source: CallSource,
+    pub name: String,
+    pub arguments: Map<String, Value>,
+    pub memory: Option<Arc<Charge>>,
+    /// Gets the work once it can be done; the task of the call waits for it.
+    pub ready: oneshot::Sender<ToolFuture>,
 }

@@ -3,7 +3,6 @@
 use super::messages::ExecutorRef;
 use super::pending::Request;
 use super::state::ExecutorState;
-use crate::actors::session::messages::SessionMsg;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::limits::{PRELOAD, PRELOAD_CHARS, PRELOAD_SKIPPED};
 use crate::protocol::preload::{NotImported, Preload, Preloaded};
@@ -31,8 +30,7 @@ impl ExecutorState {
             self.preload_failed(myself, format!("`{import}` failed: {error}"));
         } else if let Some(receipt) = self.preloading.take() {
             let skipped = skipped.iter().take(PRELOAD_SKIPPED).map(cut).collect();
-            let (preloaded, counters) = (Some(Preloaded { names, skipped }), self.counters());
-            self.tell(SessionMsg::SandboxReady { receipt, preloaded, counters });
+            self.started(myself, receipt, Some(Preloaded { names, skipped }));
         }
     }
 

@@ -82,13 +82,22 @@ impl ExecutorState {
                 }
             }
             KernelFrame::ResetDone { request } => {
-                if let Some(Request::Reset { up_to, reply_to, cpu_boost }) = self.requests.remove(&request) {
+                if matches!(self.requests.get(&request), Some(Request::Unload)) {
+                    self.requests.remove(&request);
+                    self.unloaded();
+                } else if let Some(Request::Reset { up_to, base, inherited, reply_to, cpu_boost }) =
+                    self.requests.remove(&request)
+                {
                     drop(cpu_boost);
-                    self.bound.release_up_to(up_to);
+                    self.bound.reset(up_to, inherited.as_deref());
+                    self.args.inherited = inherited;
                     // The answers of tools to the earlier code are forgotten with it.
                     *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
-                    let _ = reply_to.send(Ok(()));
+                    match base {
+                        Some(base) => self.load_base(myself, *base, reply_to),
+                        None => drop(reply_to.send(Ok(()))),
+                    }
                 }
             }
             KernelFrame::Preloaded { request, names, failed, skipped } => {
@@ -137,6 +146,9 @@ impl ExecutorState {
         let message = brief(message, MESSAGE_CHARS);
         tracing::debug!(?code, message, "a kernel refused a frame");
         if let Some(number) = request {
+            if self.refused_transfer(myself, number, code, &message) {
+                return;
+            }
             if self.finished.contains_key(&number) {
                 self.names_arrived(myself, number, Vec::new());
                 return;
@@ -147,14 +159,19 @@ impl ExecutorState {
                     self.tell(SessionMsg::Variables { which, patient: true, reply_to });
                 }
                 (_, Request::Preload) => self.preload_failed(myself, message),
+                // What is loaded in part, and the code that ran for it, cannot be dropped in any other way.
+                (_, Request::Unload) => {
+                    self.give_up(myself, format!("a snapshot that was not loaded stays in part: {message}"));
+                }
                 // The refusal follows all repeated frames, as the names would have.
                 (_, Request::Fence(fence)) => self.fence_passed(myself, &fence),
                 (_, request) => request.fail(refusal(code, &message)),
             }
         } else if let Some(cell) = cell {
             if code == RefusedCode::Busy {
-                let mode = self.running.get(&cell).map(|running| running.start.mode);
-                if mode == Some(Mode::Main)
+                let needs_line = |mode: Mode| mode.is_in_line() || mode == Mode::Background;
+                let running = self.running.get(&cell);
+                if running.is_some_and(|running| needs_line(running.start.mode))
                     && !self.waits_for_unrecorded()
                     && security_controls::holds("busy_for_a_main_cell_is_a_violation")
                 {

@@ -28,6 +28,8 @@ pub(super) struct RunningCell {
     pub to_end: Option<EndedBy>,
     /// Whether the guardian reports that the cell ran out of memory.
     pub out_of_memory: bool,
+    /// Whether the guardian reports that its process ended on account of something else.
+    pub rolled_back: bool,
     /// Whether something else ran in the sandbox meanwhile, whose processes the kernel counts together with those of the
     /// cell.
     pub had_company: bool,
@@ -66,6 +68,7 @@ impl RunningCell {
             ended_by: None,
             to_end: None,
             out_of_memory: false,
+            rolled_back: false,
             had_company: false,
             completed: Vec::new(),
             timers: Vec::new(),

@@ -2,21 +2,23 @@
 
 use ractor::RpcReplyPort;
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::messages::{Attach, Command};
-use super::pending::{CallGuard, Request};
+use super::pending::{CallGuard, HeldCall, Request};
 use super::responses::ToolResponses;
 use super::running::{FinishedCell, RunningCell};
+use super::snapshots::{Loading, Taking};
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::OwnSession;
+use crate::actors::snapshots::SessionSnapshots;
 use crate::bridge::{Delivery, FrameGuard, Link, OpenCalls};
 use crate::memory::{Charge, Pool};
 use crate::protocol::frames::LiveResources;
@@ -26,6 +28,7 @@ use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
+use crate::protocol::saved_state::BoundRules;
 use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::packages::SessionUse;
@@ -33,6 +36,7 @@ use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::remeasure::LastLook;
 use crate::sandbox::workspace::usage::DiskUsage;
+use crate::session::restore::Wake;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
@@ -54,6 +58,8 @@ pub struct ExecutorArgs {
     pub asks: AsksRef,
     /// The rules for the code of clients.
     pub client_rules: Arc<CellRules>,
+    /// The rules of what the session began with, until a reset.
+    pub inherited: Option<Box<BoundRules>>,
     pub recorder: Arc<Recorder>,
     pub log: Arc<EventLog>,
     /// A sandbox of the pool, instead of a new one.
@@ -72,8 +78,12 @@ pub struct ExecutorArgs {
     pub packages: Option<PackageSet>,
     /// What the session uses of its owner's cache.
     pub packages_use: SessionUse,
+    pub snapshots: SessionSnapshots,
+    /// Whether a new sandbox gets the variables of the session's newest snapshot.
+    pub wakes: bool,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct ExecutorState {
     pub(super) args: ExecutorArgs,
     pub(super) connected: Option<ConnectedSandbox>,
@@ -88,7 +98,20 @@ pub struct ExecutorState {
     pub(super) requests: HashMap<u64, Request>,
     /// Set while the sandbox imports the preloaded modules; it is ready after that.
     pub(super) preloading: Option<Box<Receipt>>,
+    /// The version of Python in the sandbox.
+    pub(super) python: String,
+    /// The snapshot that the new sandbox is to load before it is ready.
+    pub(super) wake: Option<Box<Wake>>,
+    pub(super) loading: Option<Loading>,
+    /// The snapshot that is being taken.
+    pub(super) taking: Option<Taking>,
     pub(super) calls: OpenCalls<CallGuard>,
+    /// Those of them that wait until a client lends their tools again.
+    pub(super) held: BTreeMap<u64, HeldCall>,
+    /// A place for the one call whose arguments are read from the journal at a time.
+    pub(super) arguments_turn: Arc<Semaphore>,
+    /// Whether clients that lent tools before a death of the daemon still have time to come back.
+    pub(super) clients_may_return: bool,
     /// Names of the seed that have not been sent to the kernel yet.
     pub(super) unassigned: Vec<String>,
     /// The rules of all code that has run in the sandbox since its last reset.

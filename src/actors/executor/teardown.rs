@@ -37,6 +37,7 @@ impl ExecutorState {
     pub(super) fn give_up(&mut self, myself: &ExecutorRef, why: String) {
         let Some(connected) = self.connected.take() else { return };
         tracing::warn!(why, "a sandbox is given up");
+        self.held.clear();
         drop(connected.link);
         // Read while the sandbox's control group exists, because the engine reports a lack of memory late or
         // never.
@@ -104,7 +105,9 @@ impl ExecutorState {
             finished.ending = Ending::SandboxGone { end: end.clone() };
             self.complete(myself, finished);
         }
-        self.fail_requests(&Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}")));
+        let gone = Problem::new(Code::SandboxFailed, format!("the sandbox is gone: {why}"));
+        self.fail_transfers(&gone);
+        self.fail_requests(&gone);
         let out_of_memory = end.is_some_and(|end| end.out_of_memory);
         self.gone = Some(if out_of_memory { format!("{why} (out of memory)") } else { why.to_owned() });
         self.end_if_done(myself);
@@ -118,6 +121,10 @@ impl ExecutorState {
             if self.preloading.take().is_some() {
                 let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
                 self.tell(SessionMsg::SandboxFailed(problem));
+            } else if let Some(snapshot) = self.died_loading() {
+                let reason = format!("the sandbox ended while it loaded its snapshot: {reason}");
+                self.tell(SessionMsg::WakeDied { snapshot, reason: reason.clone() });
+                self.tell(SessionMsg::Input(Input::SandboxGone { reason }));
             } else {
                 self.tell(SessionMsg::Input(Input::SandboxGone { reason }));
             }
@@ -197,7 +204,9 @@ impl ExecutorState {
         }
         self.unstash(myself);
         let removed = Problem::new(Code::Busy, "the sandbox is just being removed");
-        self.fail_requests(&removed.hint("ask again; the session may be gone by then"));
+        let removed = removed.hint("ask again; the session may be gone by then");
+        self.fail_transfers(&removed);
+        self.fail_requests(&removed);
         self.hurry_no_more();
         let (connected, permit) = (self.connected.take(), self.args.permit.take());
         let executor = myself.clone();

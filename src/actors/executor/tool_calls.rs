@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::call_approvals::{CallApproval, on_waiting};
+use super::lent_calls::hold;
 use super::messages::{ExecutorMsg, ExecutorRef};
-use super::pending::CallGuard;
+use super::pending::{CallGuard, CallSource};
 use super::state::ExecutorState;
 use crate::actors::asks::port::{CallerContext, LastResult, Port, PortCaller};
 use crate::bridge::{FrameGuard, Refusal};
@@ -19,29 +20,21 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED, TOOL_NAME_CHARS};
 use crate::protocol::result::{Display, ValueView};
 use crate::protocol::text::{brief, truncate};
+use crate::protocol::tool::LentAnswer;
 use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
-use crate::tools::{Caller, ToolFuture, ToolOutput, expand_markers};
+use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, expand_markers};
 
 /// The copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow
 /// it.
 const ARGUMENT_COPIES: u64 = 2;
 
-/// Who makes a call.
-#[derive(Clone, Copy)]
-struct CallSource {
-    cell: Option<CellNumber>,
-    origin: CallOrigin,
-    /// Whether the call has waited for a person in an earlier daemon. The journal does not say whether a program made it.
-    has_waited: bool,
-}
-
 /// The known answer to a call, or the work that leads to one.
-enum StartedCall {
+pub(super) enum StartedCall {
     Known(Result<ToolOutput, ToolFailure>),
     Works { work: ToolFuture, permit: Option<CallApproval>, is_program: bool, is_read_only: bool },
 }
@@ -81,11 +74,19 @@ impl ExecutorState {
         let brief_name = brief(name, TOOL_NAME_CHARS);
         // The call is checked and charged before any of it is written.
         let source = CallSource { cell, origin, has_waited: false };
+        let mut held = None;
         let begun = match self.recorded(cell, name, &arguments) {
             Some(outcome) => StartedCall::Known(outcome),
+            None if self.may_be_lent_again(name) => {
+                let (held_call, begun) = hold(source, name, arguments.clone(), memory.clone());
+                held = Some(held_call);
+                begun
+            }
             None => self.begin(myself, source, call, name, arguments.clone(), memory.clone()),
         };
-        let called = called(cell, call, brief_name.clone(), arguments, &begun);
+        let lent = self.args.tools.lent_answer(name).filter(|_| begun.goes_to_its_client());
+        let of_client = (lent, held.is_some());
+        let called = called((cell, call), brief_name.clone(), arguments, &begun, of_client);
         let paid = match self.args.log.pay_for(&called) {
             Ok(paid) => paid,
             Err(exceeded) => {
@@ -103,6 +104,7 @@ impl ExecutorState {
         self.args.log.append_intent_then(begun.durability(), called, Some(paid), applied, move || {
             let _ = committed.send(());
         });
+        self.held.extend(held.map(|held| (call, held)));
         let guard = begun.spawn(myself, call, Some(is_written), memory, self.args.memory.clone());
         self.calls.begin(call, cell, brief_name, guard);
     }
@@ -134,7 +136,13 @@ impl ExecutorState {
         }
         let origin = self.origin_of(Some(cell), false);
         let source = CallSource { cell: Some(cell), origin, has_waited: true };
-        let begun = self.begin(myself, source, call, &name, arguments, None);
+        let begun = if self.may_be_lent_again(&name) {
+            let (held, begun) = hold(source, &name, arguments, None);
+            self.held.insert(call, held);
+            begun
+        } else {
+            self.begin(myself, source, call, &name, arguments, None)
+        };
         let guard = begun.spawn(myself, call, None, None, self.args.memory.clone());
         self.calls.begin(call, Some(cell), name, guard);
     }
@@ -150,7 +158,7 @@ impl ExecutorState {
     }
 
     /// Decides whether the call may be made, and whether a person has to allow it.
-    fn begin(
+    pub(super) fn begin(
         &self,
         myself: &ExecutorRef,
         CallSource { cell, origin, has_waited }: CallSource,
@@ -194,6 +202,10 @@ impl ExecutorState {
         let context = self.args.context.clone().with_port(Arc::new(self.port(acts_as))).with_memory(memory);
         let context = match cell {
             Some(cell) => context.with_on_waiting(on_waiting(myself, cell)),
+            None => context,
+        };
+        let context = match &self.connected {
+            Some(connected) => context.with_call(call_id(connected.sandbox.id(), call)),
             None => context,
         };
         match self.args.tools.call(name, arguments, Caller::Code, context) {
@@ -346,17 +358,17 @@ fn answer_in_memory(pool: &Pool, outcome: &Result<ToolOutput, ToolFailure>) -> O
 
 /// The journal's event for a call. Of the arguments of a refused call, only the size is kept.
 fn called(
-    cell: Option<CellNumber>,
-    call: u64,
+    (cell, call): (Option<CellNumber>, u64),
     name: String,
     arguments: Map<String, Value>,
     begun: &StartedCall,
+    (lent, held): (Option<LentAnswer>, bool),
 ) -> EventBody {
     let refused =
         matches!(begun, StartedCall::Known(Err(_))) && security_controls::holds("refused_arguments_left_out");
     let refused_bytes = refused.then(|| json_bytes(&arguments));
     let arguments = if refused { Map::new() } else { arguments };
-    EventBody::ToolCalled { cell, call, name, arguments, refused_bytes }
+    EventBody::ToolCalled { cell, call, name, arguments, refused_bytes, lent, held }
 }
 
 pub(super) fn cell_ended() -> ToolFailure {
@@ -364,6 +376,17 @@ pub(super) fn cell_ended() -> ToolFailure {
 }
 
 impl StartedCall {
+    /// Work that nothing has to be asked about.
+    pub fn of(work: ToolFuture) -> Self {
+        Self::Works { work, permit: None, is_program: false, is_read_only: false }
+    }
+
+    /// Whether nobody has to allow the call of a client's tool first: only then may a later daemon send it, too.
+    pub fn goes_to_its_client(&self) -> bool {
+        let is_free = !security_controls::holds("later_daemons_send_only_free_calls");
+        matches!(self, Self::Works { permit, .. } if permit.is_none() || is_free)
+    }
+
     /// What the record of the call has to survive before the call is made.
     fn durability(&self) -> Durability {
         match self {
@@ -374,7 +397,7 @@ impl StartedCall {
     }
 
     /// Starts the work once the call is in the journal.
-    fn spawn(
+    pub fn spawn(
         self,
         executor: &ExecutorRef,
         call: u64,
@@ -405,7 +428,7 @@ impl StartedCall {
         CallGuard::new(task, memory, program_runs)
     }
 
-    async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {
+    pub async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {
         match self {
             Self::Known(outcome) => outcome,
             Self::Works { work, permit, is_program, .. } => {

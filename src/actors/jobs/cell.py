@@ -69,4 +69,6 @@ if job["require"]:
             text = ",".join(by + limit for by, limit in ranges)
             raise RuntimeError(f"the image has `{name}` {has}, and not {text}")
 os.unlink(".belljar-job")
-os.execve(sys.executable, [sys.executable, *job["argv"]], {**os.environ, **job["env"]})
+# For hints below the traceback of an error that ends the script (`sitecustomize.py`).
+env = {**os.environ, **job["env"], "BELLJAR_IN_JOB": "1"}
+os.execve(sys.executable, [sys.executable, *job["argv"]], env)

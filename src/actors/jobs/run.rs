@@ -152,6 +152,7 @@ impl JobRun {
             request,
             nested: false,
             job,
+            base: None,
             memory: None,
             reply_to,
         };
@@ -199,8 +200,9 @@ impl JobRun {
             return Ok(());
         }
         let requirements = parse_all(&self.record.job.with, &self.launcher.settings.packages.names)?;
-        let message =
-            |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: true, reply_to });
+        let message = |reply_to| {
+            SessionMsg::Install(InstallRequest { requirements, replace: true, sources: false, reply_to })
+        };
         try_call(session, message).await.map(drop)
     }
 

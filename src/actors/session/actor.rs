@@ -2,19 +2,24 @@
 
 use super::generations::{Generations, Inheritance};
 use super::messages::{SessionMsg, SessionRef};
-use super::state::{SessionActorState, SessionArgs};
+use super::state::{SessionActorState, SessionArgs, expiry};
 use crate::actors::executor::messages::Command;
+use crate::actors::pace::{Intervals, Pace};
 use crate::actors::session::agent;
 use crate::protocol::api::Interrupted;
-use crate::protocol::event::EventBody;
 use crate::protocol::problem::{Code, Problem};
-use crate::session::machine::Input;
+use crate::session::machine::{Expiry, Input};
 use ractor::{Actor, ActorProcessingErr, ActorRuntime, SpawnErr, SupervisionEvent};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinHandle;
 
-/// The interval at which idleness and age are checked.
+/// The intervals at which idleness and age are checked: at first, and at the most while nothing is to be waited for.
 const TICK: Duration = Duration::from_secs(1);
+const LONGEST_TICK: Duration = Duration::from_secs(10);
+/// The part of the shortest of these times by which a sandbox may end too late.
+const TICKS_OF_EXPIRY: u32 = 100;
+/// The part of the time of rest by which variables may be saved too late.
+const TICKS_OF_REST: u32 = 10;
 /// The most computations and installations that wait for a sandbox.
 const COMPUTATIONS_WAITING: usize = 16;
 
@@ -43,8 +48,15 @@ impl Actor for Session {
     ) -> Result<Generations, ActorProcessingErr> {
         let inheritance = Inheritance::first(args);
         agent::watch_clients(&myself, &inheritance.clients);
-        myself.send_interval(TICK, || SessionMsg::Tick);
-        Generations::first(&myself, inheritance).await
+        let Expiry { idle, max_age, at_rest, .. } = expiry(&inheritance.args);
+        let expires = idle.min(max_age) / TICKS_OF_EXPIRY;
+        let rests = at_rest.map_or(expires, |at_rest| at_rest / TICKS_OF_REST);
+        let calm = expires.min(rests).clamp(TICK, LONGEST_TICK);
+        let (pace, ticked) = (Pace::default(), myself.clone());
+        let ticks =
+            pace.clone().keep(Intervals { usual: TICK, calm }, move || ticked.cast(SessionMsg::Tick).is_ok());
+        tokio::spawn(ticks);
+        Generations::first(&myself, inheritance, pace).await
     }
 
     async fn post_start(
@@ -74,7 +86,7 @@ impl Actor for Session {
     ) -> Result<(), ActorProcessingErr> {
         match event {
             SupervisionEvent::ActorFailed(part, error) => {
-                generations.part_failed(&myself, &part, &error).await;
+                Box::pin(generations.part_failed(&myself, &part, &error)).await;
             }
             SupervisionEvent::ActorStarted(_)
             | SupervisionEvent::ActorTerminated(..)
@@ -121,12 +133,26 @@ impl SessionActorState {
                 state.apply(Input::SandboxWanted);
                 state.install(request);
             }
-            message @ (SessionMsg::Compute { .. } | SessionMsg::Install(_)) => {
+            SessionMsg::InstallDone { outcome, reply_to } => state.install_done(myself, *outcome, reply_to),
+            SessionMsg::TakeSnapshot { name, at, reply_to }
+                if state.ready().is_some() && !state.machine.is_waking() =>
+            {
+                state.take_named(name, at, reply_to);
+            }
+            message @ (SessionMsg::Compute { .. }
+            | SessionMsg::Install(_)
+            | SessionMsg::TakeSnapshot { .. }) => {
                 if state.defer(message, COMPUTATIONS_WAITING) {
                     state.apply(Input::SandboxWanted);
                 }
             }
-            SessionMsg::InstallDone { outcome, reply_to } => state.install_done(myself, *outcome, reply_to),
+            SessionMsg::Snapshots { reply_to } => drop(reply_to.send(state.snapshots())),
+            SessionMsg::RemoveSnapshot { snapshot, reply_to } => state.remove_snapshot(&snapshot, reply_to),
+            SessionMsg::SnapshotDone { ticket, outcome } => state.snapshot_done(ticket, *outcome),
+            SessionMsg::SnapshotNoted { ticket, is_written } => state.snapshot_noted(ticket, is_written),
+            SessionMsg::Sleep { reply_to } => state.sleep(reply_to),
+            SessionMsg::WakeDied { snapshot, reason } => state.wake_failed(snapshot, reason, false),
+            SessionMsg::Rebuilt { number, finished } => state.rebuilt(number, finished),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {
                 state.apply(Input::ReplayEnded { finished });
@@ -157,7 +183,7 @@ impl SessionActorState {
             SessionMsg::Seed { values, anew } => state.seed(values, anew),
             SessionMsg::Given { reply_to } => drop(reply_to.send(state.args.seed.clone())),
             SessionMsg::Touch => state.touch(),
-            SessionMsg::Lend { tools, memory, reply_to } => state.lend(tools, memory, reply_to),
+            SessionMsg::Lend { new, memory, reply_to } => state.lend(new, memory, reply_to),
             SessionMsg::AnswerCall { call, answer, memory, reply_to } => {
                 let answered = state.clients.answer(&call, answer, Some(memory));
                 let _ = reply_to
@@ -171,16 +197,14 @@ impl SessionActorState {
             // `Generations` has unwrapped the messages of this generation before.
             SessionMsg::Own { .. } => {}
             SessionMsg::MayRun(permit) => state.may_run(permit),
-            SessionMsg::ActedOn { admin, act } => {
-                if state.admin_acts.is_new(admin, &act, Instant::now()) {
-                    state.log.append(EventBody::AdminActed { admin, act });
-                }
+            SessionMsg::ActedOn { admin, act, only_looks_or_interrupts } => {
+                state.acted_on(admin, act, only_looks_or_interrupts);
             }
             SessionMsg::Remove { remover } => state.remove(myself, remover),
             SessionMsg::Placed(outcome) => state.placed(*outcome),
-            SessionMsg::SandboxReady { receipt, preloaded, counters } => {
+            SessionMsg::SandboxReady { receipt, preloaded, counters, woken } => {
                 state.counters = counters;
-                state.sandbox_ready(myself, *receipt, preloaded);
+                state.sandbox_ready(myself, *receipt, preloaded, woken.map(|woken| *woken));
                 state.resume_deferred();
             }
             SessionMsg::SandboxAttached { receipt, counters } => {
@@ -194,9 +218,16 @@ impl SessionActorState {
                 let failed = state.sandbox_failed(problem);
                 state.apply(failed);
             }
+            // Its first sandbox ended before it was ready.
+            SessionMsg::Input(Input::SandboxGone { reason }) if state.args.created.is_some() => {
+                state.forgo_sandbox();
+                let failed = state.sandbox_failed(Problem::new(Code::SandboxFailed, reason));
+                state.apply(failed);
+            }
             SessionMsg::Input(input) => {
-                let not_attached = matches!(input, Input::NotAttached { .. });
-                let is_gone = not_attached || matches!(input, Input::SandboxGone { .. });
+                let is_gone = matches!(input, Input::NotAttached { .. } | Input::SandboxGone { .. });
+                // What waits for a sandbox that wakes gets the next one only if this one never came to run cells.
+                let had_begun = state.machine.is_ready();
                 if is_gone {
                     state.forgo_sandbox();
                 }
@@ -204,7 +235,9 @@ impl SessionActorState {
                 if is_gone {
                     state.undo_has_no_sandbox();
                 }
-                if not_attached {
+                if is_gone && had_begun {
+                    state.refuse_deferred(&Problem::new(Code::SandboxFailed, "the sandbox ended meanwhile"));
+                } else if is_gone {
                     state.resume_deferred();
                 }
             }

@@ -15,7 +15,7 @@ use crate::actors::executor::messages::Command;
 use crate::memory::Charge;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
-use crate::protocol::tool::ClientTool;
+use crate::protocol::tool::NewClientTools;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::security_controls;
 use crate::session::restore::RecalledAsks;
@@ -106,7 +106,8 @@ impl SessionActorState {
     }
 
     pub(super) fn seed(&mut self, values: Map<String, Value>, anew: bool) {
-        let names = if anew { values.keys().cloned().collect() } else { Vec::new() };
+        let names: Vec<String> = if anew { values.keys().cloned().collect() } else { Vec::new() };
+        self.saving.states.gives(names.iter());
         self.args.seed.extend(values);
         self.configure(names);
     }
@@ -177,19 +178,22 @@ impl SessionActorState {
     }
 
     /// Takes the tools of a client, one client of the owner at a time. Their schemas are compiled on a blocking thread.
-    pub(super) fn lend(&self, tools: Vec<ClientTool>, memory: Charge, reply_to: Reply<Lease>) {
+    pub(super) fn lend(&self, new: NewClientTools, memory: Charge, reply_to: Reply<Lease>) {
         let (clients, others) = (self.clients.clone(), Arc::clone(&self.args.tools));
         let (turn, pool) = (self.args.lend_turn.clone(), self.args.ledger.memory(self.args.owner));
+        let session = self.myself.any_generation().clone();
         tokio::spawn(async move {
             let turn = turn.take().await;
             if reply_to.is_closed() {
                 return;
             }
-            let register = move || clients.register(tools, &others, &pool);
+            let register = move || clients.register(new, &others, &pool);
             let registered = tokio::task::spawn_blocking(register).await;
             drop((turn, memory));
             // Without an answer the caller learns that the request was lost.
             if let Ok(registered) = registered {
+                // Told before the client knows, so that the cell that it sends next finds the tools.
+                let _ = session.cast(SessionMsg::ToolsChanged);
                 let _ = reply_to.send(registered.map_err(not_lent));
             }
         });

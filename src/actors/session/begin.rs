@@ -5,7 +5,9 @@ use super::generations::Inheritance;
 use super::messages::OwnSession;
 use super::packages::{self, SessionPackages};
 use super::sandbox_place::make_place;
+use super::snapshots::SavedSession;
 use super::state::{CellPermits, SessionActorState, expiry};
+use super::waking::Rebuilding;
 use crate::actors::journal_charges::JournalAccount;
 use crate::actors::session::agent;
 use crate::actors::session::restore;
@@ -21,6 +23,7 @@ use std::time::Instant;
 
 impl SessionActorState {
     /// Starts a generation: the first one, or another from the journal and what the previous one left.
+    #[expect(clippy::too_many_lines, reason = "one field of the state a line")]
     pub(super) async fn begin(
         myself: OwnSession,
         inheritance: Inheritance,
@@ -45,9 +48,11 @@ impl SessionActorState {
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
         let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
-        let (restored, asks_before) = match args.before {
-            Some(_) => restore::read_restored(&args, &log, &client_rules).await?,
-            None => (Restored::default(), RecalledAsks::default()),
+        let (restored, asks_before) = if args.before.is_some() {
+            restore::read_restored(&args, &log, &client_rules).await?
+        } else {
+            let packages = args.carried.packages.clone();
+            (Restored { packages, ..Restored::default() }, RecalledAsks::default())
         };
         packages::use_again(&args, restored.packages.clone());
         if let Some(receipt) = &restored.last_sandbox {
@@ -77,6 +82,7 @@ impl SessionActorState {
             Some(_) => restore::machine(&args, &restored, replaying),
             None => SessionMachine::new(expiry(&args), Instant::now()),
         };
+        let admin_acts = AdminActs::charged(&args.ledger, &restored.admin_acts);
         let mut state = Self {
             args,
             myself,
@@ -99,9 +105,11 @@ impl SessionActorState {
             receipt: None,
             preloaded: None,
             packages: SessionPackages::of(restored.packages.clone()),
+            saving: SavedSession::of(restored.saved.clone()),
+            rebuilding: Rebuilding::of_before(&restored),
             tickets: HashMap::new(),
             ended_commands: VecDeque::new(),
-            admin_acts: AdminActs::default(),
+            admin_acts,
             holders,
             leaving: false,
             cgroup: None,
@@ -109,7 +117,11 @@ impl SessionActorState {
             cell_permits: CellPermits::default(),
             waiting_for_handles: unanswered,
             restored: None,
+            expected: HashMap::new(),
         };
+        if state.args.before.is_some() {
+            state.remove_unknown();
+        }
         state.end_installation_of_before(restored.installing, restored.reset_due);
         state.recall(restored, tickets);
         state.inherit_undo(undoing);

@@ -6,7 +6,7 @@ use super::messages::{CellRequest, CellStatus, OwnSession, SessionMsg, Ticket};
 use super::state::{CellWaiter, SessionActorState};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
-use crate::actors::journal_charges::ROOM_TO_BEGIN_BYTES;
+use crate::actors::journal_charges::{CELL_COPIES, ROOM_TO_BEGIN_BYTES};
 use crate::bridge::FrameGuard;
 use crate::config::show_size;
 use crate::memory::{Charge, MemoryPurpose, NoRoom, SMALL_BYTES};
@@ -20,9 +20,6 @@ use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
 use crate::store::AppliedFrame;
-
-/// The copies of a cell's code and recorded calls: in the queue, in the executor.
-pub(super) const CELL_COPIES: u64 = 2;
 
 impl SessionActorState {
     pub(super) fn enqueue(&mut self, myself: &OwnSession, request: CellRequest, reply_to: Reply<Ticket>) {
@@ -45,7 +42,7 @@ impl SessionActorState {
             bound_by: request.bound_by,
             commands_ahead: match request.mode {
                 Mode::Command => self.machine.queue().commands_ahead(),
-                Mode::Main | Mode::Fork => 0,
+                Mode::Main | Mode::Scratch | Mode::Background | Mode::Fork => 0,
             },
         };
         let paid = match self.log.pay_for(&queued) {
@@ -169,6 +166,7 @@ impl SessionActorState {
         self.note_command(&result);
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
+        self.saving.states.take(&finished);
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));
         // Sent after the commit: a client must not see a result that a crash of the daemon could undo.
         self.log.append_then(finished, applied, move || ticket.finish(&result));

@@ -41,11 +41,12 @@ impl SessionActorState {
         Ok(())
     }
 
-    /// Has a command end. One that has ended already is as its caller wants it.
+    /// Has a command or a background cell end. A command that has ended already is as its caller wants it.
     pub(super) fn end_command(&mut self, cell: CellNumber, how: EndCommand) -> Result<(), Problem> {
         let has_ended = || self.ended_commands.iter().any(|summary| summary.command == cell);
-        if !self.machine.is_command(cell) && !has_ended() {
-            return Err(Problem::new(Code::NoSuchCell, format!("there is no command {cell}"))
+        if !self.machine.goes_beside(cell) && !has_ended() {
+            let what = format!("{cell} is no command, and no background cell that runs");
+            return Err(Problem::new(Code::NoSuchCell, what)
                 .hint("`belljar commands` lists the commands of a session"));
         }
         self.apply(Input::EndCommand { cell, how });

@@ -28,6 +28,7 @@ impl SessionActorState {
                 inputs.extend(self.carry_out(effect, &mut permit));
             }
         }
+        self.answer_sleepers();
         let queue = self.machine.queue();
         self.cell_permits.running.retain(|cell, _| queue.is_running(*cell));
     }
@@ -53,6 +54,10 @@ impl SessionActorState {
                 // The journal has the start first: if a kernel ran a cell that the journal does not know, its
                 // result would be taken for that of the next cell with the same number.
                 let command = self.machine.is_command(cell);
+                let queue = self.machine.queue();
+                if queue.main() == Some(cell) || queue.is_background(cell) {
+                    self.saving.states.began(cell);
+                }
                 self.append_and(EventBody::CellStarted { cell, command, before }, move |is_written| {
                     let _ = session.cast(SessionMsg::Input(Input::Started { begin, is_written }));
                 });
@@ -74,8 +79,12 @@ impl SessionActorState {
             Effect::Kill(cell) => self.command(Command::Kill(cell)),
             Effect::Thaw => self.command(Command::Thaw),
             Effect::Append(event) => {
+                self.saving.states.take(&event);
                 self.log.append(event);
             }
+            Effect::Sleeps { reason } => self.sleeps(reason),
+            Effect::Save { number, urgent } => return self.save(number, urgent),
+            Effect::StopSaving { number } => self.stop_saving(number),
             Effect::Unrun(start) => {
                 let (record, cause) = (CellRecord::default(), Cause::default());
                 let unrun = conclude(start, Ending::Cancelled, cause, record, unchanged(), Duration::ZERO);

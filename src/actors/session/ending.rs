@@ -5,9 +5,11 @@ use std::sync::Arc;
 use super::journal_waits::{RemovalRecord, forget};
 use super::messages::{OwnSession, SessionMsg};
 use super::removers::{Remover, Removers};
+use super::snapshots::CHANGED;
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
+use crate::actors::snapshots::SessionSnapshots;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::spawn_reporting;
 use crate::protocol::event::EventBody;
@@ -17,13 +19,21 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{Workspace, remove_tree};
-use crate::session::machine::Input;
+use crate::session::machine::{Input, Phase};
+use crate::session::restore::Wake;
 
 /// Removes a workspace in a task, because a guest may have left a million files.
 pub(super) async fn remove_workspace(workspace: Arc<Workspace>) {
     if let Err(error) = workspace.remove().await {
         let path = workspace.path.display();
         tracing::warn!(%error, %path, "a workspace is left to the reaper");
+    }
+}
+
+/// Removes the snapshots of a session; what is left of them the next daemon removes.
+pub(super) async fn remove_snapshots(snapshots: SessionSnapshots) {
+    if tokio::task::spawn_blocking(move || snapshots.remove()).await.is_err() {
+        tracing::error!("the snapshots of a session were not removed: an internal error");
     }
 }
 
@@ -63,11 +73,18 @@ impl SessionActorState {
             let _ = reply_to.send(Err(problem));
             return;
         }
+        self.give_up_snapshots(CHANGED);
+        self.rebuilding.stop();
         self.apply(Input::Reset { replay: replay.is_some() });
         let event = match replay {
             Some(cells) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
         };
+        self.saving.states.take(&event);
+        if self.machine.phase() == Phase::Starting && !self.machine.is_attaching() {
+            // The sandbox may be loading variables of before.
+            self.saving.late_reset = Some(event.clone());
+        }
         let session = myself.any_generation().clone();
         self.append_and(event, move |is_written| {
             let _ = session.cast(SessionMsg::ResetNoted { is_written, reply_to });
@@ -83,7 +100,9 @@ impl SessionActorState {
         };
         if let Some(executor) = self.ready() {
             // Sent at once, so that it precedes any cell that has waited for the reset.
-            let done = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Reset { reply_to }));
+            let (base, inherited) = (self.base_of_replay(), self.inherited());
+            let reset = |reply_to| ExecutorMsg::Command(Command::Reset { base, inherited, reply_to });
+            let done = send_now(&executor, reset);
             tokio::spawn(async move {
                 // If the sandbox ended meanwhile, the next one is fresh anyway.
                 let _ = reply_to.send(done.await.unwrap_or(Ok(())).and(noted));
@@ -92,6 +111,31 @@ impl SessionActorState {
             let _ = reply_to.send(noted);
         }
         self.apply(Input::ResetNoted);
+        // What waited for the cells of a session that woke waits for nothing any more.
+        self.resume_deferred();
+    }
+
+    /// The variables with which a replay begins.
+    fn base_of_replay(&self) -> Option<Box<Wake>> {
+        self.saving.states.base_wake().filter(|_| self.machine.is_replaying()).map(Box::new)
+    }
+
+    /// Sends a reset to a sandbox that could not get it when it was wanted. Its caller has been answered.
+    pub(super) fn reset_late(&self) {
+        let Some(executor) = &self.executor else { return };
+        let (base, inherited) = (self.base_of_replay(), self.inherited());
+        let reset = |reply_to| ExecutorMsg::Command(Command::Reset { base, inherited, reply_to });
+        let done = send_now(executor, reset);
+        let session = self.myself.clone();
+        tokio::spawn(async move {
+            if let Some(Err(problem)) = done.await
+                && problem.code == Code::SnapshotFailed
+            {
+                // The cells of a replay need what it begins with.
+                tracing::warn!(%problem, "a late reset failed");
+                let _ = session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
+            }
+        });
     }
 
     /// Removes the session. A further caller is answered like the first.
@@ -156,6 +200,7 @@ impl SessionActorState {
         let removers = self.removers.get_or_insert_default().clone();
         self.answer_removers(removers.add(before));
         let (ready_ahead, log) = (self.ready_ahead.take(), Arc::clone(&self.log));
+        let snapshots = self.args.snapshots.clone();
         let last = async move {
             if let Some(ready) = ready_ahead {
                 ready.sandbox.undo().await;
@@ -163,6 +208,7 @@ impl SessionActorState {
             if let Some(workspace) = workspace {
                 remove_workspace(workspace).await;
             }
+            remove_snapshots(snapshots).await;
             // Who is told of the end finds it among the session's events.
             let _ = log.is_flushed().await;
             let is_written = noted.is_written().await;

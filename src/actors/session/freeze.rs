@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::messages::{OwnSession, SessionMsg};
+use super::snapshots::FROZEN;
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
@@ -31,6 +32,7 @@ impl SessionActorState {
             (Ok(()), None) => return,
         };
         let session = myself.clone();
+        self.give_up_snapshots(FROZEN);
         self.apply(Input::Freeze);
         let number = self.machine.freezes();
         let frozen = send_now(&executor, |reply_to| ExecutorMsg::Command(Command::Freeze { reply_to }));

@@ -13,7 +13,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ending::{remove_folder, remove_workspace};
+use super::ending::{remove_folder, remove_snapshots, remove_workspace};
 use super::journal_waits::RemovalRecord;
 use super::messages::{CellStatus, Handles, OwnSession, SessionMsg, SessionRef};
 use super::removers::Removers;
@@ -23,6 +23,7 @@ use super::undo::PendingUndo;
 use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{ExecutorMsg, ExecutorRef};
 use crate::actors::holds::Holders;
+use crate::actors::pace::Pace;
 use crate::actors::supervisor::messages::SupervisorMsg;
 use crate::panics::{CrashCounter, TOO_MANY, WITHIN, spawn_reporting};
 use crate::protocol::api::{SessionState, SessionView, VariableList};
@@ -82,6 +83,8 @@ pub struct Generations {
     number: u64,
     deaths: CrashCounter,
     current: Generation,
+    /// How often the session ticks.
+    pace: Pace,
 }
 
 enum Generation {
@@ -155,9 +158,10 @@ impl Generations {
     pub(super) async fn first(
         myself: &SessionRef,
         inheritance: Inheritance,
+        pace: Pace,
     ) -> Result<Self, ActorProcessingErr> {
         let mut generations =
-            Self { number: 0, deaths: CrashCounter::default(), current: Generation::Stopped };
+            Self { number: 0, deaths: CrashCounter::default(), current: Generation::Stopped, pace };
         if inheritance.args.before.is_some() && security_controls::holds("session_of_before_is_parked") {
             generations.current = Generation::Restoring(Box::new(ParkedSession::of_before(inheritance)));
         } else {
@@ -187,6 +191,7 @@ impl Generations {
             SessionMsg::Own { .. } => return,
             message => message,
         };
+        let is_tick = matches!(message, SessionMsg::Tick);
         match &mut self.current {
             Generation::Living(state) => {
                 let acted = std::panic::catch_unwind(AssertUnwindSafe(|| state.act(message)));
@@ -194,11 +199,18 @@ impl Generations {
                     if !security_controls::holds("session_lives_on") {
                         std::panic::resume_unwind(panic);
                     }
-                    self.begin_anew(myself, "it panicked").await;
+                    Box::pin(self.begin_anew(myself, "it panicked")).await;
                 }
             }
-            Generation::Parked(_) => self.handle_parked(myself, message).await,
+            Generation::Parked(_) => Box::pin(self.handle_parked(myself, message)).await,
             Generation::Restoring(_) | Generation::Stopped => {}
+        }
+        if is_tick {
+            self.pace.set_calm(match &self.current {
+                Generation::Living(state) => state.waits_for_nothing(),
+                Generation::Parked(parked) => !parked.inheritance.args.ephemeral,
+                Generation::Restoring(_) | Generation::Stopped => false,
+            });
         }
     }
 
@@ -211,7 +223,7 @@ impl Generations {
         if let Generation::Living(state) = &self.current
             && (state.is_current(part.get_id()) || state.asks.get_id() == part.get_id())
         {
-            self.begin_anew(myself, &format!("a part of it failed: {error}")).await;
+            Box::pin(self.begin_anew(myself, &format!("a part of it failed: {error}"))).await;
         }
     }
 
@@ -319,9 +331,9 @@ impl Generations {
             }
             message @ (SessionMsg::Reset { replay: None, .. }
             | SessionMsg::Remove { .. }
-            | SessionMsg::Removed { .. }) => self.try_again(myself, message).await,
+            | SessionMsg::Removed { .. }) => Box::pin(self.try_again(myself, message)).await,
             SessionMsg::Tick if parked.is_forsaken() => {
-                self.try_again(myself, SessionMsg::Remove { remover: None }).await;
+                Box::pin(self.try_again(myself, SessionMsg::Remove { remover: None })).await;
             }
             message => message.refuse(parked.problem()),
         }
@@ -468,6 +480,7 @@ fn discard(myself: &SessionRef, parked: ParkedSession, removers: Removers) {
             None if args.workspace.is_none() => remove_folder(&args.launcher, args.owner, id).await,
             None => {}
         }
+        remove_snapshots(args.snapshots.clone()).await;
         drop(slot);
         noted.is_written().await;
     };

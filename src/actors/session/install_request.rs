@@ -9,5 +9,7 @@ pub struct InstallRequest {
     pub requirements: Vec<Requirement>,
     /// Whether versions that are there may give way to others, with a reset.
     pub replace: bool,
+    /// Whether packages without a wheel may be built from their sources.
+    pub sources: bool,
     pub reply_to: Reply<InstalledPackages>,
 }

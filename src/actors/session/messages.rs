@@ -16,6 +16,7 @@ use crate::actors::calls::Reply;
 use crate::actors::executor::messages::{ToTerminal, UndoneState};
 use crate::actors::holds::Hold;
 use crate::actors::launch::SandboxPlace;
+use crate::actors::snapshots::TakenSnapshot;
 use crate::bridge::FrameGuard;
 use crate::config::Sandbox as Limits;
 use crate::memory::Charge;
@@ -31,7 +32,9 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::protocol::tool::{ClientAnswer, ClientTool};
+use crate::protocol::saved_state::SnapshotList;
+use crate::protocol::snapshot::{RestoreReport, SnapshotRecord};
+use crate::protocol::tool::{ClientAnswer, NewClientTools};
 use crate::quota::{Gauge, Permit};
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::packages::Installed;
@@ -39,6 +42,7 @@ use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
+use crate::session::restore::Wake;
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
 use crate::tools::Lease;
@@ -172,6 +176,19 @@ impl Handles {
     }
 }
 
+/// What became of the snapshot that a new sandbox was to have.
+pub enum WakeOutcome {
+    Woken {
+        wake: Box<Wake>,
+        report: RestoreReport,
+    },
+    /// The variables are as at the start.
+    Failed {
+        snapshot: String,
+        reason: String,
+    },
+}
+
 pub enum SessionMsg {
     /// A message of its executor, its asks or one of its tasks; ignored if that belongs to an earlier generation.
     Own {
@@ -184,6 +201,8 @@ pub enum SessionMsg {
     ActedOn {
         admin: Principal,
         act: String,
+        /// Its repetitions are not recorded.
+        only_looks_or_interrupts: bool,
     },
     /// Queue a cell. Answered as soon as it is in the journal; a full queue is `busy`.
     Run {
@@ -255,6 +274,25 @@ pub enum SessionMsg {
     Thaw {
         reply_to: Reply<()>,
     },
+    /// Save the variables. Answered when they are on the disk and the journal says so.
+    TakeSnapshot {
+        name: Option<String>,
+        /// Only as they were after this cell.
+        at: Option<CellNumber>,
+        reply_to: Reply<SnapshotRecord>,
+    },
+    Snapshots {
+        reply_to: RpcReplyPort<SnapshotList>,
+    },
+    /// Remove a snapshot, by its id or its name.
+    RemoveSnapshot {
+        snapshot: String,
+        reply_to: Reply<()>,
+    },
+    /// End the sandbox once its variables are saved: `busy` while anything runs or waits.
+    Sleep {
+        reply_to: Reply<()>,
+    },
     /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
     /// replay is under way. The replay then counts as under way until `ReplayEnded`.
     PrepareReplay {
@@ -304,7 +342,7 @@ pub enum SessionMsg {
     Touch,
     /// A client lends its tools for as long as it holds the lease.
     Lend {
-        tools: Vec<ClientTool>,
+        new: NewClientTools,
         memory: Charge,
         reply_to: Reply<Lease>,
     },
@@ -338,6 +376,18 @@ pub enum SessionMsg {
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
         counters: Arc<CounterFiles>,
+        /// What became of the snapshot that it was to have, if there was one.
+        woken: Option<Box<WakeOutcome>>,
+    },
+    /// The sandbox died over a snapshot, which the next one does not load.
+    WakeDied {
+        snapshot: String,
+        reason: String,
+    },
+    /// The cells after a snapshot have run again, or were broken off.
+    Rebuilt {
+        number: u64,
+        finished: bool,
     },
     /// The executor has attached to the earlier sandbox, whose variables are intact.
     SandboxAttached {
@@ -368,6 +418,16 @@ pub enum SessionMsg {
         outcome: Option<Result<(), Problem>>,
         reply_to: Reply<()>,
     },
+    /// A snapshot was taken or not.
+    SnapshotDone {
+        ticket: u64,
+        outcome: Box<Result<TakenSnapshot, Problem>>,
+    },
+    /// Whether the journal has that snapshot.
+    SnapshotNoted {
+        ticket: u64,
+        is_written: bool,
+    },
     /// A cell did not get into the journal in time.
     Unwritten {
         ticket: Ticket,
@@ -395,88 +455,6 @@ pub enum SessionMsg {
         noted: Option<RemovalRecord>,
     },
     Tick,
-}
-
-impl SessionMsg {
-    /// Whether the caller of a request that waits is gone.
-    pub(super) fn is_forsaken(&self) -> bool {
-        match self {
-            Self::Compute { reply_to, .. } => reply_to.is_closed(),
-            Self::Install(request) => request.reply_to.is_closed(),
-            Self::Undo { reply_to, .. } => reply_to.is_closed(),
-            Self::Freeze { reply_to } => reply_to.is_closed(),
-            Self::Receipt { reply_to } => reply_to.is_closed(),
-            Self::Interrupt { reply_to } => reply_to.is_closed(),
-            _ => false,
-        }
-    }
-
-    /// Answers the request with a problem. If the answer type has no room for a problem, the port is dropped,
-    /// which also tells the caller.
-    pub(super) fn refuse(self, problem: Problem) {
-        match self {
-            Self::Own { message, .. } => message.refuse(problem),
-            Self::Run { reply_to, .. } | Self::Unwritten { reply_to, .. } => {
-                drop(reply_to.send(Err(problem)));
-            }
-            Self::Interrupt { reply_to } => drop(reply_to.send(Err(problem))),
-            Self::Variables { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Compute { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Install(InstallRequest { reply_to, .. }) | Self::InstallDone { reply_to, .. } => {
-                drop(reply_to.send(Err(problem)));
-            }
-            Self::Undo { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Receipt { reply_to } => drop(reply_to.send(Err(problem))),
-            Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
-            Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),
-            Self::Lend { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
-            Self::Freeze { reply_to }
-            | Self::Thaw { reply_to }
-            | Self::Linger { reply_to }
-            | Self::PrepareReplay { reply_to }
-            | Self::ReplayEnded { reply_to, .. }
-            | Self::Reset { reply_to, .. }
-            | Self::ResetNoted { reply_to, .. }
-            | Self::AnswerCall { reply_to, .. }
-            | Self::EndCommand { reply_to, .. }
-            | Self::ToTerminal { reply_to, .. }
-            | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
-            Self::Remove { remover } => {
-                if let Some(remover) = remover {
-                    remover.refuse(problem.clone());
-                }
-            }
-            Self::Removed { removers, .. } => {
-                removers.take().into_iter().for_each(|remover| remover.refuse(problem.clone()));
-            }
-            Self::CellStatus { .. }
-            | Self::Ticket { .. }
-            | Self::Commands { .. }
-            | Self::View { .. }
-            | Self::Given { .. }
-            | Self::MayRun(_)
-            | Self::ActedOn { .. }
-            | Self::Seed { .. }
-            | Self::Touch
-            | Self::ToolsChanged
-            | Self::FilesChanged
-            | Self::Released
-            | Self::Placed(_)
-            | Self::SandboxReady { .. }
-            | Self::SandboxAttached { .. }
-            | Self::Leave { .. }
-            | Self::Left
-            | Self::SandboxFailed(_)
-            | Self::Input(_)
-            | Self::WorkerReplaced { .. }
-            | Self::UndoDone { .. }
-            | Self::UndoneBefore { .. }
-            | Self::CaughtUp
-            | Self::CellFinished(..)
-            | Self::Tick => {}
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

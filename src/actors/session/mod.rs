@@ -6,8 +6,8 @@
 //! `view` serve clients, `admin_acts` remembers what administrators did, `sandbox_place` makes its workspace, `sandbox`
 //! manages its sandbox, `packages` installs into it, `agent` manages its asks, `journal_appends` and `journal_waits`
 //! write to the journal without waiting for ever, `ephemeral` counts the holders, `restore` resumes after a restart and
-//! `generations` after a panic, `ending` ends the session for its `removers`. `keyed_request` and `install_request` are
-//! parts of `messages`.
+//! `generations` after a panic, `ending` ends the session for its `removers`. `snapshots` saves its variables, and `waking`
+//! brings them back. `keyed_request`, `install_request` and `refusals` are parts of `messages`.
 
 pub mod actor;
 mod admin_acts;
@@ -27,10 +27,13 @@ pub(in crate::actors) mod journal_waits;
 pub mod keyed_request;
 pub mod messages;
 mod packages;
+mod refusals;
 pub mod removers;
 pub(in crate::actors) mod restore;
 mod sandbox;
 mod sandbox_place;
+mod snapshots;
 pub mod state;
 mod undo;
 mod view;
+pub(in crate::actors) mod waking;

@@ -80,7 +80,7 @@ impl SessionActorState {
             let _ = request.reply_to.send(Err(Problem::new(Code::Internal, "a sandbox without a receipt")));
             return;
         };
-        let InstallRequest { requirements, replace, reply_to } = request;
+        let InstallRequest { requirements, replace, sources, reply_to } = request;
         self.packages.busy = true;
         let names: Vec<String> = requirements.iter().map(ToString::to_string).collect();
         self.log.append(EventBody::PackagesInstalling { status: names.join(", "), end: None });
@@ -91,6 +91,7 @@ impl SessionActorState {
             existing: self.packages.set.clone(),
             requirements,
             replace,
+            sources,
             session: Some(self.args.name.clone()),
             stop: CancellationToken::new(),
         };

@@ -1,14 +1,12 @@
 //! Restores a session from the journal, after a restart of the daemon or in the next generation after a
 //! panic.
 
-use tokio::sync::oneshot;
-
-use super::cells::CELL_COPIES;
 use super::messages::{OwnSession, SessionMsg};
 use super::state::{CellWaiter, SessionActorState, SessionArgs, expiry};
 use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::Reply;
-use crate::actors::executor::messages::{Attach, Command, ExecutorMsg, ResumedCell};
+use crate::actors::executor::messages::{Attach, ExecutorMsg, ResumedCell};
+use crate::actors::journal_charges::CELL_COPIES;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::panics::spawn_reporting;
 use crate::protocol::api::VariableList;
@@ -24,6 +22,7 @@ use crate::session::replay::RecordedCell;
 use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, JournalError, Overdraft};
+use crate::tools;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,7 +81,7 @@ pub(super) async fn read_restored(
     let now = Moment::now();
     let take = move |(of_session, of_asks): &mut (Fold, AsksFold), event: Event| {
         let decided = of_session.take(&event, now);
-        of_asks.take(event, decided, of_session.approvals());
+        of_asks.take(event, decided, &of_session.so_far().approvals);
         Ok(())
     };
     let all = (0, log.newest());
@@ -127,6 +126,8 @@ pub(super) fn machine(
         idle: restored.active_at.as_deref().map_or(Duration::ZERO, clock::since),
         frozen: restored.frozen_since.is_some(),
         replaying: replays && restored.replaying,
+        waking: restored.sandbox.is_some() && !restored.waking.is_empty(),
+        unsaved: restored.unsaved,
         sandbox: restored.sandbox.is_some(),
         reset: restored.reset,
     };
@@ -152,8 +153,17 @@ impl SessionActorState {
             self.receipt = restored.last_sandbox.clone().map(Arc::new);
             self.keep_image();
             self.preloaded.clone_from(&restored.preloaded);
+            self.expect_answers(&restored);
             self.restored = Some(restored);
         }
+    }
+
+    /// Takes the answers of clients to calls that an earlier daemon has sent them.
+    fn expect_answers(&mut self, restored: &Restored) {
+        let Some(receipt) = &restored.sandbox else { return };
+        let lent = restored.open_calls.iter().filter(|open| open.lent.is_some()).map(|open| open.call);
+        let expect = |call| (call, self.clients.expect(tools::call_id(&receipt.sandbox, call)));
+        self.expected = lent.map(expect).collect();
     }
 
     /// The sandbox to take over, if there was one.
@@ -173,6 +183,7 @@ impl SessionActorState {
             receipt,
             running: restored.running.into_iter().map(ran).collect(),
             open_calls: restored.open_calls,
+            expected: std::mem::take(&mut self.expected),
             answered_calls: restored.answered_calls,
             responses: restored.tool_responses,
             bound: restored.sandbox_rules,
@@ -186,12 +197,12 @@ impl SessionActorState {
         }
         if self.machine.takes_reset_again() {
             // It is unknown how far the earlier reset came, but resetting a fresh state again is harmless.
-            let (reply_to, _) = oneshot::channel();
-            self.command(Command::Reset { reply_to: reply_to.into() });
+            self.reset_late();
         }
         self.cgroup = Cgroup::of_sandbox(&receipt);
         self.receipt = Some(Arc::new(receipt));
         self.apply(Input::SandboxAttached);
+        self.rebuild();
     }
 
     /// Ends the actor and leaves the session and its sandbox as they are.

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::journal_waits::RemovalRecord;
-use super::messages::{Handles, OwnSession, SessionMsg};
+use super::messages::{Handles, OwnSession, SessionMsg, WakeOutcome};
 use super::sandbox_place::make_place;
+use super::snapshots::CHANGED;
 use super::state::{SessionActorState, SessionArgs};
 use crate::actors::calls::Reply;
 use crate::actors::executor::actor::Executor;
@@ -68,7 +69,12 @@ impl SessionArgs {
             ephemeral: self.ephemeral,
             lingers: self.lingers,
             lazy: self.lazy,
+            carried: self.carried.clone(),
             packages_use: self.packages_use.clone(),
+            policy: self.policy,
+            snapshots: self.snapshots.clone(),
+            snapshot_turn: self.snapshot_turn.clone(),
+            base: None,
             restore_turn: self.restore_turn.clone(),
             lend_turn: self.lend_turn.clone(),
             restored: self.restored.clone(),
@@ -98,6 +104,7 @@ impl SessionActorState {
     pub(super) fn start_sandbox(&mut self) -> Result<(), Problem> {
         let unplaced = || Problem::new(Code::Internal, "a sandbox without a workspace");
         let workspace = self.workspace.clone().ok_or_else(unplaced)?;
+        self.saving.late_reset = None;
         let attach = self.take_attach();
         let permit = self.sandbox_permit(attach.is_some())?;
         if attach.is_none() {
@@ -116,6 +123,7 @@ impl SessionActorState {
             context: self.tool_context(),
             port: self.port(),
             client_rules: Arc::clone(&self.client_rules),
+            inherited: self.inherited(),
             recorder: Arc::clone(&self.recorder),
             log: Arc::clone(&self.log),
             ready: self.ready_ahead.take().filter(|_| attach.is_none()),
@@ -127,6 +135,8 @@ impl SessionActorState {
             ledger: self.args.ledger.clone(),
             packages: self.packages.set.clone(),
             packages_use: self.args.packages_use.clone(),
+            snapshots: self.args.snapshots.clone(),
+            wakes: self.wakes(),
         };
         let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));
         self.executor = Some(Executor::spawn(args).map_err(no_executor)?);
@@ -181,8 +191,15 @@ impl SessionActorState {
                         self.begin_without_sandbox(&image, made, created);
                     } else {
                         self.log.append(made);
+                        self.note_base();
+                    }
+                    if let Some(set) = self.args.carried.packages.take() {
+                        let (set, cached, resets) = (Box::new(set), true, false);
+                        self.log.append(EventBody::PackagesInstalled { set, cached, resets });
                     }
                 }
+                // The files are in the workspace.
+                self.args.carried.files = None;
                 self.apply(Input::Placed);
             }
             Err(problem) => {
@@ -215,7 +232,10 @@ impl SessionActorState {
             self.machine.begin_without_sandbox();
         }
         let myself = self.myself.clone();
+        let log = Arc::clone(&self.log);
+        let _together = log.together();
         self.is_made(&myself, made, SessionState::Asleep, created);
+        self.note_base();
     }
 
     /// The workspace of a restored session is ready, so the session can continue.
@@ -250,6 +270,7 @@ impl SessionActorState {
         myself: &OwnSession,
         receipt: Receipt,
         preloaded: Option<Preloaded>,
+        woken: Option<WakeOutcome>,
     ) {
         if self.machine.phase() != Phase::Starting {
             return;
@@ -268,13 +289,31 @@ impl SessionActorState {
         self.common.image_is(&receipt.image.id);
         self.receipt = Some(Arc::new(receipt));
         self.keep_image();
+        // With one commit: a sandbox with the variables of a snapshot is never taken for one without.
+        let log = Arc::clone(&self.log);
+        let _together = log.together();
+        self.saving.states.take(&ready);
         match self.args.created.take() {
             Some(created) => self.is_made(myself, ready, SessionState::Idle, created),
             None => {
                 self.log.append(ready);
             }
         }
+        let reset = self.saving.late_reset.take();
+        if let Some(woken) = woken {
+            self.woken(woken, reset.is_some());
+        }
+        if let Some(reset) = reset {
+            self.saving.states.take(&reset);
+            self.log.append(reset);
+            self.reset_late();
+        }
         self.apply(Input::SandboxReady);
+        if self.saving.states.is_unsaved() {
+            // The snapshot was removed while it was loaded.
+            self.apply(Input::Unsaved);
+        }
+        self.rebuild();
     }
 
     /// Answers the request that created the session, once the event that says so is written.
@@ -339,6 +378,8 @@ impl SessionActorState {
     /// Gives up the session's claim to the sandbox; its remains are left to the reaper.
     pub(super) fn forgo_sandbox(&mut self) {
         self.executor = None;
+        self.rebuilding.stop();
+        self.give_up_snapshots(CHANGED);
         self.counters = Arc::default();
         if let Some(receipt) = &self.receipt {
             self.args.launcher.forgo(&receipt.sandbox);
@@ -361,11 +402,10 @@ impl SessionActorState {
         };
         let gone = outcome::gone(gone);
         let note = notices::worker_replaced(&reason, restored_to, gone.as_deref());
-        self.log.append_then(
-            EventBody::StateLost { reason, restored_to, gone },
-            self.applied(frame_guard),
-            || {},
-        );
+        let lost = EventBody::StateLost { reason, restored_to, gone };
+        self.give_up_snapshots(CHANGED);
+        self.saving.states.take(&lost);
+        self.log.append_then(lost, self.applied(frame_guard), || {});
         self.apply(Input::Changed { note });
     }
 
@@ -383,6 +423,11 @@ impl SessionActorState {
             return;
         }
         self.apply(Input::Tick);
+    }
+
+    /// Whether only idleness and age are to be checked.
+    pub(super) fn waits_for_nothing(&self) -> bool {
+        self.workspace.is_some() && self.args.created.is_none() && !self.args.ephemeral
     }
 
     /// Whether a refused workspace is looked at again: after a pause, or at once for a caller who waits for the answer.

@@ -6,12 +6,14 @@ use tokio::task::JoinHandle;
 
 use super::messages::{OwnSession, SessionMsg};
 use super::state::SessionArgs;
+use crate::actors::branches::beginning::Files;
 use crate::actors::launch::SandboxPlace;
 use crate::actors::pool::{Pool, WaitingSandbox};
 use crate::panics::spawn_reporting;
 use crate::protocol::mounts::{FolderMount, VolumeMount};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
+use crate::quota::Gauge;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::{Launcher, SandboxRequest, UserSlot};
 use crate::sandbox::spec::Choice;
@@ -36,6 +38,9 @@ struct PlaceRequest {
     folder: Option<String>,
     volumes: Vec<VolumeMount>,
     mounts: Vec<FolderMount>,
+    /// The files that a new workspace begins with.
+    files: Option<Files>,
+    gauge: Gauge,
     journal: Journal,
     launcher: Arc<Launcher>,
     pool: Pool,
@@ -57,16 +62,38 @@ pub(super) fn make_place(myself: &OwnSession, args: &SessionArgs, began: Option<
         folder: args.workspace.clone(),
         volumes: args.volumes.clone(),
         mounts: args.mounts.clone(),
+        files: args.carried.files.clone().filter(|_| args.before.is_none()),
+        gauge: args.gauge.clone(),
         journal: args.journal.clone(),
         launcher: Arc::clone(&args.launcher),
         pool: args.pool.clone(),
     };
     let session = myself.clone();
-    spawn_reporting(make(request), move |made| {
+    spawn_reporting(make_filled(request), move |made| {
         let panicked =
             || Err(Problem::new(Code::Internal, "the workspace could not be made: an internal error"));
         let _ = session.cast(SessionMsg::Placed(Box::new(made.unwrap_or_else(panicked))));
     })
+}
+
+/// Makes the place, with the files that its workspace begins with.
+async fn make_filled(mut request: PlaceRequest) -> Result<SandboxPlace, Problem> {
+    let Some(files) = request.files.take() else { return make(request).await };
+    let (launcher, gauge) = (Arc::clone(&request.launcher), request.gauge.clone());
+    let place = make(request).await?;
+    match files.fill(&place.workspace, &launcher.settings.sandbox, gauge).await {
+        Ok(()) => Ok(place),
+        Err(problem) => {
+            let SandboxPlace { workspace, ready, .. } = place;
+            if let Some(ready) = ready {
+                ready.sandbox.undo().await;
+            }
+            if let Err(error) = workspace.remove().await {
+                tracing::warn!(%error, path = %workspace.path.display(), "a workspace is left to the next start");
+            }
+            Err(problem)
+        }
+    }
 }
 
 async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
@@ -84,6 +111,7 @@ async fn make(request: PlaceRequest) -> Result<SandboxPlace, Problem> {
         journal,
         launcher,
         pool,
+        ..
     } = request;
     let goes_on = began.is_some();
     let choice = match began {

@@ -4,8 +4,11 @@ use super::admin_acts::AdminActs;
 use super::messages::{Handles, OwnSession, SessionMsg, Ticket};
 use super::packages::SessionPackages;
 use super::removers::Removers;
+use super::snapshots::SavedSession;
 use super::undo::PendingUndo;
+use super::waking::Rebuilding;
 use crate::actors::asks::messages::AsksRef;
+use crate::actors::branches::beginning::Carried;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::executor::messages::ExecutorRef;
@@ -13,8 +16,10 @@ use crate::actors::holds::Holders;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::llm::Models;
 use crate::actors::pool::Pool;
+use crate::actors::snapshots::{SessionBase, SessionSnapshots};
 use crate::actors::supervisor::messages::SupervisorRef;
 use crate::actors::turns::UserTurn;
+use crate::config::Settings;
 use crate::protocol::api::{SessionView, VariableList};
 use crate::protocol::command::CommandSummary;
 use crate::protocol::ids::{CellNumber, JobId, Seq, SessionId, SessionName};
@@ -24,6 +29,7 @@ use crate::protocol::preload::{Preload, Preloaded};
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::saved_state::SnapshotPolicy;
 use crate::quota::{Gauge, Ledger, Permit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::counters::CounterFiles;
@@ -34,7 +40,7 @@ use crate::session::machine::{Expiry, SessionMachine};
 use crate::session::restore::Restored;
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, Journal, Recorder};
-use crate::tools;
+use crate::tools::{self, ExpectedAnswer};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::{HashMap, VecDeque};
@@ -86,8 +92,17 @@ pub struct SessionArgs {
     pub lingers: bool,
     /// A new session begins without a sandbox, if it can.
     pub lazy: bool,
+    /// What a new session begins with of another one, besides variables.
+    pub carried: Carried,
     /// What the session uses of its owner's cache of packages.
     pub packages_use: SessionUse,
+    /// When the variables are saved to the disk.
+    pub policy: SnapshotPolicy,
+    pub snapshots: SessionSnapshots,
+    /// Held while a snapshot is taken.
+    pub snapshot_turn: UserTurn,
+    /// The variables with which the session begins, if it is new.
+    pub base: Option<Arc<SessionBase>>,
     /// Held while the session reads its journal.
     pub restore_turn: UserTurn,
     /// Held while the schemas of lent tools are compiled.
@@ -138,6 +153,9 @@ pub struct SessionActorState {
     pub(super) receipt: Option<Arc<Receipt>>,
     pub(super) preloaded: Option<Preloaded>,
     pub(super) packages: SessionPackages,
+    pub(super) saving: SavedSession,
+    /// The task that runs cells again after the session woke.
+    pub(super) rebuilding: Rebuilding,
     pub(super) tickets: HashMap<CellNumber, CellWaiter>,
     /// The last commands that have ended, oldest first.
     pub(super) ended_commands: VecDeque<CommandSummary>,
@@ -154,6 +172,8 @@ pub struct SessionActorState {
     pub(super) waiting_for_handles: Vec<Reply<Handles>>,
     /// The state that was recorded when the earlier daemon ended, until the sandbox is attached or gone.
     pub(super) restored: Option<Restored>,
+    /// The answers of clients to calls of the earlier daemon, which may come before the sandbox is attached.
+    pub(super) expected: HashMap<u64, ExpectedAnswer>,
 }
 
 /// The callers that wait for the end of a cell.
@@ -182,9 +202,12 @@ impl CellWaiter {
     }
 }
 
-/// When the sandboxes of a session are removed.
+/// When the sandboxes of a session are removed, and when its variables are saved.
 pub(super) fn expiry(args: &SessionArgs) -> Expiry {
-    Expiry { idle: args.idle, max_age: args.launcher.settings.sandbox.max_age }
+    let Settings { sandbox, snapshots, .. } = &*args.launcher.settings;
+    let at_rest = (args.policy == SnapshotPolicy::Auto).then_some(snapshots.at_rest);
+    let saves = args.policy != SnapshotPolicy::Off;
+    Expiry { idle: args.idle, max_age: sandbox.max_age, at_rest, saves }
 }
 
 impl SessionActorState {

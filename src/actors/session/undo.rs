@@ -4,6 +4,7 @@
 //! the sandbox, whose kernel repeats what it has done. Cells wait until that is known.
 
 use super::messages::SessionMsg;
+use super::snapshots::CHANGED;
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg, UndoneState};
@@ -53,6 +54,7 @@ impl SessionActorState {
             (Err(problem), _) => return drop(reply_to.send(Err(problem))),
             (Ok(()), None) => return,
         };
+        self.give_up_snapshots(CHANGED);
         self.apply(Input::Undo);
         self.undoing = Some(PendingUndo { newest: self.machine.cells(), reply_to, inherited: false });
         let undone =
@@ -110,6 +112,7 @@ impl SessionActorState {
         // Without a caller that waits, the undo is over for the machine already.
         let is_awaited = reply_to.is_some();
         let applied = self.applied(&frame_guard);
+        self.saving.states.take(&EventBody::Undone { state_of });
         self.append_applied_and(EventBody::Undone { state_of }, applied, move |is_written| {
             reply_to.map(|reply_to| reply_to.send(if is_written { Ok(undone) } else { Err(late) }));
         });
@@ -126,6 +129,7 @@ impl SessionActorState {
             let done = UndoneState { state_of, gone: LiveResources::default(), frame_guard };
             self.report_undone(std::future::ready(Some(Ok(done))));
         } else {
+            self.saving.states.take(&EventBody::Undone { state_of });
             self.log.append_then(EventBody::Undone { state_of }, self.applied(&frame_guard), || {});
         }
     }

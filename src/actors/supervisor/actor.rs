@@ -39,9 +39,9 @@ impl Actor for Supervisor {
         state: &mut SupervisorState,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            SupervisorMsg::Create { id, owner, request, nested, job, memory, reply_to } => {
+            SupervisorMsg::Create { id, owner, request, nested, job, base, memory, reply_to } => {
                 let request = *request;
-                state.create(&myself, Creation { id, owner, request, nested, job, memory, reply_to });
+                state.create(&myself, Creation { id, owner, request, nested, job, base, memory, reply_to });
             }
             SupervisorMsg::OfJobs { reply_to } => {
                 let sessions = state.sessions.values();

@@ -3,6 +3,7 @@
 use ractor::{ActorRef, RpcReplyPort};
 use std::time::Duration;
 
+use crate::actors::branches::beginning::Beginning;
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionRef;
 use crate::memory::Charge;
@@ -31,6 +32,8 @@ pub enum SupervisorMsg {
         nested: bool,
         /// The job that the session serves. Lists of sessions leave such a session out; only its job uses it.
         job: Option<ForJob>,
+        /// What it begins with of another session.
+        base: Option<Box<Beginning>>,
         /// The charge for the client's request, until the session has its own.
         memory: Option<Charge>,
         reply_to: Reply<SessionView>,

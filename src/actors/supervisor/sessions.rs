@@ -1,5 +1,6 @@
 //! Starts the actors of sessions: of new ones, and of those that an earlier daemon left.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -8,19 +9,22 @@ use super::admission::Admitted;
 use super::messages::{SupervisorMsg, SupervisorRef};
 use super::state::{Creation, Entry, SupervisorState};
 use crate::actors::amounts;
+use crate::actors::branches::beginning::Beginning;
 use crate::actors::calls::Reply;
 use crate::actors::directory::{ListedSession, RestoringSession};
 use crate::actors::journal_charges::seed_bytes;
 use crate::actors::session::actor::Session;
 use crate::actors::session::journal_waits::{RemovalRecord, forget};
 use crate::actors::session::state::{PriorSession, SessionArgs};
+use crate::actors::snapshots::{SessionSnapshots, SnapshotRoom};
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::clock;
-use crate::protocol::ids::{SessionId, SessionName, VolumeName};
+use crate::protocol::ids::{JobId, SessionId, SessionName, VolumeName};
 use crate::protocol::preload::Preload;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::saved_state::SnapshotPolicy;
 use crate::quota::Permit;
 use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::SandboxRequest;
@@ -40,20 +44,39 @@ struct Begin {
     nested: bool,
     volumes: VolumeUse,
     image: Option<ImageUse>,
+    base: Option<Box<Beginning>>,
+}
+
+/// Where a session comes from.
+enum Origin {
+    New(Box<Begin>),
+    /// An earlier daemon had it; its snapshots take so much of the disk.
+    Earlier {
+        stored_bytes: u64,
+    },
 }
 
 impl SupervisorState {
     /// Makes a session, or refuses it. One for which only the quota has no room waits for the end of the owner's removed
     /// sessions, so that a client can remove one and make another at once.
     pub(super) fn create(&mut self, myself: &SupervisorRef, creation: Creation) {
-        let Creation { id, owner, request, nested, job, memory, reply_to } = creation;
+        let Creation { id, owner, request, nested, job, base, memory, reply_to } = creation;
         let (job, sandbox_permit) = job.map_or((None, None), |job| (Some(job.id), job.sandbox_permit));
         let admitted = self.admit(id, owner, &request, job, sandbox_permit);
         let Admitted { name, wanted, idle, permit, first, seed, image } = match admitted {
             Ok(admitted) => admitted,
             Err(problem) => {
                 if problem.code == Code::QuotaExceeded && job.is_none() && self.may_wait(owner) {
-                    self.waiting.push(Creation { id, owner, request, nested, job: None, memory, reply_to });
+                    self.waiting.push(Creation {
+                        id,
+                        owner,
+                        request,
+                        nested,
+                        job: None,
+                        base,
+                        memory,
+                        reply_to,
+                    });
                 } else {
                     let _ = reply_to.send(Err(problem));
                 }
@@ -82,7 +105,7 @@ impl SupervisorState {
             request,
             (wanted, idle),
             permit,
-            Some(Begin { reply_to, first, seed, nested, volumes, image }),
+            Origin::New(Box::new(Begin { reply_to, first, seed, nested, volumes, image, base })),
         );
     }
 
@@ -114,6 +137,7 @@ impl SupervisorState {
         // Reserved first, so that no session gets the user id of a session that is restored later.
         let slots = &self.args.launcher.slots;
         let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();
+        let stored = self.stored_snapshots(records.iter().map(|record| record.id).collect()).await;
         for record in records {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon ended while it made this session, so no client knows of it.
@@ -132,12 +156,15 @@ impl SupervisorState {
                 record.name.as_str(),
                 amounts::of_session(record.job, &record.request),
             );
-            self.spawn_session(myself, record, request, completed, permit, None);
+            let stored_bytes = stored.get(&record.id).copied().unwrap_or_default();
+            let origin = Origin::Earlier { stored_bytes };
+            self.spawn_session(myself, record, request, completed, permit, origin);
         }
         Ok(())
     }
 
     /// Starts a session, which takes messages at once and acts on them when it has begun.
+    #[expect(clippy::too_many_lines, reason = "one field of the arguments a line")]
     fn spawn_session(
         &mut self,
         myself: &SupervisorRef,
@@ -145,23 +172,29 @@ impl SupervisorState {
         request: NewSession,
         (wanted, idle): (SandboxRequest, Duration),
         permit: Permit,
-        begin: Option<Begin>,
+        origin: Origin,
     ) {
         let (id, owner, name, job) = (record.id, record.owner, record.name, record.job);
-        let is_new = begin.is_some();
-        let (created, first, begun_seed, nested, volumes, image) =
-            if let Some(Begin { reply_to, first, seed, nested, volumes, image }) = begin {
-                (Some(reply_to), Some(first), Some(seed), nested, Some(volumes), image)
-            } else {
+        let is_new = matches!(origin, Origin::New(_));
+        let snapshots = self.snapshots_of(id, owner, &name, &origin);
+        let (created, first, begun_seed, nested, volumes, image, base) = match origin {
+            Origin::New(begin) => {
+                let Begin { reply_to, first, seed, nested, volumes, image, base } = *begin;
+                (Some(reply_to), Some(first), Some(seed), nested, Some(volumes), image, base)
+            }
+            Origin::Earlier { .. } => {
                 // Its sandbox may run, so it is paid for before others can take its room.
                 let permit = self.sandbox_permit(id, owner, &name, &wanted);
                 let names = names_of_volumes(&request);
                 let volumes = self.args.launcher.volumes.use_again(owner, id, &name, names);
                 let images = &self.args.launcher.built_images;
                 let image = images.use_again(owner, id, &name, request.image.as_deref());
-                (None, permit, None, false, Some(volumes), image)
-            };
-        let packages_use = if is_new {
+                (None, permit, None, false, Some(volumes), image, None)
+            }
+        };
+        let Beginning { variables: base, carried } = base.map(|base| *base).unwrap_or_default();
+        // The packages of another session are found in the cache as those of an earlier daemon are.
+        let packages_use = if is_new && carried.packages.is_none() {
             SessionUse::none(name.clone())
         } else {
             let unread = self.args.launcher.packages.unread_session(Some(owner));
@@ -173,6 +206,7 @@ impl SupervisorState {
         // A restored session is charged for its seed without a check.
         let seed =
             begun_seed.unwrap_or_else(|| pool.charge_anyway(MemoryPurpose::Seeds, seed_bytes(&request.seed)));
+        let policy = self.snapshot_policy(&request, job, nested);
         let args = SessionArgs {
             id,
             name: name.clone(),
@@ -206,6 +240,11 @@ impl SupervisorState {
             lingers: request.lingers,
             lazy: request.lazy,
             packages_use,
+            policy,
+            snapshots,
+            snapshot_turn: self.snapshot_turns.of(owner),
+            base: base.map(Arc::new),
+            carried,
             restore_turn: self.restore_turns.of(owner),
             lend_turn: self.lend_turns.of(owner),
             restored: CancellationToken::new(),
@@ -245,6 +284,50 @@ impl SupervisorState {
                 _image: image,
             },
         );
+    }
+
+    /// When a session is saved. What nobody comes back to is not: sessions of jobs and of other sessions' code; and those that
+    /// end with their last client only when it asks for that.
+    fn snapshot_policy(&self, request: &NewSession, job: Option<JobId>, nested: bool) -> SnapshotPolicy {
+        if job.is_some() || nested || !self.args.launcher.settings.snapshots.enabled {
+            return SnapshotPolicy::Off;
+        }
+        // One that ends with its last client can be branched, and sleeps when that client says so.
+        let default = if request.ephemeral { SnapshotPolicy::Named } else { SnapshotPolicy::default() };
+        request.snapshots.unwrap_or(default)
+    }
+
+    /// The snapshots of a session. What it begins with is paid for already.
+    fn snapshots_of(
+        &self,
+        id: SessionId,
+        owner: Principal,
+        name: &SessionName,
+        origin: &Origin,
+    ) -> SessionSnapshots {
+        let keep = |bytes| Arc::new(SnapshotRoom::keep(&self.args.ledger, owner, name.as_str(), bytes));
+        let room = match origin {
+            Origin::New(begin) => {
+                let variables = begin.base.as_ref().and_then(|base| base.variables.as_ref());
+                variables.map_or_else(|| keep(0), |variables| Arc::clone(&variables.room))
+            }
+            Origin::Earlier { stored_bytes } => keep(*stored_bytes),
+        };
+        SessionSnapshots::new(self.args.snapshots.clone(), id, room, Arc::clone(&self.args.launcher))
+    }
+
+    /// What the snapshots of each session take on the disk.
+    async fn stored_snapshots(&self, sessions: Vec<SessionId>) -> HashMap<SessionId, u64> {
+        let store = self.args.snapshots.clone();
+        let stored = move |session| match store.stored_bytes(session) {
+            Ok(bytes) => (session, bytes),
+            Err(error) => {
+                tracing::warn!(%error, %session, "the snapshots of a session are not charged");
+                (session, 0)
+            }
+        };
+        let all = tokio::task::spawn_blocking(move || sessions.into_iter().map(stored).collect());
+        all.await.unwrap_or_default()
     }
 
     /// Keeps the volumes of a session from being removed.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::messages::ForJob;
+use crate::actors::branches::beginning::Beginning;
 use crate::actors::calls::Reply;
 use crate::actors::directory::Directory;
 use crate::actors::llm::Models;
@@ -22,6 +23,7 @@ use crate::sandbox::built_images::ImageUse;
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::volumes::VolumeUse;
 use crate::store::Journal;
+use crate::store::snapshots::SnapshotStore;
 use crate::tools;
 
 /// The most journals that sessions of all users read at once. What is read is needed, so it may overdraw the memory of
@@ -30,6 +32,9 @@ pub const RESTORES_AT_ONCE: usize = 4;
 /// The most clients of all users whose tools are taken at once. A client makes that as long as schemas can make it, also
 /// with tools that are refused in the end.
 const LENDS_AT_ONCE: usize = 4;
+
+/// The most snapshots of all users that are taken at once: packing, compressing and writing them is work.
+const SNAPSHOTS_AT_ONCE: usize = 2;
 
 /// The name under which the data of removed sessions appears in a user's quota.
 const REMOVED: &str = "removed sessions";
@@ -45,6 +50,7 @@ pub struct SupervisorArgs {
     pub directory: Directory,
     /// A place for each journal that is read at once; `RESTORES_AT_ONCE` of them.
     pub restores: Arc<Semaphore>,
+    pub snapshots: SnapshotStore,
 }
 
 pub struct SupervisorState {
@@ -52,6 +58,7 @@ pub struct SupervisorState {
     pub(super) sessions: BTreeMap<SessionId, Entry>,
     pub(super) restore_turns: UserTurns,
     pub(super) lend_turns: UserTurns,
+    pub(super) snapshot_turns: UserTurns,
     pub(super) shutting_down: Option<Vec<RpcReplyPort<()>>>,
     /// Requests for sessions that get the room of the owner's removed ones.
     pub(super) waiting: Vec<Creation>,
@@ -64,6 +71,7 @@ pub(super) struct Creation {
     pub(super) request: NewSession,
     pub(super) nested: bool,
     pub(super) job: Option<ForJob>,
+    pub(super) base: Option<Box<Beginning>>,
     /// The charge for the client's request, until the session has its own.
     pub(super) memory: Option<Charge>,
     pub(super) reply_to: Reply<SessionView>,
@@ -95,6 +103,7 @@ impl SupervisorState {
             sessions: BTreeMap::new(),
             restore_turns,
             lend_turns,
+            snapshot_turns: UserTurns::new(Arc::new(Semaphore::new(SNAPSHOTS_AT_ONCE))),
             shutting_down: None,
             waiting: Vec::new(),
         }

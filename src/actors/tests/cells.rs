@@ -177,6 +177,7 @@ async fn a_session_that_begins_holds_up_nothing_and_has_its_name_and_quota() {
         request,
         nested: false,
         job: None,
+        base: None,
         memory: None,
         reply_to,
     });

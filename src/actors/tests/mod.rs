@@ -7,6 +7,10 @@ mod accounts;
 mod allocations;
 /// Models are asked, run cells and wait for persons.
 mod asks;
+/// What sessions begin with, and snapshots that nothing has taken yet.
+mod bases;
+/// Sessions begin with what others have.
+mod branches;
 /// Cells run, wait for each other and survive the death of their process.
 mod cells;
 /// Sandboxes are frozen and thawed.
@@ -23,6 +27,8 @@ mod repetitions;
 mod restarts;
 /// What clients are told while the disk is slow.
 mod slow_journal;
+/// Sessions sleep on the disk, and wake.
+mod snapshots;
 
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -52,6 +58,7 @@ use crate::sandbox::backend::fake::{FakeBackend, Step, WHILE_RESETTING};
 use crate::sandbox::launch::Launcher;
 use crate::sandbox::workspace::Service;
 use crate::store::Journal;
+use crate::store::snapshots::SnapshotStore;
 use crate::tools::{Context, Definition, Registry, Tool, ToolFuture, ToolOutput};
 
 /// Longer than anything takes on a busy machine.
@@ -88,6 +95,7 @@ struct Daemon {
     launcher: Arc<Launcher>,
     ledger: Ledger,
     pool: Pool,
+    snapshots: SnapshotStore,
     supervisor: crate::actors::supervisor::messages::SupervisorRef,
     allocations: Allocations,
 }
@@ -156,6 +164,7 @@ impl Home {
         let (directory, ledger) = (Directory::default(), Ledger::new(&settings.quota));
         let launcher = Arc::new(launcher.with_processes(self.backend.clone()));
         let pool = Pool::default();
+        let snapshots = SnapshotStore::open(&home).unwrap();
         let pool_args = PoolArgs { launcher: Arc::clone(&launcher), ledger: ledger.clone() };
         let args = SupervisorArgs {
             journal: journal.clone(),
@@ -166,6 +175,7 @@ impl Home {
             ledger: ledger.clone(),
             directory: directory.clone(),
             restores: Arc::clone(&self.restores),
+            snapshots: snapshots.clone(),
         };
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).max_blocking_threads(BLOCKING_THREADS).enable_all();
@@ -176,7 +186,8 @@ impl Home {
         let started = pool.clone();
         let start = async move { started.start(pool_args, CancellationToken::new()).await };
         runtime.spawn(start).await.unwrap().unwrap();
-        Daemon { runtime: Some(runtime), journal, directory, launcher, ledger, pool, supervisor, allocations }
+        let runtime = Some(runtime);
+        Daemon { runtime, journal, directory, launcher, ledger, pool, snapshots, supervisor, allocations }
     }
 }
 
@@ -194,6 +205,7 @@ impl Daemon {
             request,
             nested: false,
             job: None,
+            base: None,
             memory: None,
             reply_to,
         };

@@ -4,8 +4,9 @@ use crate::actors::session::removers::Remover;
 use crate::protocol::api::VariablesFilter;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::Code;
+use crate::protocol::quota::Kind;
 use crate::protocol::result::{Reason, Status};
-use crate::store::EventLog;
+use crate::store::{EventLog, ROW_BYTES};
 
 /// More small events than the reserve of a session has room for.
 const MANY_EVENTS: usize = 1_000;
@@ -104,15 +105,27 @@ async fn what_an_administrator_does_often_has_one_event() {
     let home = Home::new();
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
+    let used = |who| daemon.ledger.used(who, Kind::Journal);
+    let before = used(OWNER);
     for admin in [1, 2].map(Principal::new) {
         for act in ["GET /v1/sessions/a", "POST /v1/sessions/a/interrupt"].repeat(20) {
-            client.session.cast(SessionMsg::ActedOn { admin, act: act.to_owned() }).unwrap();
+            let (act, only_looks_or_interrupts) = (act.to_owned(), true);
+            client.session.cast(SessionMsg::ActedOn { admin, act, only_looks_or_interrupts }).unwrap();
         }
     }
     // The session handles this after the acts.
     client.state().await;
     client.journal.log(client.id).unwrap().flushed().await;
     assert_eq!(client.count("admin_acted"), 4);
+    // The owner has not asked for them, so those who did pay, also after a restart.
+    assert_eq!(used(OWNER), before);
+    let paid = [1, 2].map(|admin| used(Principal::new(admin)));
+    assert!(paid.into_iter().all(|bytes| bytes > 2 * ROW_BYTES), "{paid:?}");
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    client.state().await;
+    assert_eq!([1, 2].map(|admin| daemon.ledger.used(Principal::new(admin), Kind::Journal)), paid);
 }
 
 #[tokio::test(flavor = "multi_thread")]

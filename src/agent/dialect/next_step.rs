@@ -122,7 +122,7 @@ fn schema(tools: &[&ModelTool], answer: Option<&Value>) -> Value {
     let mut schema = json!({
         "type": "object",
         "properties": {
-            "current_state": {"type": "string", "description": "What is known so far, and what to do next."},
+            "current_state": {"type": "string"},
             "function": {"anyOf": members},
         },
         "required": ["current_state", "function"],

@@ -8,7 +8,7 @@ use crate::agent::turn::{CallVerdict, Rules};
 use crate::protocol::ask::{AskOutcome, Decision};
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::PYTHON_ERROR;
-use crate::protocol::result::{ExecutionResult, Status};
+use crate::protocol::result::{ExecutionResult, Reason, Status};
 
 impl AskMachine {
     pub(super) fn cell_finished(&mut self, id: &str, result: &ExecutionResult) -> Vec<Effect> {
@@ -16,6 +16,9 @@ impl AskMachine {
         let Some(Work::Cell { timeout_s: wanted, .. }) = turn.running(id) else { return Vec::new() };
         let allowed = Rules::of(&self.spec, &self.setup).timeout_s(*wanted);
         let cut = wanted.filter(|wanted| *wanted > allowed);
+        if result.reason == Reason::Syntax {
+            self.spoil();
+        }
         let verdict = if result.status == Status::Success { CallVerdict::Good } else { CallVerdict::Bad };
         if self.setup.vision {
             self.shown.take(result);

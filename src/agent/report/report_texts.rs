@@ -44,6 +44,9 @@ impl Words {
             "Somebody stopped the cell. Ask before you run the same code again.",
             "代码被人为中止。再次执行同样的代码之前，请先询问用户。";
         cancelled => "The cell was cancelled, because its session was reset or removed.", "会话被重置或删除，代码执行已取消。";
+        rolled_back =>
+            "The cell ended, because the session went back to earlier variables on account of something else.",
+            "会话因其他原因恢复到之前的变量，代码随之结束。";
         state => "### State of the session:", "### 会话状态：";
         variables_kept => "All variables are as the cell left them.", "所有变量保持代码执行结束时的值。";
         kept_unrun => "Nothing of the cell ran; all variables are as before it.", "代码没有执行，所有变量与执行前相同。";

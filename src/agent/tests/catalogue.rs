@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::agent::effects::SetupProblem;
-use crate::protocol::ask::AskOutcome;
+use crate::protocol::ask::{AskOutcome, ReplyCount};
 use crate::protocol::chat::{ModelFailure, ModelFailureKind};
 
 fn tool_calls() -> (AskMachine, Vec<Effect>) {
@@ -232,6 +232,18 @@ fn e9_a_good_reply_clears_the_count() {
         let id = format!("step_{}", 2 + 3 * step);
         assert_eq!(effect_names(&ran(&mut machine, &id, "1")), [format!("model {}", 4 + 3 * step)]);
     }
+}
+
+#[test]
+fn replies_that_have_not_the_agreed_form_are_counted_once_each() {
+    let (mut machine, _) = tool_calls();
+    reply(&mut machine, calls("", &[("a", "no_such_tool", "{}"), ("b", "provide_answer", "{}")]));
+    reply(&mut machine, cell_call("c", "print("));
+    let mut result = cell_result("", Some("SyntaxError: '(' was never closed"));
+    result.reason = Reason::Syntax;
+    machine.step(Input::CellFinished { id: "c".into(), result });
+    let effects = reply(&mut machine, text("It is done."));
+    assert_eq!(end(&effects).replies, ReplyCount { all: 3, valid: 1 });
 }
 
 #[test]

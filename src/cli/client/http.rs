@@ -128,10 +128,20 @@ impl Client {
 
     /// Gets an answer that may take long, also if the daemon ends meanwhile: then the next daemon is asked.
     pub async fn get_in_the_end(&self, path: &str) -> Result<JsonResponse, Failure> {
+        self.in_the_end(Method::GET, path, Bytes::new()).await
+    }
+
+    /// The same for a request that may be made twice.
+    pub async fn post_in_the_end<T: Serialize>(&self, path: &str, body: &T) -> Result<JsonResponse, Failure> {
+        self.in_the_end(Method::POST, path, json(body)?).await
+    }
+
+    async fn in_the_end(&self, method: Method, path: &str, body: Bytes) -> Result<JsonResponse, Failure> {
         let mut tries = 1;
         loop {
-            let request = builder(Method::GET, path).header(ACCEPT, "application/json");
-            let answer = match self.send(path, request, whole(Bytes::new())).await {
+            let request = builder(method.clone(), path).header(CONTENT_TYPE, "application/json");
+            let request = request.header(ACCEPT, "application/json");
+            let answer = match self.send(path, request, whole(body.clone())).await {
                 Ok(response) => read_all(response).await,
                 Err(broken) => Err(broken),
             };
@@ -194,14 +204,16 @@ impl Client {
         self.persist(method, path, accept, body).await
     }
 
+    /// Sends a body whose length is not known before.
     pub async fn upload(
         &self,
+        method: Method,
         path: &str,
         content_type: &str,
         content: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     ) -> Result<JsonResponse, Failure> {
         let body = StreamBody::new(content.map_ok(Frame::data)).boxed_unsync();
-        let request = builder(Method::PUT, path).header(CONTENT_TYPE, content_type);
+        let request = builder(method, path).header(CONTENT_TYPE, content_type);
         Ok(read_all(self.send(path, request, body).await?).await?)
     }
 

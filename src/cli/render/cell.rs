@@ -1,5 +1,7 @@
 //! How a cell is shown: its events while it runs, and its end.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
 
 use super::human;
@@ -13,7 +15,10 @@ use crate::protocol::text::one_line;
 /// Shows the part of an event that is of interest while its cell runs.
 pub(in crate::cli) fn show_event(screen: &mut Screen, event: &EventBody) -> Result<(), Failure> {
     match event {
-        EventBody::Output { stream, text, .. } => screen.guest(*stream, text),
+        EventBody::Output { stream, text, base64, .. } => {
+            let bytes = base64.as_ref().and_then(|base64| BASE64.decode(base64).ok());
+            screen.guest_bytes(*stream, text, bytes.as_deref())
+        }
         EventBody::Display { mime, .. } => match plain_display(mime) {
             Some(text) => screen.guest_line(text),
             None => screen.note(&display_line(mime)),

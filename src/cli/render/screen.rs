@@ -188,6 +188,18 @@ impl Screen {
         write(stream, text_shown.as_bytes())
     }
 
+    /// The same for output that is no text: what is no terminal gets its bytes.
+    pub fn guest_bytes(&mut self, stream: Stream, text: &str, bytes: Option<&[u8]>) -> Result<(), Failure> {
+        match bytes.filter(|_| !self.channel(stream).terminal) {
+            Some(bytes) => {
+                self.erase_progress()?;
+                self.channel(stream).mid_line = bytes.last() != Some(&b'\n');
+                write(stream, bytes)
+            }
+            None => self.guest(stream, text),
+        }
+    }
+
     /// If stdout and stderr are both terminals, they are most likely the same one and share the current line.
     fn share_line(&mut self, mid_line: bool) {
         if self.out.terminal && self.err.terminal {

@@ -57,6 +57,13 @@ fn the_defaults_are_the_ones_documented() {
                 output_tail: 64 << 10,
                 spill: 256 << 20,
             },
+            snapshots: Snapshots {
+                enabled: true,
+                at_rest: Duration::from_secs(30),
+                max_bytes: 2 << 30,
+                names: 16,
+                wake: true,
+            },
             sessions: Sessions { idle: Duration::from_secs(3600), preload: Vec::new() },
             pool: Pool {
                 size: 1,

@@ -21,6 +21,7 @@ fn of_request(name: &str) -> Option<Value> {
         "RunCell" => json!({"code": "x = 20\nprint('computing')\nx + 22", "timeout_s": 60.0}),
         "Eval" => json!({"expression": "x + 1"}),
         "Undo" => json!({"cells": 1}),
+        "NewSnapshot" => json!({"name": "before-cleaning"}),
         "NewCommand" => json!({"line": "ls -la | wc -l"}),
         "Typed" => json!({"data_base64": "bHMK"}),
         "TerminalSize" => json!({"rows": 24, "columns": 80}),
@@ -42,6 +43,7 @@ fn of_request(name: &str) -> Option<Value> {
             json!({"common": {"input": input}, "jobs": [{"script": "a.py"}, {"script": "b.py"}], "parallel": 2})
         }
         "NewVolume" => json!({"name": "models"}),
+        "NewBranches" => json!({"name": "what-if", "count": 8}),
         "PullImage" => json!({"reference": "python:3.12"}),
         "BuildImage" => json!({"name": "mine", "packages": ["polars"]}),
         "Shutdown" => json!({"remove": false}),
@@ -63,6 +65,22 @@ fn of_answer(name: &str) -> Option<Value> {
         "CellView" => json!({"cell": 1, "state": "queued", "events_after": 3, "result": null}),
         "Computed" => json!({"result": "42", "error": null}),
         "Undone" => json!({"state_of": 1, "files_changed": ["out.csv"]}),
+        "SnapshotRecord" => json!({
+            "id": "9f86d081884c7d65",
+            "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "cell": 3,
+            "bytes": 1_204_224,
+            "stored_bytes": 401_408,
+            "new_bytes": 8192,
+            "name": "before-cleaning",
+            "at": "2026-01-02T03:04:05.678Z",
+            "python": "3.12.7",
+            "variables": 12,
+            "missing": [{"name": "connection", "reason": "a connection cannot be saved"}],
+        }),
+        "SnapshotList" => {
+            json!({"snapshots": [of_answer("SnapshotRecord")?], "wakes_from": "9f86d081884c7d65"})
+        }
         "Interrupted" => json!({"cell": 2}),
         "ReplayReport" => json!({"cells": [{"cell": 1, "replayed_as": 4, "differences": []}]}),
         "VariableList" => {
@@ -83,6 +101,16 @@ fn of_answer(name: &str) -> Option<Value> {
             json!({"packages": [polars], "in_image": [], "cached": false})
         }
         "VolumeView" => json!({"owner": 1000, "name": "models", "bytes": 4096, "sessions": ["lab"]}),
+        "BranchList" => json!({"sessions": [session()], "cell": 3, "left_out": 0}),
+        "Imported" => json!({"session": session()}),
+        "SessionDiff" => {
+            let x = |preview: &str| json!({"name": "x", "type": "int", "preview": preview, "bytes": 28, "shape": null});
+            let changed = json!({"by": ["preview"], "first": x("20"), "second": x("21")});
+            let variables = json!({"only_in_first": [], "only_in_second": [], "changed": [changed], "same": 3, "cut": false});
+            let file = json!({"path": "out.csv", "bytes": 8});
+            let files = json!({"only_in_first": [], "only_in_second": [file], "changed": [], "same": 1, "unread": 0, "cut": false});
+            json!({"variables": variables, "files": files})
+        }
         "VolumeList" => return many("volumes", "VolumeView"),
         "ImageList" => {
             let science = json!({"reference": "belljar/science", "backend": "docker", "id": "sha256:1f71…",

@@ -15,6 +15,7 @@ use crate::protocol::ask::{
     ApprovalList, AskList, AskView, Decision, History, ModelList, NewAsk, PlanView, ToolList,
 };
 use crate::protocol::batch::{BatchEvent, BatchList, BatchView, NewBatch};
+use crate::protocol::branch::{BranchList, Imported, NewBranches, SessionDiff};
 use crate::protocol::command::{CommandList, NewCommand, TerminalSize, Typed};
 use crate::protocol::config::{ConfigReloaded, ConfigView};
 use crate::protocol::image::BuildImage;
@@ -23,17 +24,26 @@ use crate::protocol::packages::{ClearedPackages, InstalledPackages, KeptPackages
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::saved_state::{NewSnapshot, SnapshotList};
+use crate::protocol::snapshot::SnapshotRecord;
 use crate::protocol::tool::{ClientAnswer, ClientCall, NewClientTools};
+
+const SNAPSHOTS: &str = "/v1/sessions/{session}/snapshots";
+
+/// What can be wrong with the variables of a session that go to the disk or come from there.
+const OF_A_SNAPSHOT: &[Code] =
+    &[Code::SnapshotFailed, Code::SnapshotDamaged, Code::SnapshotMismatch, Code::Busy];
 
 /// A group of operations: its name, what it is about, and the rows of the table.
 type Group = (&'static str, &'static str, fn(&mut Document));
 
-const GROUPS: [Group; 11] = [
+const GROUPS: [Group; 12] = [
     ("machine", "The daemon itself, its configuration, and what users may have", machine),
     ("images", "What sandboxes are made of", images),
     ("packages", "Packages that are kept for later sessions", packages),
     ("volumes", "Folders that outlive sessions", volumes),
     ("sessions", "Variables that live on, in a sandbox", sessions),
+    ("branches", "Sessions that begin as others are, and what they differ in", branches),
     ("cells", "Python that runs in a session", cells),
     ("commands", "Programs that run beside the cells", commands),
     ("files", "Files of workspaces and volumes", files),
@@ -55,12 +65,14 @@ pub fn add_all(document: &mut Document) -> Value {
 pub fn path_parameter(name: &str) -> Value {
     let (kind, meaning) = match name {
         "session" => ("string", "The name or the id of a session; for administrators also `NAME@USER`"),
+        "other" => ("string", "The name or the id of the session that is compared with it"),
         "cell" => ("integer", "The number of a cell or of a command in its session"),
         "ask" => ("integer", "The number of an ask in its session"),
         "approval" => ("string", "The id of what waits for a decision"),
         "call" => ("string", "The `call` of a `tool_call`"),
         "job" => ("string", "The id of a job"),
         "batch" => ("string", "The id of a batch"),
+        "snapshot" => ("string", "The id or the name of a snapshot"),
         "volume" => ("string", "The name of a volume; for its removal by an administrator also `NAME@USER`"),
         "image" => ("string", "`NAME` or `NAME:TAG`"),
         "path" => ("string", "The path of a file or a folder; slashes in it may be written as `%2F`"),
@@ -190,10 +202,28 @@ fn sessions(document: &mut Document) {
     document.act::<Done>("freeze_session", "/v1/sessions/{session}/freeze", summary).fails(OF_A_SANDBOX);
     let summary = "Let them go on";
     document.act::<Done>("thaw_session", "/v1/sessions/{session}/thaw", summary).fails(OF_A_SANDBOX);
+    let summary = "Save the variables; answered when they are on the disk";
+    document
+        .post::<NewSnapshot, SnapshotRecord>("take_snapshot", SNAPSHOTS, summary)
+        .fails(OF_A_SANDBOX)
+        .fails(&[Code::SnapshotFailed]);
+    let summary = "The saved variables, and which of them the session wakes from";
+    document.get::<SnapshotList>("list_snapshots", SNAPSHOTS, summary);
+    let summary = "Remove a snapshot, by its id or its name";
+    document
+        .delete::<Done>("remove_snapshot", "/v1/sessions/{session}/snapshots/{snapshot}", summary)
+        .fails(&[Code::NoSuchSnapshot]);
+    let summary = "End the sandbox, once its variables are saved; the next cell wakes the session";
+    document
+        .act::<Done>("put_session_to_sleep", "/v1/sessions/{session}/sleep", summary)
+        .fails(&[Code::SnapshotFailed]);
     let summary = "Let an ephemeral session stay for its idle time when no client holds it any more";
     document.act::<Done>("let_session_linger", "/v1/sessions/{session}/linger", summary);
     let summary = "Raise KeyboardInterrupt in the running cell";
     document.act::<Interrupted>("interrupt_cell", "/v1/sessions/{session}/interrupt", summary);
+    let (path, summary) =
+        ("/v1/sessions/{session}/cells/{cell}/interrupt", "Raise KeyboardInterrupt in a background cell");
+    document.act::<Done>("interrupt_background_cell", path, summary).fails(&[Code::NoSuchCell]);
     document
         .get::<VariableList>("list_variables", "/v1/sessions/{session}/variables", "The session's variables")
         .flag("private", "Names that start with `_` too")
@@ -215,6 +245,45 @@ fn sessions(document: &mut Document) {
     document
         .add("stream_session_events", "get", "/v1/sessions/{session}/events", summary)
         .resumable(SESSION_EVENTS, "Wait for more, until the session ends");
+}
+
+fn branches(document: &mut Document) {
+    let made = document.media::<BranchList>();
+    let summary = "Make sessions with the variables and files of this one; all of them, or none";
+    document
+        .send::<NewBranches>("branch_session", "/v1/sessions/{session}/branch", summary)
+        .answers(201, JSON, made)
+        .fails(OF_A_SANDBOX)
+        .fails(OF_A_SNAPSHOT)
+        .fails(&[Code::SessionExists, Code::OutOfReach]);
+    let summary = "What another session has otherwise than this one: variables by what is shown of them, files by content";
+    document
+        .get::<SessionDiff>("diff_sessions", "/v1/sessions/{session}/diff/{other}", summary)
+        .fails(OF_A_SANDBOX)
+        .fails(&[Code::VariablesFailed]);
+    let summary = "All of a session as an archive: variables, files, packages and journal";
+    document
+        .add("export_session", "get", "/v1/sessions/{session}/archive", summary)
+        .answers(200, TAR, binary())
+        .fails(OF_A_SANDBOX)
+        .fails(OF_A_SNAPSHOT);
+    let imported = document.media::<Imported>();
+    let summary = "Make a session of an archive, which is refused if one byte of it was changed";
+    document
+        .add("import_session", "post", "/v1/archives", summary)
+        .takes(TAR, binary())
+        .query("name", text(), "The name of the session; as in the archive if absent")
+        .query("image", text(), "The image; as in the archive if absent")
+        .flag(
+            "replay",
+            "Run the cells again, with the recorded answers of tools, and do not load the variables",
+        )
+        .flag("trust", "The code is the caller's own; without it, it has the rules of what a model writes")
+        .flag("ephemeral", "The daemon removes the session when no client holds it any more")
+        .answers(201, JSON, imported)
+        .fails(OF_A_SANDBOX)
+        .fails(OF_A_SNAPSHOT)
+        .fails(&[Code::SessionExists, Code::InstallFailed, Code::PackageConflict, Code::NoSuchImage]);
 }
 
 fn cells(document: &mut Document) {

@@ -48,9 +48,9 @@ pub fn all(schemas: &Map<String, Value>) -> Value {
         let meaning = schema.and_then(|schema| schema.get("description"));
         of_session.insert(kind.clone(), json!({"description": meaning, "data": {"$ref": path}}));
     }
-    let problem =
-        "The rest cannot be sent. It is the last event, has no `id`, and is not one of the session's.";
-    of_session.insert("problem".into(), json!({"description": problem, "data": reference("Problem")}));
+    let problem = "The rest cannot be sent. It is the last event, has no `id`, and is not in the journal.";
+    let problem = json!({"description": problem, "data": reference("Problem")});
+    of_session.insert("problem".into(), problem.clone());
     let ready = "The tools are lent: code that begins from now on can call them. It is the first event.";
     let call = "Code or a model calls a tool. `POST /v1/sessions/{session}/tool-calls/{call}` answers it.";
     let of_batch = |meaning: &str| json!({"description": meaning, "data": reference("BatchEvent")});
@@ -62,6 +62,7 @@ pub fn all(schemas: &Map<String, Value>) -> Value {
                 "job_started": of_batch("The sandbox of a job is ready, and its script runs."),
                 "job_ended": of_batch("A job has ended; the event has its view."),
                 "batch_ended": of_batch("All jobs have ended. It is the last event."),
+                "problem": problem,
             },
         },
         SESSION: {

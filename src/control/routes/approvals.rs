@@ -29,8 +29,7 @@ pub async fn list(
             listed.answer(pending(&listed.session)).await.ok().and_then(Result::ok).unwrap_or_default();
         if pending.iter().any(|approval| approval.owner != caller.principal) {
             // The administrator sees another user's code, which the session records.
-            let _ =
-                listed.session.cast(SessionMsg::ActedOn { admin: caller.principal, act: caller.act.clone() });
+            let _ = listed.session.cast(caller.acts());
         }
         pending
     });

@@ -22,7 +22,7 @@ pub async fn lend(
     request: SessionRequest,
     JsonBody(new, memory): JsonBody<NewClientTools>,
 ) -> ApiResult<Response> {
-    let lease = request.try_call(|reply_to| SessionMsg::Lend { tools: new.tools, memory, reply_to }).await?;
+    let lease = request.try_call(|reply_to| SessionMsg::Lend { new, memory, reply_to }).await?;
     let SessionRequest { app, caller, .. } = request;
     let (shutdown, pool) = (app.shutdown, app.ledger.memory(caller.principal));
     let ready = Some(Bytes::from_static(b"event: ready\ndata: {}\n\n"));

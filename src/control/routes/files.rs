@@ -36,7 +36,7 @@ use crate::sandbox::workspace::{Root, Workspace, usage};
 use crate::security_controls;
 
 const TAR: &str = "application/x-tar";
-const CHUNK: usize = 64 * 1024;
+pub(super) const CHUNK: usize = 64 * 1024;
 /// Chunks that are read ahead of the client.
 const AHEAD: usize = 2;
 /// How long the rest of a refused body is read.
@@ -109,21 +109,29 @@ pub(super) async fn send(
                     Err(problem) => tracing::warn!(problem = problem.message, "a folder cannot be sent"),
                 }
             });
-            let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
-            let data = reader.map(|chunk| Ok(Frame::data(chunk)));
-            // An incomplete folder ends with a broken body, so that the client cannot take it for a complete one.
-            let end = stream::once(async move {
-                let outcome = outcome.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone)));
-                if outcome.is_err() {
-                    // The server sends what it has when the body has nothing for it. Without that, a short answer would
-                    // be dropped with its head, and the client would take it for a daemon that has died.
-                    tokio::task::yield_now().await;
-                }
-                outcome.map(trailer)
-            });
-            Ok((kind, Body::new(StreamBody::new(data.chain(end)))).into_response())
+            Ok(tar_response(reader, outcome))
         }
     }
+}
+
+/// The answer with a tar stream, whose outcome is known before the stream ends.
+pub(super) fn tar_response(
+    reader: impl Stream<Item = bytes::Bytes> + Send + 'static,
+    outcome: oneshot::Receiver<std::io::Result<usize>>,
+) -> Response {
+    let kind = [(header::CONTENT_TYPE, TAR), (header::TRAILER, LEFT_OUT)];
+    let data = reader.map(|chunk| Ok(Frame::data(chunk)));
+    // An incomplete stream ends with a broken body, so that the client cannot take it for a complete one.
+    let end = stream::once(async move {
+        let outcome = outcome.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone)));
+        if outcome.is_err() {
+            // The server sends what it has when the body has nothing for it. Without that, a short answer would be
+            // dropped with its head, and the client would take it for a daemon that has died.
+            tokio::task::yield_now().await;
+        }
+        outcome.map(trailer)
+    });
+    (kind, Body::new(StreamBody::new(data.chain(end)))).into_response()
 }
 
 /// What a path refers to: an opened file or folder, or the listing of a folder.
@@ -142,13 +150,13 @@ fn trailer(left_out: usize) -> Frame<bytes::Bytes> {
 
 /// A writer with which a thread sends to a client. A client that takes nothing for too long is given up, because the
 /// thread is needed.
-struct Outgoing {
+pub(super) struct Outgoing {
     chunks: mpsc::Sender<bytes::Bytes>,
     runtime: Handle,
 }
 
 impl Outgoing {
-    fn new() -> (Self, impl Stream<Item = bytes::Bytes>) {
+    pub(super) fn new() -> (Self, impl Stream<Item = bytes::Bytes>) {
         let (chunks, received) = mpsc::channel(AHEAD);
         let received = stream::unfold(received, |mut received| async move {
             received.recv().await.map(|chunk| (chunk, received))

@@ -16,10 +16,11 @@ use crate::protocol::packages::{ClearedPackages, InstalledPackages, KeptPackages
 /// Installs packages, which takes as long as the downloads do.
 pub async fn install(
     request: SessionRequest,
-    JsonBody(NewPackages { packages, reset }, _charge): JsonBody<NewPackages>,
+    JsonBody(NewPackages { packages, reset, sources }, _charge): JsonBody<NewPackages>,
 ) -> ApiResult<Json<InstalledPackages>> {
     let requirements = parse_all(&packages, &request.app.settings.packages.names)?;
-    let message = |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: reset, reply_to });
+    let message =
+        |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: reset, sources, reply_to });
     request.try_call(message).await.map(Json)
 }
 

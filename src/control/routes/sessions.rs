@@ -50,6 +50,7 @@ pub async fn create(
         request,
         nested: false,
         job: None,
+        base: None,
         memory,
         reply_to,
     };

@@ -13,11 +13,10 @@ impl EventBody {
             Self::CellQueued { cell, .. }
             | Self::CellStarted { cell, .. }
             | Self::OutputCut { cell }
-            | Self::ToolBegun { cell, .. }
             | Self::CellDied { cell, .. }
             | Self::Display { cell, .. }
             | Self::Interrupting { cell, .. } => Some(*cell),
-            Self::Output { cell, .. } | Self::ToolCalled { cell, .. } => *cell,
+            Self::Output { cell, .. } | Self::ToolCalled { cell, .. } | Self::ToolBegun { cell, .. } => *cell,
             Self::CellFinished { result } => Some(result.cell),
             Self::ApprovalWanted { approval } => approval.cell,
             _ => None,
@@ -55,6 +54,10 @@ impl EventBody {
                 | Self::SandboxReady { .. }
                 | Self::SandboxAttached
                 | Self::SandboxGone { .. }
+                | Self::SnapshotFailed { .. }
+                | Self::Slept { .. }
+                | Self::Woken { .. }
+                | Self::WakeFailed { .. }
                 | Self::PackagesInstalling { .. }
                 | Self::PackagesInstalled { .. }
                 | Self::PackagesMissing { .. }
@@ -136,7 +139,8 @@ mod tests {
 
     fn called(cell: CellNumber, call: u64) -> EventBody {
         let (name, arguments) = ("x".into(), Map::new());
-        EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes: None }
+        let (refused_bytes, lent, held) = (None, None, false);
+        EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes, lent, held }
     }
 
     fn answered(call: u64) -> EventBody {
@@ -170,7 +174,8 @@ mod tests {
     #[test]
     fn an_ask_is_followed_through_what_does_not_name_it() {
         let mut scope = AskScope::new(1);
-        let output = |cell| EventBody::Output { cell, stream: Stream::Stdout, text: "x".into() };
+        let output =
+            |cell| EventBody::Output { cell, stream: Stream::Stdout, text: "x".into(), base64: None };
         for (event, concerned) in [
             (EventBody::SessionCreated { name: "lab".into() }, false),
             (EventBody::SandboxAttached, true),

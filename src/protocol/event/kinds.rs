@@ -16,7 +16,10 @@ use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
 use crate::protocol::result::{ExecutionResult, Mode, Stream};
+use crate::protocol::saved_state::{BaseSource, BoundRules};
+use crate::protocol::snapshot::{MissingVariable, ReopenedFile, SnapshotRecord};
 use crate::protocol::text::truncate;
+use crate::protocol::tool::LentAnswer;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
@@ -55,8 +58,45 @@ pub enum EventBody {
     },
     /// A restarted daemon found the sandbox alive, with its variables.
     SandboxAttached,
-    /// The sandbox is gone and the variables with it.
+    /// The sandbox is gone, and with it all variables that no snapshot holds.
     SandboxGone { reason: String },
+    /// The variables were saved to the disk, as they are after a cell.
+    SnapshotTaken { snapshot: Box<SnapshotRecord> },
+    /// The variables could not be saved; they are saved later, if they can.
+    SnapshotFailed { reason: String },
+    /// A snapshot was removed because somebody asked for it.
+    SnapshotRemoved { snapshot: String },
+    /// The session gives its sandbox up until it is needed again, and will wake from this snapshot; `sandbox_gone` follows.
+    Slept { reason: String, snapshot: String },
+    /// A new sandbox has the variables of a snapshot.
+    Woken {
+        snapshot: String,
+        /// The cell after which the snapshot was taken.
+        cell: CellNumber,
+        /// Variables that could not be saved or loaded.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        missing: Vec<MissingVariable>,
+        /// Files that were open and are open again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        reopened: Vec<ReopenedFile>,
+        /// Later cells, which run again now, with the recorded answers of their tools.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        replays: Vec<CellNumber>,
+        /// Later cells that do not run again: they were interrupted, or are scratch or background cells.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left_out: Vec<CellNumber>,
+    },
+    /// A snapshot could not be loaded, so that a new sandbox has none of the variables.
+    WakeFailed { snapshot: String, reason: String },
+    /// The session begins with what another one had: variables, or cells that are run again, or files alone.
+    Based {
+        on: BaseSource,
+        /// The variables; none if the session begins without any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<Box<SnapshotRecord>>,
+        /// The rules of all code that comes from there; they hold here, too, until a reset.
+        bound: Box<BoundRules>,
+    },
     /// Packages are being installed: which, then how far it is, or why it has ended without any.
     PackagesInstalling {
         status: String,
@@ -112,8 +152,16 @@ pub enum EventBody {
         before: Counters,
     },
     /// Output; without a cell if it was written while no cell ran.
-    Output { cell: Option<CellNumber>, stream: Stream, text: String },
-    /// From here on output of this cell is counted, not kept.
+    Output {
+        cell: Option<CellNumber>,
+        stream: Stream,
+        /// With U+FFFD in place of what is no UTF-8.
+        text: String,
+        /// The bytes themselves, if they are no UTF-8.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
+    },
+    /// From here on output of this cell or command is counted, not kept.
     OutputCut { cell: CellNumber },
     /// The cell shows something: a figure, a table.
     Display { cell: CellNumber, mime: Map<String, Value> },
@@ -127,9 +175,24 @@ pub enum EventBody {
         /// Bytes of the arguments of a refused call.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refused_bytes: Option<u64>,
+        /// Set if the call goes to a client that lends the tool, without a person's permission: the client may answer it to
+        /// the next daemon, too.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lent: Option<LentAnswer>,
+        /// The tool is not there yet, because its client has not come back after a restart of the daemon. The call is
+        /// made later, and `tool_begun` follows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        held: bool,
     },
-    /// A person has allowed the call, and it is being made. Before this event the call has had no effect.
-    ToolBegun { cell: CellNumber, call: u64 },
+    /// The call is being made: a person has allowed it, or its client has come back. Before this event the call has had no
+    /// effect.
+    ToolBegun {
+        cell: Option<CellNumber>,
+        call: u64,
+        /// As in `tool_called`, for a call whose client has come back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lent: Option<LentAnswer>,
+    },
     /// The call of a tool has an answer.
     ToolAnswered { call: u64, outcome: ToolOutcome },
     /// Somebody interrupts the cell or the command.
@@ -147,6 +210,9 @@ pub enum EventBody {
         /// The daemon had told the kernel to end the process.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         killed: bool,
+        /// It ended on account of another cell, or of an undo.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        rolled_back: bool,
     },
     /// The cell or the command has ended: the last event of it.
     CellFinished { result: Box<ExecutionResult> },
@@ -284,7 +350,14 @@ impl EventBody {
             Self::CellFinished { result } => result.make_lean(),
             Self::ModelText { text, .. } => text.clear(),
             Self::AskNoted { note, .. } => cut(note),
-            Self::SandboxGone { reason } | Self::StateLost { reason, .. } => cut(reason),
+            Self::SandboxGone { reason }
+            | Self::StateLost { reason, .. }
+            | Self::SnapshotFailed { reason }
+            | Self::WakeFailed { reason, .. } => cut(reason),
+            Self::Woken { missing, reopened, .. } => (*missing, *reopened) = (Vec::new(), Vec::new()),
+            Self::SnapshotTaken { snapshot } => {
+                (snapshot.missing, snapshot.files) = (Vec::new(), Vec::new());
+            }
             Self::ToolAnswered { outcome, .. } | Self::AskToolAnswered { outcome, .. } => {
                 let empty = ToolOutcome::Value(Value::Null);
                 *outcome = std::mem::replace(outcome, empty).lean();
@@ -303,6 +376,13 @@ impl EventBody {
             Self::SandboxReady { .. } => "sandbox_ready",
             Self::SandboxAttached => "sandbox_attached",
             Self::SandboxGone { .. } => "sandbox_gone",
+            Self::SnapshotTaken { .. } => "snapshot_taken",
+            Self::SnapshotFailed { .. } => "snapshot_failed",
+            Self::SnapshotRemoved { .. } => "snapshot_removed",
+            Self::Slept { .. } => "slept",
+            Self::Woken { .. } => "woken",
+            Self::WakeFailed { .. } => "wake_failed",
+            Self::Based { .. } => "based",
             Self::PackagesInstalling { .. } => "packages_installing",
             Self::PackagesInstalled { .. } => "packages_installed",
             Self::PackagesMissing { .. } => "packages_missing",

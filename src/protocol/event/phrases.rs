@@ -92,6 +92,9 @@ fn how_cell_ended(result: &ExecutionResult) -> Option<String> {
         Status::Timeout => format!("the cell ran longer than {} s and was stopped", result.timeout_s),
         Status::Interrupted => match result.reason {
             Reason::ByCancel => "the cell was cancelled, because its session was reset or removed".to_owned(),
+            Reason::RolledBack => {
+                "the cell ended, because the session went back to earlier variables".to_owned()
+            }
             _ => "the cell was interrupted".to_owned(),
         },
         Status::Crashed => match (result.reason, result.exit_code) {
@@ -131,10 +134,16 @@ pub fn state_note(result: &ExecutionResult) -> Option<String> {
         // If the session was removed, its files may be gone, too.
         (_, StateKind::Lost, _) if result.reason == Reason::ByCancel => "all variables are gone".to_owned(),
         (_, StateKind::Lost, _) => "all variables are gone; files in the workspace remain".to_owned(),
-        (Mode::Main, StateKind::Restored, None) => "variables are back as before the cell".to_owned(),
-        (Mode::Main, StateKind::Restored, Some(0)) => "variables are back as at the start".to_owned(),
-        (Mode::Main, StateKind::Restored, Some(cell)) => format!("variables are back as after cell {cell}"),
-        (Mode::Main, StateKind::Kept, _)
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Restored, None) => {
+            "variables are back as before the cell".to_owned()
+        }
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Restored, Some(0)) => {
+            "variables are back as at the start".to_owned()
+        }
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Restored, Some(cell)) => {
+            format!("variables are back as after cell {cell}")
+        }
+        (Mode::Main | Mode::Scratch | Mode::Background, StateKind::Kept, _)
         | (Mode::Fork | Mode::Command, StateKind::Kept | StateKind::Restored, _) => {
             let unprotected = "the cell ran without a checkpoint to go back to".to_owned();
             return result
@@ -155,6 +164,7 @@ pub fn state_note(result: &ExecutionResult) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::ask::ReplyCount;
     use crate::protocol::chat::Usage;
     use crate::protocol::exit_codes::tests::result;
     use serde_json::json;
@@ -220,6 +230,7 @@ mod tests {
                 message: message.map(Into::into),
                 steps: 30,
                 usage: Usage { prompt_tokens: 90, completion_tokens: 10 },
+                replies: ReplyCount::default(),
             })
             .unwrap_or_default()
         };

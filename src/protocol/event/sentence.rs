@@ -1,6 +1,8 @@
 //! One sentence for people per event, with its severity. A view selects sentences by severity, and ignores the
 //! sentences of the few events that it shows in a form of its own (output, code, approvals).
 
+use std::fmt::Write as _;
+
 use super::phrases::{approval_subject, call, decision, steps, why_unanswered};
 use super::{EventBody, ToolOutcome};
 use crate::protocol::ask::AskNumber;
@@ -9,6 +11,8 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::RUNNING_COMMANDS;
 use crate::protocol::packages::{InstallEnd, PackageSet};
 use crate::protocol::result::{ExecutionResult, Mode, Status};
+use crate::protocol::saved_state::BaseSource;
+use crate::protocol::snapshot::SnapshotRecord;
 use crate::protocol::text::{brief, one_line};
 
 /// Characters of a text of a model, a tool or a person that a sentence quotes. The event holds the whole text.
@@ -71,6 +75,19 @@ impl EventBody {
             }
             Self::SandboxAttached => notice("the daemon was started anew; the sandbox goes on".to_owned()),
             Self::SandboxGone { reason } => warning(format!("the sandbox is gone: {reason}")),
+            Self::SnapshotTaken { snapshot } => progress(snapshot_taken(snapshot)),
+            Self::SnapshotFailed { reason } => {
+                warning(format!("the variables could not be saved: {}", one_line(reason)))
+            }
+            Self::SnapshotRemoved { snapshot } => progress(format!("snapshot {snapshot} was removed")),
+            Self::Slept { reason, .. } => {
+                notice(format!("the session sleeps, and the next cell wakes it: {reason}"))
+            }
+            Self::Woken { cell, missing, replays, .. } => notice(woken(*cell, missing.len(), replays.len())),
+            Self::WakeFailed { snapshot, reason } => {
+                warning(format!("snapshot {snapshot} could not be loaded: {}", one_line(reason)))
+            }
+            Self::Based { on, snapshot, .. } => progress(based(on, snapshot.is_some())),
             Self::PackagesInstalling { status, end: Some(InstallEnd::Interrupted) } => {
                 warning(installing(status))
             }
@@ -83,7 +100,7 @@ impl EventBody {
             Self::CellQueued { cell, mode: Mode::Command, .. } => progress(format!("command {cell} waits")),
             Self::CellQueued { cell, .. } => progress(format!("cell {cell} waits")),
             Self::CellStarted { cell, command, .. } => progress(format!("{} {cell} runs", kind(*command))),
-            Self::OutputCut { .. } => warning("further output of this cell is not kept".to_owned()),
+            Self::OutputCut { .. } => warning("further output is not kept".to_owned()),
             Self::ToolCalled { call, name, .. } => progress(format!("tool call {call}: {name}")),
             Self::ToolBegun { call, .. } => progress(format!("tool call {call} is made")),
             Self::ToolAnswered { call, outcome: ToolOutcome::Value(_) } => {
@@ -192,6 +209,35 @@ fn packages_missing(reason: &str) -> String {
 fn installed(set: &PackageSet) -> String {
     let names = set.packages.iter().map(|package| format!("{} {}", package.name, package.version));
     format!("installed: {}", quote(&names.collect::<Vec<_>>().join(", ")))
+}
+
+fn snapshot_taken(snapshot: &SnapshotRecord) -> String {
+    let SnapshotRecord { id, cell, name, .. } = snapshot;
+    let name = name.as_ref().map(|name| format!(" `{name}`")).unwrap_or_default();
+    format!("the variables after cell {cell} were saved: snapshot {id}{name}")
+}
+
+fn woken(cell: CellNumber, missing: usize, replays: usize) -> String {
+    let mut text = format!("the session woke: the variables are as after cell {cell}");
+    if missing > 0 {
+        let _ = write!(text, ", without {missing} that could not be kept");
+    }
+    if replays > 0 {
+        let _ = write!(text, "; {replays} later cells run again");
+    }
+    text
+}
+
+fn based(on: &BaseSource, has_variables: bool) -> String {
+    let (from, cell) = match on {
+        BaseSource::Session { name, cell, .. } => (format!("session {name}"), cell),
+        BaseSource::Archive { name, cell } => (format!("the archive of session {}", quote(name)), cell),
+    };
+    if has_variables {
+        format!("the variables are those of {from} after cell {cell}")
+    } else {
+        format!("the session begins with the files of {from}")
+    }
 }
 
 fn finished(result: &ExecutionResult) -> String {

@@ -111,6 +111,21 @@ fn tokens_come_back_with_a_new_day() {
 }
 
 #[test]
+fn what_the_account_before_has_spent_counts_for_the_machine_alone() {
+    let mut books = books(&[(Kind::Tokens, 1000)], &[(Kind::Tokens, 1500)]);
+    books.spend(Principal::ANN, 20, "a", 1000);
+    assert!(books.may_spend(Principal::ANN, 20).is_err());
+    books.forget_spent(Principal::ANN);
+    books.forget_spent(Principal::BOB);
+    books.may_spend(Principal::ANN, 20).unwrap();
+    assert_eq!((books.used(Principal::ANN, Kind::Tokens), books.used_by_all(Kind::Tokens)), (0, 1000));
+    assert!(!books.users().contains(&Principal::FORMER_ACCOUNTS));
+    books.spend(Principal::ANN, 20, "b", 500);
+    assert_eq!(books.may_spend(Principal::ANN, 20).unwrap_err().whose, LimitOwner::Machine);
+    books.may_spend(Principal::ANN, 21).unwrap();
+}
+
+#[test]
 fn a_spare_hold_is_needed_again_only_if_there_is_room_for_it() {
     let mut books = books(&[(Kind::Workspace, 100)], &[(Kind::Workspace, 150)]);
     let disk = |bytes| Amounts::of([(Kind::Workspace, bytes)]);

@@ -12,6 +12,7 @@ use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
+use crate::sandbox::backend::data_socket::DataListener;
 use crate::sandbox::images::WantedImage;
 use crate::sandbox::spec::{Errand, SandboxRequest, SandboxSpec, UserMapping};
 
@@ -37,6 +38,12 @@ pub enum ConnectError {
     Strangers(Duration),
     #[error("the sandbox ended at once")]
     Ended,
+    #[error("the socket for data cannot be made: {0}")]
+    Data(#[source] std::io::Error),
+    #[error("the kernel did not connect to send or get data within {} s", .0.as_secs())]
+    NoData(Duration),
+    #[error("{0} connections to the socket for data were not those of the kernel")]
+    DataStrangers(usize),
 }
 
 impl From<ConnectError> for Problem {
@@ -47,7 +54,14 @@ impl From<ConnectError> for Problem {
                 "the engine's runtime has to start processes of the host's kernel, as `runc` does; `runsc` does not: \
                  see `sandbox.runtime`",
             ),
-            ConnectError::Socket(_) | ConnectError::NoKernel(_) | ConnectError::Ended => problem,
+            ConnectError::DataStrangers(_) => {
+                problem.hint("end what runs in the sandbox and connects to the daemon's sockets, then try again")
+            }
+            ConnectError::Socket(_)
+            | ConnectError::NoKernel(_)
+            | ConnectError::Ended
+            | ConnectError::Data(_)
+            | ConnectError::NoData(_) => problem,
         }
     }
 }
@@ -77,7 +91,7 @@ pub trait SandboxBackend: Send + Sync {
 
     /// Runs a program to its end in a sandbox of its own; an exit code other than 0 is a problem. `folder` is the
     /// daemon's own folder for this sandbox.
-    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> Result<(), Problem>;
+    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> ErrandEnd;
 
     /// Starts a sandbox, to whose kernel `RunningSandbox::connect` leads. If it fails to start, its remains are removed
     /// here or by the reaper.
@@ -93,6 +107,21 @@ pub trait SandboxBackend: Send + Sync {
 
     /// Removes every sandbox of this daemon's home that is not live.
     async fn reap(&self, is_live: IsLive<'_>) -> Reaped;
+}
+
+/// How a program ended that ran in a sandbox of its own.
+#[derive(Debug)]
+pub struct ErrandEnd {
+    pub outcome: Result<(), Problem>,
+    /// Whether the sandbox could not be removed, so that the reaper has to.
+    pub is_left: bool,
+}
+
+/// An end of which nothing is left.
+impl From<Result<(), Problem>> for ErrandEnd {
+    fn from(outcome: Result<(), Problem>) -> Self {
+        Self { outcome, is_left: false }
+    }
 }
 
 /// Why a sandbox did not start.
@@ -128,6 +157,10 @@ pub trait RunningSandbox: Send + Sync {
     /// Opens the byte stream to the kernel, which has `limit` to answer. No process but the guardian gets it. Each call
     /// opens another stream, because the kernel connects again where the last one ended.
     async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError>;
+
+    /// Opens the socket to which a process of the sandbox connects to send or get large data. It is there until the
+    /// answer is dropped; a sandbox has one at a time.
+    fn open_data(&self) -> Result<DataListener, ConnectError>;
 
     /// Reads the sandbox's properties back from the host: the names of all differences from the spec, and the receipt.
     /// `None` if they cannot be read.

@@ -4,12 +4,14 @@
 
 mod bridge_socket;
 mod contract;
+mod data_socket;
 pub mod docker;
 #[cfg(test)]
 pub mod fake;
 pub mod jail;
 
 pub use contract::{
-    ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
-    StartError,
+    ByteStream, ConnectError, ErrandEnd, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend,
+    SandboxEnd, StartError,
 };
+pub use data_socket::DataListener;

@@ -7,7 +7,7 @@ use crate::protocol::environment::Environment;
 use crate::protocol::problem::Problem;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
-use crate::sandbox::launch::Launcher;
+use crate::sandbox::launch::{Launcher, UserSlot};
 use crate::sandbox::spec::{Errand, GuestUser, Limits, SandboxSpec};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::{guest, remove_tree};
@@ -68,12 +68,20 @@ impl Launcher {
 
     /// Removes the kernel of an image that is gone, so that no sandbox has it.
     pub(in crate::sandbox) async fn remove_kernel(&self, image_id: &str) -> Result<(), Problem> {
-        let _alone = self.compiling.lock().await;
-        self.kernels.lock().remove(image_id);
-        let tree = self.paths.kernel_dir().join(kernel_files::folder_name(image_id));
-        let failed = |error: std::io::Error| storage_problem(&self.paths.kernel_dir(), &error);
+        let (parent, name) = (self.paths.kernel_dir(), kernel_files::folder_name(image_id));
+        let failed = |error: std::io::Error| storage_problem(&parent, &error);
+        let draft = parent.join(format!("{DRAFT}{name}-{}", uuid::Uuid::new_v4()));
+        {
+            // Only the name is taken away meanwhile: other kernels do not wait until there is a thread for the files.
+            let _alone = self.compiling.lock().await;
+            self.kernels.lock().remove(image_id);
+            match std::fs::rename(parent.join(&name), &draft) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                renamed => renamed.map_err(failed)?,
+            }
+        }
         let daemon = self.service.principal();
-        folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&tree)).await?.map_err(failed)
+        folders::run(daemon, WorkKind::Removal, None, move || remove_tree(&draft)).await?.map_err(failed)
     }
 
     /// Takes the names of kernels away that this daemon would not use, such as those of earlier versions, and says which
@@ -111,7 +119,7 @@ impl Launcher {
         let (sources, output, tree) = (draft.join("sources"), draft.join("output"), draft.join("tree"));
         kernel_files::write(&sources).map_err(failed)?;
         std::fs::DirBuilder::new().mode(0o700).create(&output).map_err(failed)?;
-        let user = self.compiling_user(spec).await?;
+        let (user, slot) = self.compiling_user(spec).await?;
         if self.service.system {
             std::os::unix::fs::chown(&output, Some(user.host_uid), Some(user.host_gid)).map_err(failed)?;
         }
@@ -122,18 +130,20 @@ impl Launcher {
         let env = Environment::new();
         let spec = SandboxSpec { kernel_dir: sources, user, limits, env, mounts: Vec::new(), ..spec.clone() };
         let errand = Errand::compile(&spec.kernel_dir, &output);
-        self.backend(spec.backend).run_errand(&spec, folder, &errand).await?;
+        self.run_errand(&spec, folder, &errand, slot).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;
         Ok(tree)
     }
 
-    /// The user that compiles. Another process of this user could change the bytecode, so no session runs as it.
-    async fn compiling_user(&self, spec: &SandboxSpec) -> Result<GuestUser, Problem> {
+    /// The user that compiles. Another process of this user could change the bytecode, so no session runs as it, and
+    /// nothing else is compiled as long as something may run as it.
+    async fn compiling_user(&self, spec: &SandboxSpec) -> Result<(GuestUser, Option<UserSlot>), Problem> {
         if !self.service.system || !security_controls::holds("kernel_compiled_alone") {
-            return Ok(spec.user);
+            return Ok((spec.user, None));
         }
         let mapping = self.backend(spec.backend).user_mapping().await?;
-        Ok(guest(self.service, mapping, self.slots.for_compiling()?))
+        let slot = self.slots.for_compiling()?;
+        Ok((guest(self.service, mapping, slot.uid), Some(slot)))
     }
 }
 
@@ -146,18 +156,48 @@ mod tests {
     use futures_util::FutureExt;
     use std::sync::Arc;
 
+    fn launcher(home: &Path) -> Launcher {
+        let settings = load_text(&home.join("config.toml"), "").unwrap().settings;
+        let found = |name: &str| (name == "BELLJAR_HOME").then(|| home.into());
+        let paths = Paths::discover(false, &found).unwrap();
+        let service = Service { system: false, ..Service::of_this_process() };
+        Launcher::new(service, Arc::new(settings), paths, "test".into())
+    }
+
     #[tokio::test]
     async fn a_kernel_that_is_there_does_not_wait_for_that_of_another_image() {
         let home = tempfile::tempdir().unwrap();
-        let settings = load_text(&home.path().join("config.toml"), "").unwrap().settings;
-        let found = |name: &str| (name == "BELLJAR_HOME").then(|| home.path().into());
-        let paths = Paths::discover(false, &found).unwrap();
-        let service = Service { system: false, ..Service::of_this_process() };
-        let launcher = Launcher::new(service, Arc::new(settings), paths, "test".into());
+        let launcher = launcher(home.path());
         let (spec, ready) = (spec(), home.path().join("ready"));
         launcher.kernels.lock().insert(spec.image.id.clone(), ready.clone());
         let _compiled = launcher.compiling.lock().await;
         let kernel = launcher.kernel_for(&spec, home.path()).now_or_never();
         assert_eq!(kernel.expect("at once").unwrap(), ready);
+    }
+
+    #[tokio::test]
+    async fn no_kernel_waits_until_the_files_of_another_one_are_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let launcher = Arc::new(launcher(home.path()));
+        let tree = launcher.paths.kernel_dir().join(kernel_files::folder_name("image"));
+        std::fs::create_dir_all(tree.join("deeper")).unwrap();
+        // The threads that remove are busy.
+        let gates = [(); 2].map(|()| {
+            let (open, opens) = std::sync::mpsc::channel::<()>();
+            let daemon = launcher.service.principal();
+            let busy = folders::begin(daemon, WorkKind::Removal, None, move || opens.recv().is_err());
+            busy.map(drop).unwrap();
+            open
+        });
+        let owned = Arc::clone(&launcher);
+        let removal = tokio::spawn(async move { owned.remove_kernel("image").await });
+        while tree.exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+        assert!(launcher.compiling.try_lock().is_ok() && !removal.is_finished());
+        drop(gates);
+        removal.await.unwrap().unwrap();
+        assert_eq!(std::fs::read_dir(launcher.paths.kernel_dir()).unwrap().count(), 0);
+        launcher.remove_kernel("image").await.unwrap();
     }
 }

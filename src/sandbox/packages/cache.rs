@@ -1,6 +1,6 @@
 //! Packages that were installed once, kept for later sessions: a folder of files for each set, and the answer to each
 //! request. What a guest could have written is given to sessions of the same user only, unless the administrator shares
-//! the cache; then the daemon's own user pays for it. A set appears under its name when all its files are there.
+//! the cache; then the daemon's own user pays for it. What code of packages had a hand in is never shared. A set appears under its name when all its files are there.
 
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::charges::{Charges, CopyUse, HOLD, Pay, SetNote, UnreadSession, UseKind, disk};
+use super::charges::{Charges, CopyUse, Pay, SetNote, UnreadSession, UseKind};
 use super::draft::Draft;
 use super::make_room::Missing;
-use super::tree::{self, Copied};
+use super::small_charges::SmallCharges;
+use super::tree::Copied;
 use crate::config::Packages as Settings;
 use crate::protocol::ids::SessionName;
 use crate::protocol::packages::{InstalledPackage, PackageVersion, ReplacedPackage};
 use crate::protocol::principal::Principal;
-use crate::protocol::quota::Kind;
-use crate::quota::{Gauge, Ledger, Permit};
+use crate::quota::{Ledger, Permit};
 use crate::sandbox::workspace::remove_tree;
 use crate::security_controls;
 
@@ -60,7 +60,7 @@ pub struct PackageCache {
     uses: Mutex<BTreeMap<PathBuf, Arc<RwLock<()>>>>,
     pub charges: Charges,
     /// The charges for answers and for `uv`, by their folders.
-    small: Mutex<BTreeMap<PathBuf, Permit>>,
+    small: SmallCharges,
 }
 
 /// The cache that one user's sessions use. All its work is with files, and not for threads of the runtime.
@@ -97,7 +97,7 @@ impl PackageCache {
             turns: Mutex::default(),
             uses: Mutex::default(),
             charges: Charges::default(),
-            small: Mutex::default(),
+            small: SmallCharges::default(),
         }
     }
 
@@ -112,8 +112,8 @@ impl PackageCache {
     /// Charges all users for what an earlier daemon kept for them.
     pub fn charge_all(&self, ledger: &Ledger) {
         for cache in self.caches() {
-            for (_, set) in cache.sets() {
-                self.charges.keep(cache.payer, &set.note, ledger);
+            for (key, set) in cache.sets() {
+                self.charges.keep(cache.payer, &key, &set.note, ledger);
             }
             self.charge_small(&cache, ledger);
         }
@@ -144,8 +144,10 @@ impl PackageCache {
         UserCache { folder, own: self.root.join(owner.to_string()), owner, payer, uses }
     }
 
-    pub fn of(&self, owner: Principal) -> std::io::Result<UserCache> {
-        let cache = if self.is_private() {
+    /// The cache that has a user's sets; `built` ones are those beside which code of packages may have run.
+    pub fn of(&self, owner: Principal, built: bool) -> std::io::Result<UserCache> {
+        let is_own = built && security_controls::holds("built_packages_are_private");
+        let cache = if is_own || self.is_private() {
             self.at(&owner.to_string(), owner, owner)
         } else {
             self.at(SHARED, owner, self.daemon)
@@ -194,7 +196,7 @@ impl PackageCache {
                 note
             }
         };
-        self.charges.keep(cache.payer, &note, ledger);
+        self.charges.keep(cache.payer, key, &note, ledger);
         let used = self.charges.use_copy(cache.owner, &note, ledger, Pay::Anyway, UseKind::of(session));
         std::fs::File::open(cache.folder.join("sets"))?.sync_all()?;
         used.map_err(|_| std::io::Error::other("the packages cannot be charged"))
@@ -212,7 +214,7 @@ impl PackageCache {
         let _in_use = cache.uses.read();
         let Some(set) = CachedSet::read(&folder)? else { return Ok(None) };
         // A copy that could not be read when the daemon started is charged now.
-        self.charges.keep(cache.payer, &set.note, ledger);
+        self.charges.keep(cache.payer, key, &set.note, ledger);
         let kind = UseKind::Session(session.clone());
         Ok(self.charges.use_copy(cache.owner, &set.note, ledger, Pay::Anyway, kind).ok())
     }
@@ -258,12 +260,8 @@ impl PackageCache {
         if text.len() as u64 > NOTE_BYTES {
             return Ok(());
         }
-        let bytes = disk(tree::disk_bytes(text.len() as u64)).get(Kind::Workspace);
-        let hold = self.small_hold(&cache.answers(), cache.payer, ledger);
-        if hold.grow(Kind::Workspace, bytes).is_err() {
-            return Ok(());
-        }
-        cache.write_answer(request, &text)
+        let (answers, bytes) = (cache.answers(), text.len() as u64);
+        self.small.write((&answers, cache.payer), ledger, bytes, || cache.write_answer(request, &text))
     }
 
     /// Takes over the `uv` that an installer fetched into a draft, and charges it. The draft pays for it until then.
@@ -273,19 +271,9 @@ impl PackageCache {
         kept
     }
 
-    /// The hold for a folder of answers or tools.
-    fn small_hold(&self, folder: &Path, payer: Principal, ledger: &Ledger) -> Gauge {
-        let mut small = self.small.lock();
-        let permit = small.entry(folder.to_owned()).or_insert_with(|| ledger.keep(payer, HOLD, disk(0)));
-        permit.gauge()
-    }
-
     fn charge_small(&self, cache: &UserCache, ledger: &Ledger) {
-        for (folder, payer) in [(cache.answers(), cache.payer), (cache.own.join("tools"), cache.owner)] {
-            let files = entries(&folder).filter_map(|file| std::fs::symlink_metadata(file).ok());
-            let bytes = files.map(|file| tree::disk_bytes(file.len())).sum();
-            let _ = self.small_hold(&folder, payer, ledger).measure(Kind::Workspace, bytes);
-        }
+        let folders = [(cache.answers(), cache.payer), (cache.own.join("tools"), cache.owner)];
+        self.small.count(&folders, ledger);
     }
 
     /// Removes sets until `more` bytes fit into the cache: those that nothing uses first, then others, which are installed

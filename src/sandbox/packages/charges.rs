@@ -68,7 +68,19 @@ struct Copies {
     by_id: BTreeMap<String, SetCopy>,
     /// How many sessions of a user have not said yet which copies they use; without a user: any copies.
     unread: BTreeMap<Option<Principal>, usize>,
+    /// The uses of sessions whose copy was removed from its cache, by their numbers.
+    waiting: BTreeMap<u64, WaitingUse>,
+    /// The copies that such uses have come to, by their numbers.
+    moved: BTreeMap<u64, String>,
     next_use: u64,
+}
+
+/// The use of a session that waits for its set to be installed again.
+struct WaitingUse {
+    /// Who pays for the cache that had the set, and the key of the set there.
+    of: (Principal, String),
+    user: Principal,
+    session: SessionName,
 }
 
 #[derive(Default)]
@@ -125,6 +137,48 @@ impl SetCopy {
 }
 
 impl Copies {
+    /// Notes a use of a copy by a user, who pays for it from now on, if not already.
+    fn note_use(
+        &mut self,
+        number: u64,
+        (user, kind): (Principal, UseKind),
+        note: &SetNote,
+        ledger: &Ledger,
+        pay: Pay,
+    ) -> Result<(), Refusal> {
+        let paid = self.by_id.get(&note.copy).and_then(|copy| copy.payments.get(&user));
+        let new = match paid {
+            Some(payment) => {
+                pay.again(&payment.permit)?;
+                None
+            }
+            None => Some(pay.take(ledger, user, disk(note.bytes))?),
+        };
+        let payments = &mut self.by_id.entry(note.copy.clone()).or_default().payments;
+        if let Some(permit) = new {
+            payments.insert(user, Payment { permit, uses: BTreeMap::new() });
+        }
+        if let Some(payment) = payments.get_mut(&user) {
+            payment.uses.insert(number, kind);
+        }
+        Ok(())
+    }
+
+    /// Lets sessions use a set again that a cache has again. Who cannot pay for it goes on waiting.
+    fn use_again(&mut self, of: (Principal, &str), note: &SetNote, ledger: &Ledger) {
+        let is_of = |waiting: &WaitingUse| (waiting.of.0, &*waiting.of.1) == of;
+        let found: Vec<u64> =
+            self.waiting.iter().filter(|(_, waiting)| is_of(waiting)).map(|(number, _)| *number).collect();
+        for number in found {
+            let Some(WaitingUse { user, session, .. }) = self.waiting.get(&number) else { continue };
+            let by = (*user, UseKind::Session(session.clone()));
+            if self.note_use(number, by, note, ledger, Pay::IfThereIsRoom).is_ok() {
+                self.waiting.remove(&number);
+                self.moved.insert(number, note.copy.clone());
+            }
+        }
+    }
+
     /// Whether the copy is in a cache and could be removed from it.
     fn is_unused(&self, copy: &SetCopy) -> bool {
         let is_unread = |owner: Option<Principal>| self.unread.contains_key(&owner);
@@ -158,29 +212,16 @@ impl Charges {
         kind: UseKind,
     ) -> Result<CopyUse, Refusal> {
         let mut copies = self.0.lock();
-        let paid = copies.by_id.get(&note.copy).and_then(|copy| copy.payments.get(&owner));
-        let new = match paid {
-            Some(payment) => {
-                pay.again(&payment.permit)?;
-                None
-            }
-            None => Some(pay.take(ledger, owner, disk(note.bytes))?),
-        };
         let number = copies.next_use;
         copies.next_use += 1;
-        let payments = &mut copies.by_id.entry(note.copy.clone()).or_default().payments;
-        if let Some(permit) = new {
-            payments.insert(owner, Payment { permit, uses: BTreeMap::new() });
-        }
-        if let Some(payment) = payments.get_mut(&owner) {
-            payment.uses.insert(number, kind);
-        }
+        copies.note_use(number, (owner, kind), note, ledger, pay)?;
         copies.settle(&note.copy);
         Ok(CopyUse { charges: self.clone(), payer: owner, copy: note.copy.clone(), number })
     }
 
-    /// Records that a cache has the copy, and charges who pays for the cache.
-    pub fn keep(&self, payer: Principal, note: &SetNote, ledger: &Ledger) {
+    /// Records that a cache has the copy under this key, and charges who pays for the cache. Sessions that have had the set
+    /// before use it again.
+    pub fn keep(&self, payer: Principal, key: &str, note: &SetNote, ledger: &Ledger) {
         let mut copies = self.0.lock();
         let copy = copies.by_id.entry(note.copy.clone()).or_default();
         copy.keeper = Some(payer);
@@ -188,19 +229,34 @@ impl Charges {
             let permit = ledger.keep(payer, HOLD, disk(note.bytes));
             Payment { permit, uses: BTreeMap::new() }
         });
+        copies.use_again((payer, key), note, ledger);
         copies.settle(&note.copy);
     }
 
-    /// Records that the cache has the copy no more. Sandboxes that have its files pay on; there is nothing left that a
-    /// session without one could use.
-    pub fn is_removed(&self, copy: &str) {
+    /// Records that the cache has the copy no more, which it had under this key. Sandboxes that have its files pay on;
+    /// there is nothing left that a session without one could use, before the set is installed again.
+    pub fn is_removed(&self, copy: &str, key: &str) {
         let mut copies = self.0.lock();
-        if let Some(removed) = copies.by_id.get_mut(copy) {
-            removed.keeper = None;
-            for payment in removed.payments.values_mut() {
-                payment.uses.retain(|_, kind| matches!(kind, UseKind::Sandbox(_)));
+        let Some(removed) = copies.by_id.get_mut(copy) else { return };
+        let keeper = removed.keeper.take();
+        let mut waiting = Vec::new();
+        for (user, payment) in &mut removed.payments {
+            let uses = std::mem::take(&mut payment.uses);
+            for (number, kind) in uses {
+                match (kind, keeper) {
+                    (UseKind::Session(session), Some(keeper)) => {
+                        let of = (keeper, key.to_owned());
+                        waiting.push((number, WaitingUse { of, user: *user, session }));
+                    }
+                    (kind @ UseKind::Sandbox(_), _) => drop(payment.uses.insert(number, kind)),
+                    (UseKind::Session(_) | UseKind::Reader, _) => {}
+                }
             }
         }
+        for (number, _) in &waiting {
+            copies.moved.remove(number);
+        }
+        copies.waiting.extend(waiting);
         copies.settle(copy);
     }
 
@@ -255,11 +311,13 @@ impl Charges {
 impl Drop for CopyUse {
     fn drop(&mut self) {
         let mut copies = self.charges.0.lock();
-        let copy = copies.by_id.get_mut(&self.copy);
+        copies.waiting.remove(&self.number);
+        let id = copies.moved.remove(&self.number).unwrap_or_else(|| self.copy.clone());
+        let copy = copies.by_id.get_mut(&id);
         if let Some(payment) = copy.and_then(|copy| copy.payments.get_mut(&self.payer)) {
             payment.uses.remove(&self.number);
         }
-        copies.settle(&self.copy);
+        copies.settle(&id);
     }
 }
 

@@ -50,7 +50,7 @@ impl Launcher {
             }
             written
         };
-        self.in_cache(owner, send).await
+        self.in_cache(owner, false, send).await
     }
 }
 

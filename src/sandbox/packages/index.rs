@@ -21,7 +21,7 @@ const ASK_PIP: Duration = Duration::from_secs(10);
 /// Prints the index that `pip` uses where nothing is configured, and the host that has its files.
 const PIP_DEFAULTS: &str =
     "from pip._internal.models.index import PyPI; print(PyPI.simple_url, PyPI.file_storage_domain)";
-const HTTPS: u16 = 443;
+pub const HTTPS: u16 = 443;
 
 /// Characters of an installer's own words that reach a person.
 const WORDS_CHARS: usize = 4_000;
@@ -33,10 +33,14 @@ const HIDDEN: &str = "****";
 pub struct Index {
     /// With the password of the index, if it has one: only the installer is given this.
     pub url: String,
+    /// The name of its own host.
+    host: String,
     /// The password in all its spellings.
     secrets: Vec<String>,
     /// Names and ports that may be connected to.
     hosts: BTreeSet<(String, u16)>,
+    /// Whether its pages say where its files are, because the settings do not.
+    pub learns_hosts: bool,
     /// Certificates that the host trusts, if it names them.
     pub authorities: Option<PathBuf>,
     proxy: Option<Proxy>,
@@ -146,8 +150,10 @@ impl Index {
         let direct = host.env(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Ok(Self {
             url: parsed.to_string(),
+            host: name.to_ascii_lowercase(),
             secrets: secrets_of(&parsed),
             hosts,
+            learns_hosts: settings.hosts.is_empty(),
             authorities,
             proxy: proxy.transpose()?,
             direct: direct.split(',').map(|host| host.trim().to_ascii_lowercase()).collect(),
@@ -157,15 +163,29 @@ impl Index {
     /// An index for tests, of which only these hosts may be reached.
     #[cfg(test)]
     pub fn of_hosts(hosts: &[(&str, u16)]) -> Self {
+        let host = hosts.first().map(|(host, _)| (*host).to_owned()).unwrap_or_default();
         let hosts = hosts.iter().map(|(host, port)| ((*host).to_owned(), *port)).collect();
         Self {
             url: String::new(),
+            host,
             secrets: Vec::new(),
             hosts,
+            learns_hosts: true,
             authorities: None,
             proxy: None,
             direct: Vec::new(),
         }
+    }
+
+    /// The same behind a proxy on loopback.
+    #[cfg(test)]
+    pub fn behind_proxy(self, port: u16) -> Self {
+        Self { proxy: Some(Proxy { host: "127.0.0.1".to_owned(), port, authorization: None }), ..self }
+    }
+
+    #[cfg(test)]
+    pub fn with_password(password: &str) -> Self {
+        Self { secrets: vec![password.to_owned()], ..Self::of_hosts(&[("a.test", 443)]) }
     }
 
     /// A text of an installer without the password of the index.
@@ -198,7 +218,16 @@ impl Index {
         clipped(&self.without_secrets(&shown), WORDS_CHARS)
     }
 
-    /// Whether the installer may connect there.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether a password or a token is needed to read it.
+    pub fn has_password(&self) -> bool {
+        !self.secrets.is_empty()
+    }
+
+    /// Whether the settings name the host, so that the installer may connect there.
     pub fn permits(&self, host: &str, port: u16) -> bool {
         self.hosts.contains(&(host.to_ascii_lowercase(), port))
     }
@@ -329,10 +358,12 @@ mod tests {
         {
             assert!(!index.permits(host, port), "{host}:{port}");
         }
+        assert!(!index.learns_hosts, "the settings say where its files are");
         let by_pip =
             configured("", &[], "[global]\nindex-url = https://d.test:8/s\ncert=/ca\n[x]\nproxy=http://n")
                 .unwrap();
         let by_pip = by_pip.unwrap();
+        assert!(by_pip.learns_hosts);
         assert!(by_pip.permits("d.test", 8) && by_pip.proxy_for("d.test").is_none());
         assert_eq!(by_pip.authorities, Some("/ca".into()));
     }

@@ -1,7 +1,6 @@
 //! Installs packages: in the cache if they are there, else by a throw-away sandbox that sees no workspace, no bridge and
 //! no files of other users, and reaches nothing but the package index.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -14,16 +13,17 @@ use super::room::Room;
 use super::session_use::SessionUse;
 use super::shown::{Payer, ShownPackages};
 use super::task::{self, Task};
+use super::wanted::{Installed, WantedPackages};
 use super::watch::{look_at, too_large};
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
 use crate::packages::resolved::request_key;
 use crate::protocol::ids::{SandboxId, SessionName};
-use crate::protocol::packages::{PackageSet, PackageVersion, ReplacedPackage};
+use crate::protocol::packages::PackageSet;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{Backend, ImageFact};
-use crate::quota::{Ledger, Refusal};
+use crate::quota::{Ledger, Permit, Refusal};
 use crate::sandbox::backend::Progress;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::launch::{Launcher, UserSlot};
@@ -34,89 +34,6 @@ use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 
 /// What an installation holds in its user's quota.
 const HOLD: &str = "packages that are being installed";
-
-/// A request for packages, in the sandbox of a session.
-pub struct WantedPackages {
-    pub owner: Principal,
-    pub backend: Backend,
-    pub image: ImageFact,
-    /// What the session has already.
-    pub existing: Option<PackageSet>,
-    /// What is wanted in addition.
-    pub requirements: Vec<Requirement>,
-    /// Whether versions that are there may give way to others.
-    pub replace: bool,
-    /// The session that uses what is installed.
-    pub session: Option<SessionName>,
-    /// Gives the installation up.
-    pub stop: CancellationToken,
-}
-
-/// The outcome of an installation.
-#[derive(Clone, Debug)]
-pub struct Installed {
-    /// All packages of the session; none if the image has everything.
-    pub set: Option<PackageSet>,
-    /// Keeps their files in the cache.
-    pub used: Option<Arc<CopyUse>>,
-    pub in_image: Vec<PackageVersion>,
-    pub replaced: Vec<ReplacedPackage>,
-    /// Whether nothing had to be downloaded.
-    pub cached: bool,
-}
-
-impl WantedPackages {
-    /// All requirements of the session after this request, as text.
-    pub(super) fn all(&self) -> BTreeSet<String> {
-        let superseded = if self.replace { self.superseded() } else { BTreeSet::new() };
-        let before = self.existing.iter().flat_map(|set| &set.requirements);
-        let wanted = self.requirements.iter().map(ToString::to_string);
-        before.filter(|text| !superseded.contains(*text)).cloned().chain(wanted).collect()
-    }
-
-    /// Older requirements of packages that are named anew: where versions may give way, the newer ones stand alone.
-    pub(super) fn superseded(&self) -> BTreeSet<String> {
-        let wanted: BTreeSet<String> = self.requirements.iter().map(ToString::to_string).collect();
-        let is_named = |name: &str| self.requirements.iter().any(|wanted| wanted.name == name);
-        let before = self.existing.iter().flat_map(|set| &set.requirements);
-        let is_older = |text: &&String| {
-            !wanted.contains(*text) && Requirement::parse(text).is_ok_and(|old| is_named(&old.name))
-        };
-        before.filter(is_older).cloned().collect()
-    }
-
-    /// Versions of the session and of its image that would change with an answer.
-    fn changed_by(&self, answer: &Answer) -> Vec<ReplacedPackage> {
-        let packages = self.existing.iter().flat_map(|set| &set.packages);
-        let changed = packages.filter_map(|has| {
-            let wants = answer.packages.iter().find(|package| package.name == has.name)?;
-            (wants.version != has.version).then(|| ReplacedPackage {
-                name: has.name.clone(),
-                has: has.version.clone(),
-                wants: wants.version.clone(),
-            })
-        });
-        // The installer names those of the session, too.
-        let all = changed.chain(answer.replaced.iter().cloned());
-        all.map(|one| (one.name.clone(), one)).collect::<BTreeMap<_, _>>().into_values().collect()
-    }
-
-    fn installed(
-        &self,
-        answer: Answer,
-        used: Option<Arc<CopyUse>>,
-        cached: bool,
-    ) -> Result<Installed, Problem> {
-        let replaced = self.changed_by(&answer);
-        if !replaced.is_empty() && !self.replace {
-            return Err(conflict(&replaced));
-        }
-        let Answer { key, packages, bytes, in_image, .. } = answer;
-        let requirements = self.all().into_iter().collect();
-        let set = key.map(|key| PackageSet { key, requirements, packages, bytes });
-        Ok(Installed { set, used, in_image, replaced, cached })
-    }
-}
 
 impl Launcher {
     /// Installs packages for a session. The files are in the cache of the session's owner afterwards.
@@ -133,6 +50,7 @@ impl Launcher {
             )
             .hint("install them on the host, or use `docker` or `bubblewrap`"));
         }
+        wanted.check_sources(&self.settings.packages)?;
         let rules = self.package_rules(wanted.owner).await?;
         let is_permitted = |name: &str| rules.iter().all(|rules| rules.permits(name));
         if let Some(denied) = wanted.requirements.iter().find(|wanted| !is_permitted(&wanted.name)) {
@@ -155,7 +73,8 @@ impl Launcher {
             turn = turn.lock() => turn,
             () = wanted.stop.cancelled() => return Err(given_up()),
         };
-        let request = request_key(&wanted.image.id, &wanted.all());
+        let built = wanted.builds_sources();
+        let request = request_key(&wanted.image.id, &wanted.all(), built);
         let (asked, books, session) = (request.clone(), ledger.clone(), wanted.session.clone());
         let known = move |launcher: &Self, cache: &UserCache| {
             // What is found is used before anybody can remove it.
@@ -164,7 +83,7 @@ impl Launcher {
             Ok(cache.answer(&asked).map(|(answer, set)| (answer, set.map(used).transpose())))
         };
         let fits = |(answer, _): &(Answer, _)| wanted.replace || wanted.changed_by(answer).is_empty();
-        if let Some((answer, used)) = self.in_cache(wanted.owner, known).await?.filter(fits) {
+        if let Some((answer, used)) = self.in_cache(wanted.owner, built, known).await?.filter(fits) {
             task::check_names(&answer.packages, &rules)?;
             return wanted.installed(answer, used?, true);
         }
@@ -175,7 +94,7 @@ impl Launcher {
             let kept = kept.as_ref().map(|(request, answer)| (request.as_str(), answer));
             launcher.packages.remember(cache, &books, kept)
         };
-        self.in_cache(wanted.owner, remember).await?;
+        self.in_cache(wanted.owner, built, remember).await?;
         wanted.installed(answer, used, false)
     }
 
@@ -207,15 +126,16 @@ impl Launcher {
         Ok(settings.rules_of(owner, who.name.as_deref(), &who.groups))
     }
 
-    /// Works in the cache of a user, on a thread for that user's files.
+    /// Works in the cache that has a user's sets, `built` ones or others, on a thread for that user's files.
     pub(super) async fn in_cache<T: Send + 'static>(
         self: &Arc<Self>,
         owner: Principal,
+        built: bool,
         work: impl FnOnce(&Self, &UserCache) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, Problem> {
         let launcher = Arc::clone(self);
         let done = folders::run(owner, WorkKind::Transfer, None, move || {
-            launcher.packages.of(owner).and_then(|cache| work(&launcher, &cache))
+            launcher.packages.of(owner, built).and_then(|cache| work(&launcher, &cache))
         });
         done.await?.map_err(|error| storage_problem(&self.paths.packages_dir(), &error))
     }
@@ -231,7 +151,7 @@ impl Launcher {
         ledger: &Ledger,
         used: &SessionUse,
     ) -> Result<(), Problem> {
-        if self.show_cached(owner, &set.key, shown, ledger, used).await? {
+        if self.show_cached(owner, set, shown, ledger, used).await? {
             return Ok(());
         }
         let pinned = set.packages.iter().map(|package| format!("{}=={}", package.name, package.version));
@@ -244,13 +164,14 @@ impl Launcher {
             existing: None,
             requirements,
             replace: true,
+            sources: set.sources,
             session: None,
             stop: CancellationToken::new(),
         };
         let rules = self.package_rules(owner).await?;
         // Nobody, not even a full cache, removes what was installed before the session uses it.
         let _installed = self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
-        if self.show_cached(owner, &set.key, shown, ledger, used).await? {
+        if self.show_cached(owner, set, shown, ledger, used).await? {
             return Ok(());
         }
         Err(Problem::new(
@@ -285,12 +206,13 @@ impl Launcher {
     async fn show_cached(
         self: &Arc<Self>,
         owner: Principal,
-        key: &str,
+        set: &PackageSet,
         shown: &ShownPackages,
         ledger: &Ledger,
         used: &SessionUse,
     ) -> Result<bool, Problem> {
-        let (key, shown, ledger, used) = (key.to_owned(), shown.clone(), ledger.clone(), used.clone());
+        let (shown, ledger, used) = (shown.clone(), ledger.clone(), used.clone());
+        let (key, built) = (set.key.clone(), set.sources);
         let show = move |launcher: &Self, cache: &UserCache| {
             let (session, charges) = (&used.session, &launcher.packages.charges);
             let payer = Payer { owner, session, ledger: &ledger, charges };
@@ -307,7 +229,7 @@ impl Launcher {
             }
             Ok(outcome)
         };
-        self.in_cache(owner, show).await?.transpose().map(|shown| shown.is_some())
+        self.in_cache(owner, built, show).await?.transpose().map(|shown| shown.is_some())
     }
 
     async fn run_installer(
@@ -318,13 +240,17 @@ impl Launcher {
         progress: Progress<'_>,
     ) -> Result<(Answer, Option<Arc<CopyUse>>), Problem> {
         let index = Index::find(&self.settings.packages, wanted.owner).await?;
+        wanted.check_sources(&self.settings.packages)?;
+        wanted.check_builds()?;
+        wanted.check_index(&index)?;
         self.check_memory()?;
         let sandboxes = &self.settings.sandbox;
         let amounts = SandboxRequest::of_errand(sandboxes).amounts(sandboxes);
-        let _permit = ledger.take(wanted.owner, HOLD, amounts)?;
+        let permit = ledger.take(wanted.owner, HOLD, amounts)?;
         let sandbox = SandboxId::fresh();
         let _claim = self.claim(&sandbox);
-        let (owner, name, books) = (wanted.owner, sandbox.0.clone(), ledger.clone());
+        let (owner, built) = (wanted.owner, wanted.builds_sources());
+        let (name, books) = (sandbox.0.clone(), ledger.clone());
         let (request, authorities) = (task::request(wanted, &index), index.authorities.clone());
         let make = move |launcher: &Self, cache: &UserCache| {
             let reserve = launcher.settings.sandbox.disk_reserve_bytes;
@@ -346,9 +272,10 @@ impl Launcher {
             let task = Task::make(&draft.path, cache, &request, authorities.as_deref())?;
             Ok(Ok((Arc::new(draft), task, room)))
         };
-        let (draft, task, room) = self.in_cache(owner, make).await??;
-        let outcome =
-            self.install_in(&draft, &task, room, &sandbox, wanted, index, rules, ledger, progress).await;
+        let (draft, task, room) = self.in_cache(owner, built, make).await??;
+        let outcome = self
+            .install_in(&draft, &task, room, &sandbox, permit, wanted, index, rules, ledger, progress)
+            .await;
         // What was begun in the draft is done, so this is the last share of it; otherwise the last one removes it.
         if let Some(draft) = Arc::into_inner(draft) {
             draft.remove().await;
@@ -363,6 +290,7 @@ impl Launcher {
         task: &Task,
         room: Room,
         sandbox: &SandboxId,
+        permit: Permit,
         wanted: &WantedPackages,
         index: Index,
         rules: Vec<NameRules>,
@@ -373,13 +301,16 @@ impl Launcher {
         let failed = |error: std::io::Error| storage_problem(&self.paths.packages_dir(), &error);
         let stop = wanted.stop.child_token();
         let ends_with_this = stop.clone().drop_guard();
-        let relay = Relay::start(&task.relay, index.clone(), settings.download_bytes, stop.clone())
-            .map_err(failed)?;
-        let (spec, _slot, folder) = self.installer_spec(sandbox, wanted, task, room).await?;
+        let packages = wanted.requirements.iter().map(|wanted| wanted.name.clone()).collect();
+        let relay =
+            Relay::start(&task.relay, (index.clone(), packages), settings.download_bytes, stop.clone())
+                .map_err(failed)?;
+        let (spec, slot, folder) = self.installer_spec(sandbox, wanted, task, room).await?;
         let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone(), &index);
         progress("resolving".to_owned());
         let watched = self.watch(wanted.owner, task, spec.user.host_uid, &relay, room, progress);
-        let running = self.backend(wanted.backend).run_errand(&spec, &folder.path, &errand);
+        let path = folder.path.clone();
+        let running = self.run_errand(&spec, &path, &errand, (slot, permit, folder, Arc::clone(draft)));
         tokio::pin!(running);
         let (outcome, mut too_much) = tokio::select! {
             outcome = &mut running => (outcome, None),
@@ -408,15 +339,18 @@ impl Launcher {
         })?;
         let (image_id, session) = (wanted.image.id.clone(), wanted.session.clone());
         let (output, target, books) = (task.output.clone(), draft.path.join("made"), ledger.clone());
-        let (had_uv, held, guest_uid) = (task.has_uv, Arc::clone(draft), spec.user.host_uid);
+        // Where code of packages ran, nothing vouches for a `uv` beside it.
+        let built = wanted.builds_sources();
+        let keeps_no_uv = task.has_uv || built;
+        let (held, guest_uid) = (Arc::clone(draft), spec.user.host_uid);
         let explain = move |kind, words: &str| task::failure(kind, &index.quoted(words), trouble.as_ref());
         let take = move |launcher: &Self, cache: &UserCache| {
             // This goes on if its caller gives up: until it is done, the draft stays, so that no half of a set is kept.
             let hold = held.hold();
             let taken = look_at(&output, guest_uid, room).and_then(|used| {
-                let uv = task::fetched_uv(&output, had_uv);
+                let uv = task::fetched_uv(&output, keeps_no_uv);
                 let bounds = hold.map_or(Ok(room.packages), |hold| room.for_copies(&hold, &used, uv))?;
-                task::take(&output, &target, uv, bounds, &image_id, &rules, explain)
+                task::take(&output, &target, uv, bounds, (image_id.as_str(), built), &rules, explain)
             });
             let (answer, copied) = match taken {
                 Ok(taken) => taken,
@@ -432,7 +366,7 @@ impl Launcher {
             let used = answer.key.as_ref().map(keep).transpose()?;
             Ok(Ok((answer, used)))
         };
-        self.in_cache(wanted.owner, take).await?
+        self.in_cache(wanted.owner, built, take).await?
     }
 
     /// The sandbox of an installer, whose user may write what it makes.
@@ -458,14 +392,4 @@ impl Launcher {
 
 fn given_up() -> Problem {
     Problem::new(Code::InstallFailed, "the installation was given up: nobody waits for it any more")
-}
-
-fn conflict(replaced: &[ReplacedPackage]) -> Problem {
-    let list: Vec<String> = replaced
-        .iter()
-        .map(|one| format!("`{}` {} is there, {} is needed", one.name, one.has, one.wants))
-        .collect();
-    Problem::new(Code::PackageConflict, format!("versions do not fit together: {}", list.join("; "))).hint(
-        "code may have imported what is there: `belljar install --reset` replaces it, and resets the session",
-    )
 }

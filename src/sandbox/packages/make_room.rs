@@ -125,7 +125,7 @@ impl PackageCache {
             self.charges.is_stuck(&set.copy);
             return false;
         }
-        self.charges.is_removed(&set.copy);
+        self.charges.is_removed(&set.copy, &set.key);
         true
     }
 

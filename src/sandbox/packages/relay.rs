@@ -1,8 +1,10 @@
 //! The installer's only way out: a socket on which it asks for connections by `CONNECT`, as a proxy takes them. The
-//! daemon connects to the hosts of the index and to no others, and counts all bytes.
+//! daemon connects to the hosts of the index, and to those that the index names for its files, and to no others, and
+//! counts all bytes.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -11,10 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::file_hosts;
 use super::index::{Index, host_and_port};
 use crate::protocol::text::quotable;
 use crate::security_controls;
@@ -41,6 +45,10 @@ pub struct Relay {
 
 struct Shared {
     index: Index,
+    /// The packages that are wanted, whose pages in the index tell where their files are.
+    packages: Vec<String>,
+    /// The hosts of files, once an installer has wanted to reach a host that the settings do not name.
+    file_hosts: OnceCell<BTreeSet<(String, u16)>>,
     /// Most bytes in both directions.
     most: u64,
     passed: AtomicU64,
@@ -60,7 +68,12 @@ pub enum Trouble {
 
 impl Relay {
     /// Binds the socket in the folder, which only the installer's sandbox sees, and serves.
-    pub fn start(folder: &Path, index: Index, most: u64, stop: CancellationToken) -> std::io::Result<Self> {
+    pub fn start(
+        folder: &Path,
+        (index, packages): (Index, Vec<String>),
+        most: u64,
+        stop: CancellationToken,
+    ) -> std::io::Result<Self> {
         // Named by its descriptor, so that the path may be longer than a socket address allows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(folder, flags, Mode::empty())?;
@@ -68,8 +81,15 @@ impl Relay {
         let listener = UnixListener::bind(&path)?;
         // The folder around it keeps other users out, while the installer's user must be able to connect.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
-        let shared =
-            Arc::new(Shared { index, most, passed: AtomicU64::new(0), trouble: Mutex::default(), stop });
+        let shared = Arc::new(Shared {
+            index,
+            packages,
+            file_hosts: OnceCell::new(),
+            most,
+            passed: AtomicU64::new(0),
+            trouble: Mutex::default(),
+            stop,
+        });
         let serving = tokio::spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self { shared, _serving: AbortOnDropHandle::new(serving) })
     }
@@ -130,14 +150,23 @@ impl Shared {
         let target =
             line.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()).unwrap_or_default();
         let (host, port) = host_and_port(target).ok_or_else(|| Trouble::Forbidden(NO_HOST.into()))?;
-        if security_controls::holds("installers_reach_the_index_only") && !self.index.permits(&host, port) {
+        let is_named = self.index.permits(&host, port);
+        if !is_named
+            && security_controls::holds("installers_reach_the_index_only")
+            && !self.file_hosts().await.contains(&(host.clone(), port))
+        {
             return Err(Trouble::Forbidden(format!("{host}:{port}")));
         }
         let unreachable =
             |error: &dyn std::fmt::Display| Trouble::Unreachable(format!("{host}:{port}: {error}"));
         let connected = async {
+            let learnt =
+                if is_named { None } else { Some(file_hosts::addresses(&self.index, &host, port).await?) };
             let Some(proxy) = self.index.proxy_for(&host) else {
-                return TcpStream::connect((host.as_str(), port)).await;
+                return match learnt {
+                    Some(addresses) => TcpStream::connect(&addresses[..]).await,
+                    None => TcpStream::connect((host.as_str(), port)).await,
+                };
             };
             let mut stream = TcpStream::connect((proxy.host.as_str(), proxy.port)).await?;
             let authorization =
@@ -158,6 +187,11 @@ impl Shared {
             Ok(Err(error)) => Err(unreachable(&error)),
             Err(_) => Err(unreachable(&"it does not answer")),
         }
+    }
+
+    async fn file_hosts(&self) -> &BTreeSet<(String, u16)> {
+        let learn = || file_hosts::learn(&self.index, &self.packages, &self.passed);
+        self.file_hosts.get_or_init(learn).await
     }
 
     async fn pass(&self, client: UnixStream, server: TcpStream) {
@@ -213,6 +247,50 @@ mod tests {
         (answer.lines().next().unwrap_or_default().to_owned(), client)
     }
 
+    /// A relay to hosts that the pages of the index name.
+    fn learnt(folder: &Path, index: Index, hosts: &[(&str, u16)]) -> Relay {
+        let relay = Relay::start(folder, (index, Vec::new()), 1000, CancellationToken::new()).unwrap();
+        let hosts = hosts.iter().map(|(host, port)| ((*host).to_owned(), *port)).collect();
+        relay.shared.file_hosts.set(hosts).unwrap();
+        relay
+    }
+
+    #[tokio::test]
+    async fn hosts_inside_that_an_index_outside_names_are_refused_with_a_proxy_and_without_one() {
+        let (inside, proxy) = (
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+            TcpListener::bind("127.0.0.1:0").await.unwrap(),
+        );
+        let port = inside.local_addr().unwrap().port();
+        let proxy_port = proxy.local_addr().unwrap().port();
+        let hosts = [("localhost", port), ("127.0.0.1", port), ("198.51.100.2", 443)];
+        let outside = || Index::of_hosts(&[("198.51.100.1", 443)]);
+        for (index, refused) in [(outside(), 2), (outside().behind_proxy(proxy_port), 3)] {
+            let folder = tempfile::tempdir().unwrap();
+            let relay = learnt(folder.path(), index, &hosts);
+            for (host, port) in &hosts[..refused] {
+                let (answer, _) = asked(folder.path(), &format!("CONNECT {host}:{port} HTTP/1.1")).await;
+                assert_eq!(answer, "HTTP/1.1 502 Bad Gateway", "{host}");
+            }
+            let trouble = format!("{:?}", relay.trouble());
+            assert!(trouble.contains("localhost") && trouble.contains("packages.hosts"), "{trouble}");
+        }
+        // An index that is there itself reaches it, through the proxy by its name.
+        let folder = tempfile::tempdir().unwrap();
+        let here = Index::of_hosts(&[("127.0.0.1", 443)]).behind_proxy(proxy_port);
+        let _relay = learnt(folder.path(), here, &hosts);
+        let serve = async {
+            let (mut client, _) = proxy.accept().await.unwrap();
+            let head = head_of(&mut client).await.unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            head
+        };
+        let ask = format!("CONNECT localhost:{port} HTTP/1.1");
+        let ((answer, _), head) = tokio::join!(asked(folder.path(), &ask), serve);
+        assert_eq!(answer, "HTTP/1.1 200 Connected");
+        assert!(head.starts_with(&format!("CONNECT localhost:{port} ")), "nothing came before: {head}");
+    }
+
     #[tokio::test]
     async fn only_hosts_of_the_index_are_reached_and_bytes_are_counted() {
         let folder = tempfile::tempdir().unwrap();
@@ -223,7 +301,7 @@ mod tests {
         let (port, closed) = (index.local_addr().unwrap().port(), other.local_addr().unwrap().port());
         let stop = CancellationToken::new();
         let allowed = Index::of_hosts(&[("localhost", port)]);
-        let relay = Relay::start(folder.path(), allowed, 100, stop.clone()).unwrap();
+        let relay = Relay::start(folder.path(), (allowed, Vec::new()), 100, stop.clone()).unwrap();
         for request in [
             format!("CONNECT localhost:{closed} HTTP/1.1"),
             format!("CONNECT 127.0.0.1:{port} HTTP/1.1"),

@@ -88,9 +88,10 @@ impl Launcher {
             used.hold_if_unread(None, None);
             return Ok(());
         };
-        let (launcher, books, used, key) = (Arc::clone(self), ledger.clone(), used.clone(), set.key.clone());
+        let (launcher, books, used) = (Arc::clone(self), ledger.clone(), used.clone());
+        let (key, built) = (set.key.clone(), set.sources);
         let use_again = move || {
-            let cache = launcher.packages.of(owner)?;
+            let cache = launcher.packages.of(owner, built)?;
             let found = launcher.packages.use_again(&cache, &books, &key, &used.session)?;
             used.hold_if_unread(Some(&key), found);
             Ok::<(), std::io::Error>(())

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Answer, UserCache};
 use super::index::{AUTHORITIES_BYTES, Index};
-use super::installer::WantedPackages;
 use super::relay::{SOCKET_NAME, Trouble};
 use super::tree::{self, Bounds, Copied};
+use super::wanted::WantedPackages;
 use crate::packages::requirement::{NameRules, not_permitted};
 use crate::packages::resolved::{FailureKind, Outcome, REPORT_BYTES, Report, set_key};
 use crate::protocol::packages::{InstalledPackage, PackageVersion};
@@ -52,6 +52,7 @@ pub fn request(wanted: &WantedPackages, index: &Index) -> String {
         "pinned": pinned,
         "index": index.url,
         "replace": wanted.replace,
+        "sources": wanted.builds_sources(),
         "idle_s": IDLE_S,
     });
     request.to_string()
@@ -141,7 +142,7 @@ pub fn take(
     target: &Path,
     uv: Option<u64>,
     bounds: Bounds,
-    image_id: &str,
+    (image_id, built): (&str, bool),
     rules: &[NameRules],
     explain: impl Fn(FailureKind, &str) -> Problem,
 ) -> Result<(Answer, Copied), Problem> {
@@ -162,7 +163,8 @@ pub fn take(
     let copied = tree::copy(&output.join("site"), &target.join("site"), bounds).map_err(broken)?;
     check_names(&copied.packages, rules)?;
     let packages: BTreeSet<_> = copied.packages.iter().cloned().collect();
-    let key = (!packages.is_empty()).then(|| set_key(image_id, &report.python, &report.platform, &packages));
+    let key = |python: &str, platform: &str| set_key(image_id, python, platform, &packages, built);
+    let key = (!packages.is_empty()).then(|| key(&report.python, &report.platform));
     let answer = Answer { key, packages: copied.packages.clone(), bytes: copied.bytes, in_image, replaced };
     Ok((answer, copied))
 }
@@ -189,7 +191,8 @@ pub fn failure(kind: FailureKind, words: &str, trouble: Option<&Trouble>) -> Pro
         ),
         (FailureKind::NotFound, _) => (
             format!("the packages cannot be installed: {words}"),
-            "only wheels are installed; look at names and versions, or choose another version".to_owned(),
+            "look at names and versions; what has only a source needs `belljar install --sources`, where `packages.sources` allows it"
+                .to_owned(),
         ),
         (FailureKind::NoInstaller, _) => (
             format!("there is nothing to install packages with: {words}"),
@@ -219,7 +222,8 @@ mod tests {
             std::fs::write(output.join("report.json"), report).unwrap();
             let bounds = Bounds { bytes: 100_000, files: 100 };
             let explain = |kind, words: &str| failure(kind, words, None);
-            take(&output, &target, fetched_uv(&output, had_uv), bounds, "image", &[], explain).unwrap();
+            take(&output, &target, fetched_uv(&output, had_uv), bounds, ("image", false), &[], explain)
+                .unwrap();
             assert_eq!(home.path().join("uv").exists(), !had_uv);
         }
     }

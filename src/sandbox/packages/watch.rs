@@ -1,11 +1,14 @@
 //! The watch over a running installer: its progress, and what it has written so far.
 
+use parking_lot::Mutex;
 use std::path::Path;
 use std::time::Duration;
 
 use super::relay::Relay;
 use super::room::Room;
 use super::task::Task;
+use super::tree;
+use crate::packages::resolved::{FetchedPackage, PROGRESS_BYTES, fetching};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::backend::Progress;
@@ -33,24 +36,49 @@ impl Launcher {
         room: Room,
         progress: Progress<'_>,
     ) -> Problem {
-        let mut told = 0;
+        let told = &Mutex::new((0, Vec::new()));
         let look = || {
-            let passed = relay.passed();
-            if passed > told {
-                told = passed;
-                progress(format!("{} KiB downloaded", passed / 1024));
-            }
             let (folder, home) = (task.output.clone(), self.paths.home().to_owned());
             let reserve = self.settings.sandbox.disk_reserve_bytes;
             let look = move || {
                 host_disk::check_at(&home, reserve)?;
-                look_at(&folder, guest_uid, room).map(drop)
+                look_at(&folder, guest_uid, room)?;
+                let text = tree::read_text(&folder, "progress.json", PROGRESS_BYTES).unwrap_or_default();
+                Ok(fetching(&text))
             };
             let begun = folders::begin(owner, WorkKind::Watch, None, look);
-            async move { begun?.await? }
+            async move {
+                let outcome: Result<Vec<FetchedPackage>, Problem> = begun?.await?;
+                let now = (relay.passed(), outcome?);
+                let mut told = told.lock();
+                if *told != now {
+                    progress(status(now.0, &now.1));
+                    *told = now;
+                }
+                Ok::<(), Problem>(())
+            }
         };
         first_problem(look, PAUSE, PATIENCE).await
     }
+}
+
+/// How far an installer is: what it is fetching, with the sizes, and how much has come in all.
+fn status(passed: u64, fetching: &[FetchedPackage]) -> String {
+    let downloaded = format!("{} downloaded", size(passed));
+    if fetching.is_empty() {
+        return downloaded;
+    }
+    let named: Vec<String> =
+        fetching.iter().map(|package| format!("{} ({})", package.name, size(package.bytes))).collect();
+    format!("fetching {}; {downloaded}", named.join(", "))
+}
+
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1024 * 1024;
+    if bytes < MIB {
+        return format!("{} KiB", bytes / 1024);
+    }
+    format!("{}.{} MiB", bytes / MIB, bytes % MIB * 10 / MIB)
 }
 
 /// Looks again and again until a look finds a problem, or too many are late. A late one goes on beside the next one.
@@ -95,6 +123,14 @@ pub fn too_large(what: String) -> Problem {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn the_progress_names_packages_and_sizes() {
+        assert_eq!(status(2048, &[]), "2 KiB downloaded");
+        let package = |name: &str, bytes| FetchedPackage { name: name.into(), bytes };
+        let told = status(13_000_000, &[package("polars", 36_909_875), package("tiny", 4096)]);
+        assert_eq!(told, "fetching polars (35.1 MiB), tiny (4 KiB); 12.3 MiB downloaded");
+    }
 
     #[test]
     fn an_installer_is_stopped_for_too_much_and_for_what_cannot_be_measured() {

@@ -41,7 +41,7 @@ pub fn clean(path: &str) -> Result<String, Problem> {
     clean_path(Path::new(path)).map(|path| path.to_string_lossy().into_owned())
 }
 
-const BELOW: &str = "use a path below the workspace, without `..`";
+const BELOW: &str = "use a path below the folder, without `..`";
 
 fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
     let mut parts = PathBuf::new();
@@ -52,7 +52,7 @@ fn clean_path(path: &Path) -> Result<PathBuf, Problem> {
             Component::ParentDir | Component::Prefix(_) => {
                 return Err(Problem::new(
                     Code::BadRequest,
-                    format!("`{}` leaves the workspace", printable(path)),
+                    format!("`{}` leaves the folder", printable(path)),
                 )
                 .hint(BELOW));
             }
@@ -260,8 +260,8 @@ fn make_folders(root: &Root<'_>, path: &Path, upload_room: &UploadRoom) -> Resul
 pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
     let path = path.as_ref();
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(Problem::new(Code::BadRequest, "the workspace itself cannot be removed")
-            .hint("use `belljar rm` for the session"));
+        return Err(Problem::new(Code::BadRequest, "the folder itself cannot be removed")
+            .hint("`belljar rm` removes a session, and `belljar volume rm` a volume"));
     };
     let folder = beneath(root.folder(), parent, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
         .map_err(|error| explain(path, error))?;
@@ -281,7 +281,7 @@ pub fn remove(root: &Root<'_>, path: impl AsRef<Path>) -> Result<(), Problem> {
 pub fn write_tar(root: &Root<'_>, path: &Path, out: impl Write) -> std::io::Result<usize> {
     let folder = open_folder(root, path).map_err(|problem| std::io::Error::other(problem.message))?;
     let mut builder = tar::Builder::new(CuttableWriter { out: Some(out) });
-    let outcome = write_folders(&folder, &mut builder);
+    let outcome = append_folders(&folder, Path::new(""), &mut builder);
     if outcome.is_err() {
         // The builder would write the end mark when it is dropped.
         builder.get_mut().out = None;
@@ -306,10 +306,23 @@ impl<W: Write> Write for CuttableWriter<W> {
     }
 }
 
-fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std::io::Result<usize> {
+/// Appends what is in the workspace to an archive, below a folder of it. Returns how many entries were left out.
+pub(super) fn append_tree<W: Write>(
+    root: &Root<'_>,
+    below: &Path,
+    builder: &mut tar::Builder<W>,
+) -> std::io::Result<usize> {
+    append_folders(&root.folder(), below, builder)
+}
+
+fn append_folders<W: Write>(
+    folder: &impl AsFd,
+    below: &Path,
+    builder: &mut tar::Builder<W>,
+) -> std::io::Result<usize> {
     let mut left_out = 0;
     let walk = Walk { entries: usize::MAX, sorted: false };
-    walk.run(root.as_fd(), |met| {
+    walk.run(folder.as_fd(), |met| {
         let entry = match met {
             WalkItem::Entry(entry) => entry,
             WalkItem::Unread { folder, error } => {
@@ -320,11 +333,11 @@ fn write_folders<W: Write>(root: &OwnedFd, builder: &mut tar::Builder<W>) -> std
         };
         match entry.kind() {
             FileType::Directory => {
-                let path = entry.path();
+                let path = below.join(entry.path());
                 append(builder, &path, tar::EntryType::Directory, &entry.stat, 0, std::io::empty())?;
             }
             FileType::RegularFile => match beneath(entry.folder, entry.name, OFlags::RDONLY, Mode::empty()) {
-                Ok(fd) => left_out += append_file(builder, &entry.path(), fd)?,
+                Ok(fd) => left_out += append_file(builder, &below.join(entry.path()), fd)?,
                 Err(error) => left_out += left_out_by(error).ok_or_else(|| unsent(&entry.path(), error))?,
             },
             _ => left_out += 1,
@@ -395,24 +408,34 @@ pub fn read_tar(
     make_folders(root, path, upload_room)?;
     let mut files = 0;
     archive::each_member(input, usage::ENTRIES, |name, kind, data| {
-        let target = path.join(clean_path(&name)?);
-        if kind == archive::Kind::Folder {
-            return make_folders(root, &target, upload_room).map(drop);
-        }
-        let mut upload = Upload::begin(root, &target, upload_room)?;
-        let mut buffer = vec![0; 64 * 1024];
-        loop {
-            let count = data.read(&mut buffer).map_err(archive::broken)?;
-            match buffer.get(..count) {
-                Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
-                _ => break,
-            }
-        }
-        upload.finish()?;
-        files += 1;
+        unpack(root, path, (&name, kind), data, upload_room)?;
+        files += u64::from(kind == archive::Kind::File);
         Ok(())
     })?;
     Ok(files)
+}
+
+/// Makes one member of a tar stream, in the folder `below`.
+pub(super) fn unpack(
+    root: &Root<'_>,
+    below: &Path,
+    (name, kind): (&Path, archive::Kind),
+    data: &mut dyn Read,
+    upload_room: &UploadRoom,
+) -> Result<(), Problem> {
+    let target = below.join(clean_path(name)?);
+    if kind == archive::Kind::Folder {
+        return make_folders(root, &target, upload_room).map(drop);
+    }
+    let mut upload = Upload::begin(root, &target, upload_room)?;
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = data.read(&mut buffer).map_err(archive::broken)?;
+        match buffer.get(..count) {
+            Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
+            _ => return upload.finish().map(drop),
+        }
+    }
 }
 
 /// The attributes of an entry of a folder; a link is not followed. A file system that is mounted there is not asked,
@@ -432,16 +455,17 @@ fn printable(path: &Path) -> String {
 
 fn not_a_file(path: &Path) -> Problem {
     Problem::new(Code::BadRequest, format!("`{}` is neither a regular file nor a folder", printable(path)))
-        .hint("links, pipes, sockets and devices of a workspace are never opened")
+        .hint("links, pipes, sockets and devices are never opened")
 }
 
 fn explain(path: &Path, error: rustix::io::Errno) -> Problem {
     use rustix::io::Errno;
     let is_root = path.as_os_str().is_empty();
-    let subject = if is_root { "the workspace".to_owned() } else { format!("`{}`", printable(path)) };
+    // The folder is a workspace or a volume.
+    let subject = if is_root { "the folder".to_owned() } else { format!("`{}`", printable(path)) };
     match error {
-        Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{subject} is not in the workspace"))
-            .hint("list the folder with `belljar exec -s NAME 'import os; print(os.listdir())'`"),
+        Errno::NOENT => Problem::new(Code::NoSuchFile, format!("{subject} is not there"))
+            .hint("`belljar ls` lists the files of a workspace; those of a volume all come with `belljar cp volume/NAME: DIR`"),
         Errno::LOOP | Errno::XDEV | Errno::NXIO => not_a_file(path),
         Errno::NOTEMPTY => Problem::new(Code::BadRequest, format!("{subject} fills while it is emptied"))
             .hint("end the cell that writes to it first"),

@@ -2,6 +2,8 @@
 
 pub mod archive;
 pub mod artifacts;
+pub mod compare;
+mod copies;
 pub mod disk;
 pub mod files;
 mod folder;
@@ -15,12 +17,14 @@ mod project;
 pub mod remeasure;
 mod removal;
 mod root;
+pub mod session_archive;
 mod set_id;
 mod unlinked_files;
 pub mod upload_room;
 pub mod usage;
 mod walk;
 
+pub use copies::Copied;
 pub(in crate::sandbox) use folder::guest;
 pub use folder::{Service, Workspace, remove_tree};
 pub use root::Root;

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::protocol::ask::{AskEnd, AskOutcome};
+use crate::protocol::ask::{AskEnd, AskOutcome, ReplyCount};
 use crate::protocol::chat::Usage;
 use crate::protocol::event::ToolOutcome;
 
@@ -52,7 +52,15 @@ fn decided(id: &str, decision: Decision) -> EventBody {
 
 fn ask_finished(ask: AskNumber) -> EventBody {
     let (outcome, usage) = (AskOutcome::Cancelled, Usage::default());
-    let end = AskEnd { outcome, answer: None, value: None, message: None, steps: 0, usage };
+    let end = AskEnd {
+        outcome,
+        answer: None,
+        value: None,
+        message: None,
+        steps: 0,
+        usage,
+        replies: ReplyCount::default(),
+    };
     EventBody::AskFinished { ask, end: Box::new(end) }
 }
 
@@ -136,7 +144,7 @@ impl World {
                 assert!(self.book.check(&id, &decision).is_err(), "decided twice");
             }
             Op::Begun { cell, call } if self.book.decision(&of_code(cell, call)) == Some(&accept()) => {
-                self.record(EventBody::ToolBegun { cell, call });
+                self.record(EventBody::ToolBegun { cell: Some(cell), call, lent: None });
                 assert_eq!(self.book.decision(&of_code(cell, call)), None, "a decision counts twice");
             }
             Op::Dropped { cell, call } => {
@@ -218,7 +226,7 @@ fn a_decision_counts_until_something_has_come_of_it() {
     let before = [asked, decided("s.1", accept())];
     assert_eq!(book(before.clone()).decision(&question), Some(&accept()));
     let answered = EventBody::ToolAnswered { call: 7, outcome: ToolOutcome::Value(1.into()) };
-    for event in [EventBody::ToolBegun { cell: 4, call: 7 }, answered] {
+    for event in [EventBody::ToolBegun { cell: Some(4), call: 7, lent: None }, answered] {
         assert_eq!(book(before.iter().cloned().chain([event])).decision(&question), None);
     }
 }

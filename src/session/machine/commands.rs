@@ -1,4 +1,4 @@
-//! Commands, as far as the machine of a session decides on them: they run beside its cells.
+//! Commands and background cells, as far as the machine of a session decides on them: they run beside its other cells.
 
 use super::{Effect, SessionMachine};
 use crate::protocol::command::EndCommand;
@@ -10,13 +10,19 @@ impl<W> SessionMachine<W> {
         self.queue.commands().iter().any(|(start, _)| start.cell == cell)
     }
 
-    /// Ends a command: one that was not sent to the sandbox is not run.
+    /// Whether a command or a background cell of this number waits or runs.
+    pub fn goes_beside(&self, cell: CellNumber) -> bool {
+        self.is_command(cell) || self.queue.is_background(cell)
+    }
+
+    /// Ends what runs beside the cells: what was not sent to the sandbox is not run.
     pub(super) fn end_command(&mut self, cell: CellNumber, how: EndCommand, out: &mut Vec<Effect<W>>) {
-        if !self.is_command(cell) {
+        if !self.goes_beside(cell) {
             return;
         }
         if !self.runs(cell) {
-            self.give_up(cell, "The command was ended before it ran.", out);
+            let what = if self.is_command(cell) { "command" } else { "cell" };
+            self.give_up(cell, &format!("The {what} was ended before it ran."), out);
             return;
         }
         if self.attaching {

@@ -17,6 +17,15 @@ pub enum Input<W> {
     /// A request other than a cell needs a sandbox.
     SandboxWanted,
     SandboxReady,
+    /// The sandbox that is about to be ready has the variables of a snapshot; `replays` if later cells run again.
+    Woken {
+        note: String,
+        replays: bool,
+    },
+    /// The sandbox that is about to be ready has no variables, because the snapshot could not be loaded.
+    NotWoken {
+        reason: String,
+    },
     /// The earlier sandbox is attached, with its variables.
     SandboxAttached,
     /// No sandbox could be started; the next cell causes the next attempt.
@@ -85,6 +94,23 @@ pub enum Input<W> {
     /// The freeze with this number has failed.
     FreezeFailed(u64),
     Thaw,
+    /// A client wants the sandbox to end, which `may_sleep` allowed.
+    Sleep,
+    /// The snapshot with this number was taken and is in the journal, or was not taken.
+    SnapshotEnded {
+        number: u64,
+        is_taken: bool,
+    },
+    /// The snapshot with this number has waited for its turn, and is being taken now.
+    SaveBegins {
+        number: u64,
+    },
+    /// The snapshot that the session wakes from is removed.
+    Unsaved,
+    /// A snapshot that a client wanted holds this many changes of the variables.
+    Saved {
+        changes: u64,
+    },
     Remove,
     /// The daemon shuts down; waiting and running cells are left to the next one.
     Leave,
@@ -98,6 +124,19 @@ pub enum Effect<W> {
     StartSandbox,
     /// Remove the sandbox, which is no longer used.
     EndSandbox,
+    /// Say that the sandbox ends and its session can wake, if it can.
+    Sleeps {
+        reason: String,
+    },
+    /// Take a snapshot of the variables; answered by `SnapshotEnded`. `urgent`: the sandbox ends after it.
+    Save {
+        number: u64,
+        urgent: bool,
+    },
+    /// Stop taking the snapshot with this number.
+    StopSaving {
+        number: u64,
+    },
     /// Answered by `MayRun` or `MayNotRun`.
     WantPermit,
     /// Write the start of this cell, which has the permit that came last; answered by `Started`.
@@ -129,13 +168,19 @@ pub(super) enum ReplayPhase {
     /// The replay reads which cells it has to run.
     Prepared,
     Running,
+    /// The cells after a snapshot run again in a new sandbox; all others wait.
+    Waking,
 }
 
-/// When a sandbox is removed: after a time without use, or at an age.
+/// When a sandbox is removed: after a time without use, or at an age; and when its variables are saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
     pub idle: Duration,
     pub max_age: Duration,
+    /// How long the variables rest until they are saved; none if the session is not saved by itself.
+    pub at_rest: Option<Duration>,
+    /// Whether it is saved before somebody puts it to sleep.
+    pub saves: bool,
 }
 
 /// The unfinished work of a session that existed before.
@@ -150,6 +195,10 @@ pub struct Unfinished {
     pub idle: Duration,
     pub frozen: bool,
     pub replaying: bool,
+    /// Whether cells after a snapshot run again.
+    pub waking: bool,
+    /// Whether the variables have changed since the newest snapshot.
+    pub unsaved: bool,
     /// Whether a sandbox may exist.
     pub sandbox: bool,
     /// Whether the sandbox may not have received the last reset.

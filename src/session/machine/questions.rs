@@ -44,6 +44,11 @@ impl<W> SessionMachine<W> {
         self.replay == ReplayPhase::Running
     }
 
+    /// Whether cells after a snapshot run again, and all others wait for them.
+    pub fn is_waking(&self) -> bool {
+        self.replay == ReplayPhase::Waking
+    }
+
     pub fn is_ending(&self) -> bool {
         self.ending
     }
@@ -84,12 +89,13 @@ impl<W> SessionMachine<W> {
 
     /// Whether a cell may be queued; at most `limit` cells may wait.
     pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
-        if replays && !self.is_replaying() {
+        if replays && !self.is_replaying() && !self.is_waking() {
             return Err(was_reset());
         }
         // A main cell during a replay would find half-rebuilt variables, and the replay would overwrite its
         // changes.
-        if !replays && self.replay != ReplayPhase::None && mode == Mode::Main {
+        let is_in_the_way = matches!(self.replay, ReplayPhase::Prepared | ReplayPhase::Running);
+        if !replays && is_in_the_way && (mode.is_in_line() || mode == Mode::Background) {
             return Err(a_replay_goes_on());
         }
         self.may_change()?;
@@ -111,7 +117,9 @@ impl<W> SessionMachine<W> {
         if self.replay != ReplayPhase::None {
             return Err(a_replay_goes_on());
         }
-        if self.going_back > 0 || !self.queue.is_idle() {
+        // A cell that has begun and was not sent yet would reach the sandbox after the undo.
+        let is_beginning = || self.beginning.values().any(|beginning| !self.is_command(beginning.cell));
+        if self.going_back > 0 || !self.queue.may_go_back() || is_beginning() {
             return Err(Problem::new(Code::Busy, "a cell runs or waits").hint("wait for it, or interrupt it"));
         }
         Ok(())

@@ -1,390 +1,18 @@
 //! For any inputs in any order: every cell ends once, every list of variables is answered once, the sandbox
-//! never gets a forbidden request, and no state is a dead end.
+//! never gets a forbidden request, variables are not let go that could have been saved, and no state is a dead end.
 
 mod ops;
+mod world;
 
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::api::VariablesFilter;
-use crate::protocol::command::EndCommand;
+use crate::session::outcome::CellStart;
 use ops::{Left, Op, left, op};
+use world::{World, restored};
 
-const IDLE: Duration = Duration::from_secs(60);
-const MAX_AGE: Duration = Duration::from_secs(600);
-
-/// Everything around the machine: the requests to it, and the facts that it relies on.
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
-struct World {
-    machine: SessionMachine<u32>,
-    now: Instant,
-    /// The requested cells, and how often each has ended.
-    cells: BTreeMap<CellNumber, u32>,
-    /// Cells that were running before, if their sandbox is found.
-    resumed: BTreeMap<CellNumber, Mode>,
-    views: BTreeMap<u32, u32>,
-    starting: bool,
-    there: bool,
-    /// False while the sandbox is about to end and takes no more requests.
-    takes: bool,
-    frozen: bool,
-    wants_permit: bool,
-    permit: bool,
-    begins: Vec<(u64, CellNumber)>,
-    journaled: BTreeSet<CellNumber>,
-    in_sandbox: BTreeMap<CellNumber, Mode>,
-    undoing: usize,
-    resetting: usize,
-    placed: bool,
-    /// Whether the next cell of the main line has to report that the variables changed before it.
-    changed: bool,
-    /// The cell of the main line that ran when it became known that the variables had changed before it.
-    changed_before: Option<CellNumber>,
-}
-
-fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
-    let cells = |from: u64, to: u64, mode| {
-        let start = move |cell| CellStart { cell, mode, ask: Some(cell % 3), ..CellStart::default() };
-        (from + 1..=to).map(start).collect::<Vec<_>>()
-    };
-    let main = u64::from(left.main);
-    let (copies, all) = (main + left.copies, main + left.copies + left.commands);
-    let mut running = cells(0, main, Mode::Main);
-    running.extend(cells(main, copies, Mode::Fork));
-    running.extend(cells(copies, all, Mode::Command));
-    let before = Unfinished {
-        cells: all + left.queued,
-        queued: cells(all, all + left.queued, Mode::Main),
-        running,
-        note: None,
-        idle: Duration::ZERO,
-        frozen: left.frozen,
-        replaying: left.replaying,
-        sandbox: left.sandbox,
-        reset: left.reset,
-    };
-    SessionMachine::restored(Expiry { idle: IDLE, max_age: MAX_AGE }, before, now)
-}
-
-impl World {
-    fn new(left: Option<&Left>) -> Self {
-        let now = Instant::now();
-        let machine = match left {
-            Some(left) => restored(left, now),
-            None => SessionMachine::new(Expiry { idle: IDLE, max_age: MAX_AGE }, now),
-        };
-        let main = left.is_some_and(|left| left.main);
-        let mode = |cell| match cell {
-            cell if machine.is_command(cell) => Mode::Command,
-            1 if main => Mode::Main,
-            _ => Mode::Fork,
-        };
-        Self {
-            cells: (1..=machine.cells()).map(|cell| (cell, 0)).collect(),
-            resumed: machine.queue().runs().map(|cell| (cell, mode(cell))).collect(),
-            machine,
-            now,
-            views: BTreeMap::new(),
-            starting: false,
-            there: false,
-            takes: true,
-            frozen: left.is_some_and(|left| left.frozen),
-            wants_permit: false,
-            permit: false,
-            begins: Vec::new(),
-            journaled: BTreeSet::new(),
-            in_sandbox: BTreeMap::new(),
-            undoing: 0,
-            resetting: 0,
-            placed: false,
-            changed: false,
-            changed_before: None,
-        }
-    }
-
-    fn ended(&mut self, cell: CellNumber) {
-        let times = self.cells.get_mut(&cell).expect("nobody wanted this cell");
-        *times += 1;
-        assert_eq!(*times, 1, "cell {cell} ended twice");
-    }
-
-    fn take(&mut self, input: Input<u32>) {
-        for effect in self.machine.step(input, self.now) {
-            self.carry_out(effect);
-        }
-        self.permit = false;
-    }
-
-    fn carry_out(&mut self, effect: Effect<u32>) {
-        match effect {
-            Effect::StartSandbox => {
-                assert!(!self.starting && !self.there, "two sandboxes");
-                self.starting = true;
-            }
-            Effect::EndSandbox => {
-                assert!(self.there && self.in_sandbox.is_empty(), "a sandbox in use is let go");
-                (self.there, self.takes) = (false, true);
-            }
-            Effect::WantPermit => {
-                assert!(!self.wants_permit, "two permits are wanted");
-                self.wants_permit = true;
-            }
-            Effect::Begin { cell, begin } => {
-                assert!(std::mem::take(&mut self.permit), "cell {cell} has no permit");
-                self.journaled.remove(&cell);
-                self.begins.push((begin, cell));
-            }
-            Effect::Run(start) => {
-                assert!(self.there && !self.frozen, "cell {} has no sandbox that runs", start.cell);
-                assert!(self.journaled.contains(&start.cell), "cell {} is not in the journal", start.cell);
-                let main = self.in_sandbox.values().any(|mode| *mode == Mode::Main);
-                assert!(start.mode != Mode::Main || !main, "two cells of the main line");
-                // An undo leaves commands alone; a reset ends them.
-                let undoing = if start.mode == Mode::Command { 0 } else { self.undoing };
-                assert_eq!(undoing + self.resetting, 0, "cell {} is in the way", start.cell);
-                if start.mode == Mode::Main && std::mem::take(&mut self.changed) {
-                    assert!(start.note.is_some(), "cell {} does not say what changed before it", start.cell);
-                }
-                if self.takes {
-                    assert_eq!(self.in_sandbox.insert(start.cell, start.mode), None, "sent twice");
-                }
-            }
-            Effect::Show { which, reply_to } => {
-                assert!(self.there && !self.frozen, "nothing is there to be shown");
-                if self.takes {
-                    *self.views.get_mut(&reply_to).unwrap() += 1;
-                } else {
-                    self.machine.step(Input::NotShown { which, reply_to }, self.now);
-                }
-            }
-            Effect::Interrupt(cell) | Effect::Kill(cell) => {
-                assert!(!self.takes || self.in_sandbox.contains_key(&cell), "cell {cell} is not there");
-            }
-            Effect::Thaw => assert!(self.there || self.starting),
-            Effect::Append(EventBody::Frozen) => self.frozen = true,
-            Effect::Append(EventBody::Thawed | EventBody::SandboxGone { .. }) => self.frozen = false,
-            Effect::Append(_) => {}
-            Effect::Unrun(start) => {
-                assert!(!self.in_sandbox.contains_key(&start.cell), "cell {} did run", start.cell);
-                self.ended(start.cell);
-            }
-            Effect::Lost(start, _) => {
-                // A sandbox that only commands use expires with them.
-                let expires = start.mode == Mode::Command;
-                let has_sandbox = self.there && !self.machine.is_ending() && !expires;
-                assert!(!has_sandbox, "cell {} has its sandbox", start.cell);
-                self.in_sandbox.remove(&start.cell);
-                self.ended(start.cell);
-            }
-            Effect::Refuse(view, _) => *self.views.get_mut(&view).unwrap() += 1,
-        }
-    }
-
-    fn nth(&self, which: usize) -> Option<CellNumber> {
-        self.in_sandbox.keys().nth(which).copied()
-    }
-
-    fn finish(&mut self, cell: CellNumber) {
-        self.in_sandbox.remove(&cell);
-        self.ended(cell);
-        if self.changed_before.take_if(|changed| *changed == cell).is_some() {
-            assert!(
-                self.machine.take_late_note(cell).is_some(),
-                "cell {cell} does not say what changed before it"
-            );
-        }
-        self.take(Input::Finished(cell));
-    }
-
-    fn commit_begin(&mut self, index: usize, in_time: bool) {
-        let (begin, _) = self.begins[index];
-        if in_time {
-            // The journal keeps the order of its events.
-            let before = self.begins.iter().filter(|(other, _)| *other <= begin);
-            self.journaled.extend(before.map(|(_, cell)| *cell));
-        }
-        self.begins.remove(index);
-        self.take(Input::Started { begin, is_written: in_time });
-    }
-
-    fn attaches(&mut self, good: bool) {
-        if good {
-            self.in_sandbox = std::mem::take(&mut self.resumed);
-            self.take(Input::SandboxAttached);
-        } else {
-            self.take(Input::NotAttached { reason: "it is gone".into() });
-        }
-    }
-
-    fn dies(&mut self, reported: bool) {
-        self.takes = false;
-        for cell in std::mem::take(&mut self.in_sandbox).into_keys() {
-            if reported {
-                self.finish(cell);
-            }
-        }
-        (self.there, self.takes) = (false, true);
-        self.take(Input::SandboxGone { reason: "it died".into() });
-    }
-
-    fn cell_comes(&mut self, mode: Mode, ask: Option<AskNumber>) {
-        let replays = self.machine.is_replaying() && mode == Mode::Main;
-        let by_client = self.machine.may_run(mode, false, usize::MAX);
-        assert!(!replays || by_client.is_err(), "a client's cell comes between those of a replay");
-        if self.machine.may_run(mode, replays, 8).is_ok() {
-            let cell = self.machine.cells() + 1;
-            self.cells.insert(cell, 0);
-            let start = CellStart { cell, mode, ask, ..CellStart::default() };
-            self.take(Input::Cell(start));
-        }
-    }
-
-    /// The kernel reports that the variables changed between cells.
-    fn variables_change(&mut self) {
-        if self.machine.is_ready() && self.takes {
-            let main = self.in_sandbox.iter().find(|(_, mode)| **mode == Mode::Main);
-            (self.changed_before, self.changed) = match main {
-                Some((cell, _)) => (Some(*cell), self.changed),
-                None => (self.changed_before, true),
-            };
-        }
-        self.take(Input::Changed { note: "the worker died".into() });
-    }
-
-    fn end_command(&mut self, which: usize, how: EndCommand) {
-        let command = self.machine.queue().commands().get(which).map(|(start, _)| start.cell);
-        // A number that no command has is no command's end.
-        let cell = command.unwrap_or(CellNumber::MAX);
-        self.take(Input::EndCommand { cell, how });
-        let ended = command.is_none_or(|cell| self.cells[&cell] == 1 || self.machine.runs(cell));
-        assert!(ended, "command {cell} waits on");
-    }
-
-    fn happens(&mut self, op: &Op) {
-        match *op {
-            Op::Cell { mode, ask } => self.cell_comes(mode, ask),
-            Op::View { patient, taken } => {
-                let view = u32::try_from(self.views.len()).unwrap();
-                self.views.insert(view, 0);
-                // A sandbox that is about to end stays so until it dies.
-                self.takes &= taken || !self.there;
-                self.take(Input::Variables { which: VariablesFilter::default(), patient, reply_to: view });
-            }
-            Op::Place => {
-                self.placed = true;
-                self.take(Input::Placed);
-            }
-            Op::WantSandbox => {
-                self.take(Input::SandboxWanted);
-                assert!(!self.placed || self.starting || self.there, "no sandbox comes");
-            }
-            Op::Changed => self.variables_change(),
-            Op::EndCommand { which, how } => self.end_command(which, how),
-            Op::Ready(good) if self.starting => {
-                (self.starting, self.there) = (false, good);
-                if self.machine.is_attaching() {
-                    return self.attaches(good);
-                }
-                self.take(if good {
-                    Input::SandboxReady
-                } else {
-                    Input::SandboxFailed(Problem::new(Code::SandboxFailed, "no"))
-                });
-            }
-            Op::Dies { reported } if self.there => self.dies(reported),
-            Op::Permit(may) if self.wants_permit => {
-                (self.wants_permit, self.permit) = (false, may);
-                self.take(if may { Input::MayRun } else { Input::MayNotRun(Problem::new(Code::Busy, "no")) });
-            }
-            Op::Written { which, in_time } if which < self.begins.len() => self.commit_begin(which, in_time),
-            Op::Finish(which) => {
-                if let Some(cell) = self.nth(which).filter(|_| !self.frozen) {
-                    self.finish(cell);
-                }
-            }
-            Op::PutBack(which) => {
-                if let Some(cell) = self.nth(which).filter(|cell| self.in_sandbox[cell] == Mode::Fork) {
-                    self.in_sandbox.remove(&cell);
-                    self.take(Input::PutBack(cell));
-                }
-            }
-            Op::CellUnwritten(which) => {
-                let open = self.cells.iter().filter(|(_, times)| **times == 0).nth(which);
-                if let Some(cell) = open.map(|(cell, _)| *cell) {
-                    self.take(Input::CellUnwritten(cell));
-                }
-            }
-            Op::Interrupt => self.take(Input::Interrupt),
-            Op::CancelCells(ask) => self.take(Input::CancelCells(ask)),
-            Op::Undo if self.machine.may_undo().is_ok() => {
-                self.take(Input::Undo);
-                self.undoing += 1;
-            }
-            Op::UndoDone if self.undoing > 0 => {
-                self.undoing -= 1;
-                self.take(Input::UndoDone);
-            }
-            Op::ReplayWanted if self.machine.may_replay().is_ok() => self.take(Input::ReplayWanted),
-            Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
-                self.take(Input::Reset { replay });
-                self.resetting += 1;
-                self.changed = false;
-            }
-            Op::ResetNoted if self.resetting > 0 => {
-                self.resetting -= 1;
-                // The sandbox ends all running cells.
-                for cell in self.in_sandbox.keys().copied().collect::<Vec<_>>() {
-                    self.finish(cell);
-                }
-                self.take(Input::ResetNoted);
-            }
-            Op::ReplayEnded(finished) => self.take(Input::ReplayEnded { finished }),
-            Op::Freeze if self.machine.may_freeze().is_ok() => self.take(Input::Freeze),
-            Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed(self.machine.freezes())),
-            Op::Thaw => self.take(Input::Thaw),
-            Op::Tick(seconds) => {
-                self.now += Duration::from_secs(seconds);
-                self.take(Input::Tick);
-            }
-            Op::Ready(_)
-            | Op::Dies { .. }
-            | Op::Permit(_)
-            | Op::Written { .. }
-            | Op::Undo
-            | Op::UndoDone
-            | Op::Reset { .. }
-            | Op::ResetNoted
-            | Op::ReplayWanted
-            | Op::Freeze
-            | Op::FreezeFailed => {}
-        }
-    }
-
-    /// Lets everything that was begun come to its end, without new requests.
-    fn calms_down(&mut self) {
-        let ways = [
-            Op::Place,
-            Op::Ready(true),
-            Op::Permit(true),
-            Op::Written { which: 0, in_time: true },
-            Op::Finish(0),
-            Op::UndoDone,
-            Op::ResetNoted,
-            Op::ReplayEnded(false),
-            Op::Thaw,
-        ];
-        for _ in 0..self.cells.len() * 2 + self.views.len() + self.undoing + self.resetting + 4 {
-            if !self.takes {
-                self.dies(true);
-            }
-            for way in &ways {
-                self.happens(way);
-            }
-        }
-    }
-}
+const NEVER: Expiry = Expiry { idle: Duration::MAX, max_age: Duration::MAX, at_rest: None, saves: false };
 
 proptest! {
     #[test]
@@ -442,6 +70,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
         frozen: false,
         reset: false,
         replaying: false,
+        unsaved: false,
     };
     let now = Instant::now();
     let mut machine = restored(&left, now);
@@ -454,7 +83,7 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
 #[test]
 fn a_replay_that_is_being_prepared_is_the_only_one() {
     let now = Instant::now();
-    let mut machine = SessionMachine::<u32>::new(Expiry { idle: Duration::MAX, max_age: Duration::MAX }, now);
+    let mut machine = SessionMachine::<u32>::new(NEVER, now);
     assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);
@@ -467,4 +96,77 @@ fn a_replay_that_is_being_prepared_is_the_only_one() {
     // A plain reset by another client ends the replay.
     machine.step(Input::Reset { replay: false }, now);
     assert!(machine.may_reset(true).is_err());
+}
+
+const SAVED: Expiry = Expiry {
+    idle: Duration::from_secs(60),
+    max_age: Duration::MAX,
+    at_rest: Some(Duration::from_secs(30)),
+    saves: true,
+};
+
+/// A session in whose sandbox a cell has run.
+fn changed_by(mode: Mode, now: Instant) -> SessionMachine<u32> {
+    let mut machine = SessionMachine::new(SAVED, now);
+    machine.step(Input::Placed, now);
+    machine.step(Input::SandboxReady, now);
+    machine.step(Input::Cell(CellStart { cell: 1, mode, ..CellStart::default() }), now);
+    let begins = machine.step(Input::MayRun, now);
+    let [Effect::Begin { begin, .. }] = &begins[..] else { panic!("{begins:?}") };
+    machine.step(Input::Started { begin: *begin, is_written: true }, now);
+    machine.step(Input::Finished(1), now);
+    machine
+}
+
+fn saves(effects: &[Effect<u32>]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Save { .. }))
+}
+
+fn stops(effects: &[Effect<u32>]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::StopSaving { .. }))
+}
+
+#[test]
+fn every_cell_that_has_the_variables_is_a_reason_to_save_them() {
+    let now = Instant::now();
+    let later = now + Duration::from_secs(40);
+    for (mode, is_saved) in
+        [(Mode::Main, true), (Mode::Scratch, true), (Mode::Background, true), (Mode::Fork, false)]
+    {
+        assert_eq!(saves(&changed_by(mode, now).step(Input::Tick, later)), is_saved, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_session_whose_newest_snapshot_was_removed_is_saved_again() {
+    let now = Instant::now();
+    let mut machine = changed_by(Mode::Main, now);
+    assert!(saves(&machine.step(Input::Tick, now + Duration::from_secs(40))));
+    machine.step(Input::SnapshotEnded { number: 1, is_taken: true }, now + Duration::from_secs(41));
+    assert!(!saves(&machine.step(Input::Tick, now + Duration::from_secs(45))));
+    machine.step(Input::Unsaved, now);
+    assert!(saves(&machine.step(Input::Tick, now + Duration::from_secs(45))));
+}
+
+#[test]
+fn the_time_in_which_a_snapshot_waits_for_others_is_not_its_own() {
+    let now = Instant::now();
+    let minutes = |minutes: u64| now + Duration::from_secs(60 * minutes);
+    let mut machine = changed_by(Mode::Main, now);
+    assert!(saves(&machine.step(Input::Tick, minutes(2))));
+    assert!(machine.step(Input::Tick, minutes(60)).is_empty(), "it has not begun");
+    machine.step(Input::SaveBegins { number: 1 }, minutes(60));
+    assert!(machine.step(Input::Tick, minutes(70)).is_empty());
+    assert!(stops(&machine.step(Input::Tick, minutes(76))), "the sandbox does not stay for ever");
+}
+
+#[test]
+fn a_frozen_session_is_not_being_saved_and_is_thawed_to_fall_asleep() {
+    let now = Instant::now();
+    let mut machine = changed_by(Mode::Main, now);
+    let later = now + Duration::from_secs(40);
+    assert!(saves(&machine.step(Input::Tick, later)));
+    assert!(stops(&machine.step(Input::Freeze, later)));
+    let effects = machine.step(Input::Sleep, later);
+    assert!(saves(&effects) && effects.iter().any(|effect| matches!(effect, Effect::Thaw)));
 }

@@ -86,6 +86,28 @@ fn the_end_of_a_command_is_that_of_its_process() {
     }
 }
 
+#[test]
+fn a_background_cell_ends_by_an_exception_or_with_its_process_and_says_which() {
+    let lost = |after| Ending::Lost { exit_code: -9, after, older: false, names: Vec::new() };
+    let (kept, back) = (lost(StateAfter::Kept), lost(StateAfter::Restored(3)));
+    let rolled_back = Cause { rolled_back: true, ..Cause::default() };
+    let told = |ending: &Ending, cause: Cause| {
+        let (status, reason, _, kind) = ended(Mode::Background, ending.clone(), cause);
+        (status, reason, kind)
+    };
+    let (timeout, interrupted) = (Status::Timeout, Status::Interrupted);
+    let (was_kept, restored) = (StateKind::Kept, StateKind::Restored);
+    assert_eq!(told(&kept, by(EndedBy::Deadline)), (timeout, Reason::CellDeadline, was_kept));
+    assert_eq!(told(&back, by(EndedBy::Deadline)), (timeout, Reason::CellDeadline, restored));
+    assert_eq!(told(&back, rolled_back.clone()), (interrupted, Reason::RolledBack, restored));
+    // What the daemon itself wanted comes first.
+    let reset = Cause { rolled_back: true, ..by(EndedBy::Cancel) };
+    assert_eq!(told(&back, reset), (interrupted, Reason::ByCancel, restored));
+    // So does a cell of the main line that one in the background took along.
+    assert_eq!(ended(Mode::Main, back.clone(), rolled_back).1, Reason::RolledBack);
+    assert_eq!(told(&back, Cause::default()), (Status::Crashed, Reason::Signal, restored));
+}
+
 /// The kernel counts for the whole sandbox.
 #[test]
 fn what_ran_beside_others_is_not_blamed_alone() {

@@ -43,6 +43,8 @@ fn recorded(calls: &[(&'static str, u8)]) -> RecordedCell {
         name: (*name).into(),
         arguments: arguments(*value),
         refused_bytes: None,
+        lent: None,
+        held: false,
     });
     let answer = |call| EventBody::ToolAnswered { call, outcome: ToolOutcome::Value(call.into()) };
     let mut recording = Recording::of(1);

@@ -13,7 +13,7 @@ const DIGITS: usize = 12;
 const BEGINNINGS: [&str; 3] = ["7f", "55", "56"];
 
 /// The text without these parts.
-pub(super) fn without_volatile(text: &str) -> String {
+pub(in crate::session) fn without_volatile(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(['<', '0']) {

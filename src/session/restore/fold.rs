@@ -1,11 +1,15 @@
 //! The fold of a session's events into its present state.
 
-use serde_json::{Map, Value};
+mod waking;
+
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BegunCell, OpenCall, ProcessDeath, Restored, Span, WaitingCall};
+use super::open::{Call, OpenCell};
+use super::saved::SavedStates;
+use super::{BegunCell, ProcessDeath, Restored, Span};
 use crate::protocol::ask::{Approval, Subject};
 use crate::protocol::clock::{self, Moment};
 use crate::protocol::command::CommandSummary;
@@ -15,69 +19,14 @@ use crate::protocol::limits::{COMMANDS_LISTED, TOOL_CALLS_IN_FLIGHT, TOOL_CALLS_
 use crate::protocol::packages::InstallEnd;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::protocol::tool::LentAnswer;
 use crate::security_controls;
-use crate::session::approvals::{Approvals, code_call};
+use crate::session::approvals::code_call;
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::replay::{RecordedCalls, RecordedCell};
 use crate::session::rules::{self, CellRules, SandboxRules};
 use crate::tools::{Responses, ToolOutput};
-
-/// A cell that has not ended.
-#[derive(Debug, Default)]
-struct OpenCell {
-    start: CellStart,
-    replays: Option<CellNumber>,
-    began: Option<String>,
-    /// How long the cell was frozen or waited for a person, without a pause that still lasts.
-    frozen: Duration,
-    /// The number of present pauses (a freeze, decisions of persons), and since when.
-    pauses: u32,
-    paused_since: Option<String>,
-    completed: Vec<String>,
-    passed: bool,
-    to_end: Option<EndedBy>,
-    died: Option<ProcessDeath>,
-    /// The number of tool calls that the cell has made.
-    calls: usize,
-}
-
-impl OpenCell {
-    /// Returns the cell to the queue: nothing of its run counts any more.
-    fn put_back(&mut self) {
-        (self.began, self.frozen, self.pauses, self.paused_since) = (None, Duration::ZERO, 0, None);
-        (self.to_end, self.died, self.calls) = (None, None, 0);
-        self.completed.clear();
-    }
-
-    /// Begins a pause. Overlapping pauses count once.
-    fn pause(&mut self, at: &str) {
-        self.pauses += 1;
-        self.paused_since.get_or_insert_with(|| at.to_owned());
-    }
-
-    fn resume(&mut self, at: &str) {
-        self.pauses = self.pauses.saturating_sub(1);
-        if self.pauses == 0
-            && let Some(since) = self.paused_since.take()
-        {
-            self.frozen += clock::between(&since, at);
-        }
-    }
-}
-
-/// A tool call without an answer.
-#[derive(Debug)]
-struct Call {
-    cell: Option<CellNumber>,
-    name: String,
-    /// The arguments, if the call waits for a person; otherwise they are not needed.
-    arguments: Map<String, Value>,
-    /// The position among the calls of the cell.
-    position: usize,
-    /// Whether the call waits for a person's permission; `ToolBegun` ends the waiting.
-    waits: bool,
-}
 
 /// Takes the events in their order. The journal contains the rules of asks; those for clients' cells are
 /// given. The size of the fold does not grow with the output of cells or the arguments of tools.
@@ -89,8 +38,9 @@ pub struct Fold {
     client_rules: Arc<CellRules>,
     /// The newest cell that has begun.
     newest_begun: CellNumber,
-    /// The newest cell at the time when the worker was last fresh: an undo cannot reach behind it.
-    fresh_since: CellNumber,
+    saved: SavedStates,
+    /// The rules of the code of the sandbox before this one, whose variables a snapshot may bring back.
+    earlier_rules: SandboxRules,
     /// The last answers to calls of cells, with the numbers of call and event: at most as many as can be in
     /// flight.
     answered: VecDeque<(CellNumber, u64, Seq)>,
@@ -117,7 +67,10 @@ impl Fold {
     /// Gives the state after the last event.
     #[must_use]
     pub fn end(self, recorded: &BTreeMap<CellNumber, RecordedCell>, now: Moment) -> Restored {
-        let Self { mut restored, mut open, calls, answered, .. } = self;
+        let Self { mut restored, mut open, calls, answered, saved, .. } = self;
+        restored.unsaved = saved.is_unsaved();
+        restored.wake = saved.wake(&restored);
+        restored.saved = saved;
         let of_open = answered.into_iter().filter(|(cell, ..)| open.contains_key(cell));
         restored.answered_calls = of_open.map(|(_, call, seq)| (call, seq)).collect();
         for open in open.values_mut() {
@@ -126,15 +79,11 @@ impl Fold {
             let frozen = restored.frozen_since.as_deref();
             open.frozen += frozen.map_or_else(|| now.since(&since), |frozen| clock::between(&since, frozen));
         }
-        for (call, Call { cell, name, arguments, position, waits }) in calls {
-            let replays = cell.and_then(|cell| open.get(&cell)?.replays);
-            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.0.get(position));
-            let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
-            restored.open_calls.push(OpenCall {
-                call,
-                recorded: once.map(|once| once.outcome.clone()),
-                waits,
-            });
+        for (number, call) in calls {
+            let replays = call.cell.and_then(|cell| open.get(&cell)?.replays);
+            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.0.get(call.position));
+            let outcome = once.map(|once| once.outcome.clone());
+            restored.open_calls.push(call.end(number, replays.is_some(), outcome));
         }
         for open in open.values_mut() {
             let Some(cell) = open.replays else { continue };
@@ -153,10 +102,10 @@ impl Fold {
         restored
     }
 
-    /// The approvals that wait after the events so far.
+    /// The state after the events so far.
     #[must_use]
-    pub fn approvals(&self) -> &Approvals {
-        &self.restored.approvals
+    pub fn so_far(&self) -> &Restored {
+        &self.restored
     }
 
     /// Takes an event. Gives the approval that the event decides on.
@@ -165,13 +114,16 @@ impl Fold {
         if self.is_activity(&event.body) {
             self.restored.active_at = Some(event.at.clone());
         }
+        self.saved.take(&event.body);
         let restored = &mut self.restored;
         match &event.body {
             EventBody::CellQueued { .. } => self.queued(event),
             EventBody::CellStarted { cell, before, .. } => self.started(*cell, *before, &event.at),
-            EventBody::CellDied { cell, exit_code, after, killed } => {
+            EventBody::CellDied { cell, exit_code, after, killed, rolled_back } => {
                 if let Some(open) = self.open.get_mut(cell) {
-                    open.died = Some(ProcessDeath { exit_code: *exit_code, after: *after, killed: *killed });
+                    let (exit_code, after) = (*exit_code, *after);
+                    let (killed, rolled_back) = (*killed, *rolled_back);
+                    open.died = Some(ProcessDeath { exit_code, after, killed, rolled_back });
                 }
             }
             EventBody::Interrupting { cell, .. } => self.interrupting(*cell),
@@ -193,19 +145,17 @@ impl Fold {
             // The daemon that attached sends at most the last reset again.
             EventBody::SandboxAttached => self.open_resets = u32::from(restored.reset),
             EventBody::SandboxGone { reason } => self.sandbox_gone(reason),
-            EventBody::ToolCalled { call, cell, name, arguments, refused_bytes } => {
-                self.called(*call, *cell, name, Some(arguments).filter(|_| refused_bytes.is_none()));
-                self.reaches(*cell, event.seq);
-            }
-            EventBody::ToolBegun { call, .. } => self.waits_no_more(*call),
+            EventBody::ToolCalled { .. } => self.called(event),
+            EventBody::ToolBegun { call, lent, .. } => self.begun(*call, *lent),
+            EventBody::AdminActed { admin, act } => restored.admin_acted(*admin, act),
             EventBody::ToolAnswered { call, outcome } => self.answered(*call, outcome, event.seq),
             EventBody::StateLost { reason, restored_to, gone } => {
                 restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
-                if restored_to.is_none() {
-                    self.fresh_since = restored.cells;
-                }
             }
-            EventBody::Undone { state_of } => self.undone(*state_of),
+            EventBody::Undone { .. } => self.undone(),
+            EventBody::Woken { .. } | EventBody::WakeFailed { .. } | EventBody::Based { .. } => {
+                self.woken(&event.body);
+            }
             EventBody::Reset => {
                 self.afresh(Vec::new(), false);
                 self.restored.reset = true;
@@ -216,6 +166,7 @@ impl Fold {
             EventBody::ResetDone { cells } => self.reset_done(*cells),
             EventBody::ReplayFinished => {
                 restored.replaying = false;
+                restored.waking.clear();
                 self.replayed.clear();
             }
             // Each replayed cell keeps its place in the list until its new run has ended.
@@ -237,11 +188,14 @@ impl Fold {
             | EventBody::SandboxStarting { .. }
             | EventBody::ImagePulling { .. }
             | EventBody::PackagesMissing { .. }
+            | EventBody::SnapshotTaken { .. }
+            | EventBody::SnapshotFailed { .. }
+            | EventBody::SnapshotRemoved { .. }
+            | EventBody::Slept { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }
             | EventBody::SessionRemoved
-            | EventBody::AdminActed { .. }
             | EventBody::ModelAsked { .. }
             | EventBody::ModelText { .. }
             | EventBody::ModelReplied { .. }
@@ -258,10 +212,18 @@ impl Fold {
         decided
     }
 
-    /// Attaching to the sandbox is an action of a daemon, not an activity of the session. Nor is what commands do.
+    /// Attaching to the sandbox is an action of a daemon, not an activity of the session; so is saving its variables. Nor is
+    /// what commands do.
     fn is_activity(&self, event: &EventBody) -> bool {
         let is_of_command = |cell| self.open.get(&cell).is_some_and(|open| open.start.mode == Mode::Command);
-        !matches!(event, EventBody::SandboxAttached) && !event.cell().is_some_and(is_of_command)
+        let is_of_daemon = matches!(
+            event,
+            EventBody::SandboxAttached
+                | EventBody::SnapshotTaken { .. }
+                | EventBody::SnapshotFailed { .. }
+                | EventBody::SnapshotRemoved { .. }
+        );
+        !is_of_daemon && !event.cell().is_some_and(is_of_command)
     }
 
     fn queued(&mut self, event: &Event) {
@@ -299,8 +261,12 @@ impl Fold {
             open.began = Some(at.to_owned());
             open.start.before = before;
             open.passed = self.newest_begun >= cell;
-            if open.start.mode == Mode::Main {
+            if open.start.mode.is_in_line() || open.start.mode == Mode::Background {
                 self.restored.reset = false;
+                self.saved.began(cell);
+                if open.replays.is_none() {
+                    self.restored.waking.clear();
+                }
             }
             if security_controls::holds("rules_survive_the_daemon") {
                 self.restored.sandbox_rules.bind(open.start.ask, &open.start.rules, cell);
@@ -321,28 +287,28 @@ impl Fold {
         }
     }
 
-    /// `arguments` are none for a call that was refused.
-    fn called(
-        &mut self,
-        call: u64,
-        cell: Option<CellNumber>,
-        name: &str,
-        arguments: Option<&Map<String, Value>>,
-    ) {
+    fn called(&mut self, event: &Event) {
+        let EventBody::ToolCalled { cell, call, name, arguments, refused_bytes, lent, held } = &event.body
+        else {
+            return;
+        };
+        let (cell, seq, lent, held) = (*cell, event.seq, *lent, *held);
         let open = cell.and_then(|cell| self.open.get_mut(&cell));
         // The policy of an ask is in the journal; that of the configuration may have changed. Calls of a
         // replay are answered from the record.
         let is_made = open.as_ref().is_some_and(|open| open.replays.is_none());
         // No person is asked about a call that was refused, or is too large to be reviewed.
-        let reviewable = arguments.filter(|arguments| rules::is_reviewable(arguments));
-        let reviewed =
-            reviewable.filter(|_| is_made && self.restored.sandbox_rules.an_ask_names(name)).cloned();
+        let is_reviewable = refused_bytes.is_none() && rules::is_reviewable(arguments);
+        let is_reviewed = is_reviewable && is_made && self.restored.sandbox_rules.an_ask_names(name);
+        let reviewed = is_reviewed.then(|| arguments.clone());
         let position = open.map_or(0, |open| {
             open.calls += 1;
             open.calls - 1
         });
         let (waits, arguments) = (reviewed.is_some(), reviewed.unwrap_or_default());
-        self.calls.insert(call, Call { cell, name: name.to_owned(), arguments, position, waits });
+        let name = name.clone();
+        self.calls.insert(*call, Call { cell, name, arguments, position, waits, lent, held, seq });
+        self.reaches(cell, seq);
     }
 
     fn asked(&mut self, approval: &Approval) {
@@ -375,12 +341,12 @@ impl Fold {
                 ended.pop_front();
             }
         }
-        if result.state.kind == StateKind::Lost {
-            self.fresh_since = self.restored.cells;
-        }
         // A cell that a user interrupted must not be replayed to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
-        if result.mode == Mode::Main && result.reason != Reason::ByCancel {
+        let rebuilds = replays.is_some() && !self.restored.waking.is_empty();
+        if rebuilds {
+            self.rebuilt(replays, changed);
+        } else if result.mode.is_in_line() && result.reason != Reason::ByCancel {
             self.restored.pending_note = None;
         }
         if result.mode == Mode::Main
@@ -405,12 +371,11 @@ impl Fold {
 
     /// Removes undone cells. Those that an unfinished replay had rebuilt are replaced by their originals, so
     /// that the next replay rebuilds them.
-    fn undone(&mut self, state_of: CellNumber) {
-        let reach = state_of.max(self.fresh_since);
-        self.restored.interrupted.retain(|cell| *cell <= reach);
-        let replayed = &mut self.replayed;
+    fn undone(&mut self) {
+        let (replayed, saved) = (&mut self.replayed, &self.saved);
+        self.restored.interrupted.retain(|cell| !saved.is_undone(*cell));
         self.restored.replayable.retain_mut(|cell| {
-            let before = if *cell > reach { replayed.remove(cell) } else { Some(*cell) };
+            let before = if saved.is_undone(*cell) { replayed.remove(cell) } else { Some(*cell) };
             *cell = before.unwrap_or(*cell);
             before.is_some()
         });
@@ -428,8 +393,8 @@ impl Fold {
             (kept_cells, replaying, false, None);
         restored.interrupted.clear();
         restored.reset_due = false;
+        restored.waking.clear();
         self.open_resets = self.open_resets.saturating_add(1);
-        self.fresh_since = restored.cells;
         self.replayed.clear();
     }
 
@@ -439,28 +404,20 @@ impl Fold {
         }
     }
 
-    fn waits_no_more(&mut self, call: u64) {
+    fn begun(&mut self, call: u64, lent: Option<LentAnswer>) {
         if let Some(call) = self.calls.get_mut(&call) {
-            call.waits = false;
+            (call.waits, call.held, call.lent) = (false, false, lent);
         }
     }
 
     fn sandbox_ready(&mut self, receipt: &Receipt) {
         let restored = &mut self.restored;
         (restored.reset, restored.reset_due, self.open_resets) = (false, false, 0);
-        restored.sandbox_rules = SandboxRules::new(Arc::clone(&self.client_rules));
+        let rules = SandboxRules::begin(&self.client_rules, self.saved.inherited());
+        self.earlier_rules = std::mem::replace(&mut restored.sandbox_rules, rules);
         restored.tool_responses = Responses::default();
         restored.sandbox = Some(receipt.clone());
         restored.last_sandbox.clone_from(&restored.sandbox);
-        self.fresh_since = restored.cells;
-    }
-
-    fn reset_done(&mut self, cells: CellNumber) {
-        let restored = &mut self.restored;
-        self.open_resets = self.open_resets.saturating_sub(1);
-        restored.reset &= self.open_resets > 0;
-        restored.sandbox_rules.release_up_to(cells);
-        restored.tool_responses = Responses::default();
     }
 
     fn sandbox_gone(&mut self, reason: &str) {
@@ -469,6 +426,7 @@ impl Fold {
         }
         // The next sandbox begins with the packages.
         (self.restored.frozen_since, self.restored.reset_due) = (None, false);
+        self.restored.waking.clear();
         self.calls.clear();
         // Cells that ran in the sandbox were reported as ended; all others never reached it.
         self.open.values_mut().for_each(OpenCell::put_back);

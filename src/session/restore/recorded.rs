@@ -56,7 +56,7 @@ impl Recording {
                 self.found =
                     Some(RecordedCell { code, timeout, calls: RecordedCalls::default(), result: None, ask });
             }
-            EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes }
+            EventBody::ToolCalled { cell: Some(cell), call, name, arguments, refused_bytes, .. }
                 if cell == self.cell =>
             {
                 let Some(recorded) = &mut self.found else { return };

@@ -1,6 +1,9 @@
 //! Tests of the fold: events in, the present state out.
 
+mod ends;
+mod lent;
 mod packages;
+mod saved;
 
 use super::*;
 use crate::protocol::ask::Decision;
@@ -53,13 +56,14 @@ fn started(cell: CellNumber) -> EventBody {
 }
 
 fn called(call: u64, cell: CellNumber) -> EventBody {
-    let arguments = serde_json::Map::new();
     EventBody::ToolCalled {
         cell: Some(cell),
         call,
         name: format!("tool{call}"),
-        arguments,
+        arguments: serde_json::Map::new(),
         refused_bytes: None,
+        lent: None,
+        held: false,
     }
 }
 
@@ -244,7 +248,8 @@ fn a_replay_that_goes_on_does_not_call_tools() {
     bodies.extend([done(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
     bodies.extend([called(4, 2), answered(4), called(5, 2)]);
     let restored = restored_from(&bodies);
-    assert_eq!(restored.open_calls, [OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None }]);
+    let open = OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None, lent: None, held: None };
+    assert_eq!(restored.open_calls, [open]);
     let begun = &restored.running[0];
     assert_eq!(begun.completed, ["tool4"]);
     let left: Vec<_> =
@@ -354,9 +359,13 @@ fn a_cell_that_a_lost_sandbox_never_took_waits_again() {
     assert_eq!(restored.queued.iter().map(|start| start.cell).collect::<Vec<_>>(), [1]);
 }
 
+fn died(after: StateAfter, killed: bool) -> EventBody {
+    EventBody::CellDied { cell: 1, exit_code: -9, after, killed, rolled_back: !killed }
+}
+
 #[test]
 fn a_cell_that_begins_again_has_nothing_of_its_earlier_run() {
-    let died = EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Kept, killed: true };
+    let died = died(StateAfter::Kept, true);
     let first = [
         replayed(1, 7),
         started(1),
@@ -392,8 +401,9 @@ fn cell_of_ask() -> (Vec<EventBody>, CellRules) {
 #[test]
 fn no_person_is_asked_about_a_call_that_was_refused_before() {
     let danger = |call, refused_bytes| {
-        let (cell, arguments) = (Some(1), serde_json::Map::new());
-        EventBody::ToolCalled { cell, call, name: "danger".into(), arguments, refused_bytes }
+        let (name, arguments) = ("danger".into(), serde_json::Map::new());
+        let (cell, lent, held) = (Some(1), None, false);
+        EventBody::ToolCalled { cell, call, name, arguments, refused_bytes, lent, held }
     };
     let bodies = [&cell_of_ask().0[..], &[danger(1, None), danger(2, Some(70))]].concat();
     let open = restored_from(&bodies).open_calls;
@@ -421,29 +431,6 @@ fn rules_of_before_a_reset_hold_until_the_kernel_has_done_it() {
 }
 
 #[test]
-fn what_the_daemon_of_before_wanted_of_a_cell_is_known() {
-    let died =
-        |killed| EventBody::CellDied { cell: 1, exit_code: -9, after: StateAfter::Restored(0), killed };
-    let began = [queued(1, Mode::Main), started(1)];
-    let only = |more: &[EventBody]| {
-        let restored = restored_from(&[&began[..], more].concat());
-        restored.running.into_iter().map(|begun| (begun.to_end, begun.died)).next().expect("it runs")
-    };
-    let end = |killed| Some(ProcessDeath { exit_code: -9, after: StateAfter::Restored(0), killed });
-    assert_eq!(only(&[]), (None, None));
-    assert_eq!(only(&[died(false)]), (None, end(false)));
-    assert_eq!(only(&[died(true)]), (None, end(true)));
-    assert_eq!(
-        only(&[EventBody::Interrupting { cell: 1, command: false }]),
-        (Some(EndedBy::Interrupt), None)
-    );
-    assert_eq!(
-        only(&[EventBody::Interrupting { cell: 2, command: false }, EventBody::Reset]),
-        (Some(EndedBy::Cancel), None)
-    );
-}
-
-#[test]
 fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
     const LARGE: usize = 100_000;
     let large = || serde_json::Value::String("x".repeat(LARGE));
@@ -456,16 +443,15 @@ fn what_cells_showed_printed_and_gave_to_tools_is_not_kept() {
         recording.take(event(seq, body));
     };
     for cell in 1..=50 {
-        let EventBody::ToolCalled { cell: by, call, name, mut arguments, .. } = called(cell, cell) else {
-            unreachable!()
-        };
-        arguments.insert("large".into(), large());
+        let mut called = called(cell, cell);
+        if let EventBody::ToolCalled { arguments, .. } = &mut called {
+            arguments.insert("large".into(), large());
+        }
         let EventBody::CellFinished { mut result } = done(cell) else { unreachable!() };
         result.stdout = "x".repeat(LARGE);
         result.displays = vec![crate::protocol::result::Display {
             mime: [("text/plain".to_owned(), large())].into_iter().collect(),
         }];
-        let called = EventBody::ToolCalled { cell: by, call, name, arguments, refused_bytes: None };
         // No call has an answer.
         for body in [queued(cell, Mode::Main), started(cell), called, EventBody::CellFinished { result }] {
             happens(body);

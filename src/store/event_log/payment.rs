@@ -1,8 +1,9 @@
 //! Charges a session's owner for disk and memory before the session writes anything.
 
-use super::{Bill, EventLog, HEAD_BYTES, LogState};
+use super::{Bill, Draft, EventLog, HEAD_BYTES, LogState};
 use crate::memory::Pool;
 use crate::protocol::event::EventBody;
+use crate::protocol::ids::Seq;
 use crate::protocol::principal::Principal;
 use crate::security_controls;
 use crate::store::account::{Account, Exceeded, RESERVE_FOR_ENDS_BYTES, ROW_BYTES};
@@ -104,6 +105,12 @@ impl EventLog {
         let bytes = serde_json::to_string(body).map_or(0, |json| json.len() as u64) + HEAD_BYTES + ROW_BYTES;
         self.charge(bytes)?;
         Ok(Payment { state: Arc::clone(&self.state), bytes })
+    }
+
+    /// Appends an event that the owner does not pay for, because another user has paid.
+    pub fn append_paid_by_other(&self, body: EventBody) -> Seq {
+        let paid = Payment { state: Arc::clone(&self.state), bytes: 0 };
+        self.append_paid(Draft::of(body, None), paid)
     }
 
     /// Notifies the executor that something the sandbox sent exceeded the quota.

@@ -124,7 +124,12 @@ fn output_of_cells_that_do_not_run_is_ignored() {
     recorder.flush();
     assert_eq!(events(&log), []);
     write(&recorder, None, b"between cells\n");
-    let expected = EventBody::Output { cell: None, stream: Stream::Stdout, text: "between cells\n".into() };
+    let expected = EventBody::Output {
+        cell: None,
+        stream: Stream::Stdout,
+        text: "between cells\n".into(),
+        base64: None,
+    };
     assert_eq!(events(&log), [expected]);
 }
 

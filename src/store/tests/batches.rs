@@ -89,3 +89,36 @@ async fn what_happens_to_jobs_of_a_batch_is_numbered_once() {
     journal.forget_jobs(SystemTime::now(), Duration::from_secs(60)).await.unwrap();
     assert_eq!(journal.batch(id).unwrap(), None);
 }
+
+/// The next account of a user id does not see the batches of the one before.
+#[tokio::test]
+async fn batches_of_an_owner_without_jobs_can_be_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let mut ids = Vec::new();
+    for owner in [Principal::ANN, Principal::ANN, Principal::BOB] {
+        let id = BatchId::fresh();
+        let view = BatchView {
+            id,
+            owner,
+            created_at: "2026-01-01T00:00:00.000Z".into(),
+            ended_at: None,
+            parallel: 1,
+            size: 1,
+            ended: 0,
+            passed: 0,
+            jobs: Vec::new(),
+        };
+        let mut record = job(id, 0);
+        record.view.owner = owner;
+        let batch = BatchRecord { view, ephemeral: false, events: 0 };
+        journal.put_batch(&batch, std::slice::from_ref(&record), None).await.unwrap();
+        ends(&journal, &mut record, Verdict::Passed).await;
+        ids.push((id, record.view.id));
+    }
+    assert!(journal.forget_job(ids[0].1).await.unwrap());
+    journal.forget_owner(Principal::ANN).await.unwrap();
+    let left =
+        |owner| journal.batches(owner, 10).unwrap().into_iter().map(|view| view.id).collect::<Vec<_>>();
+    assert_eq!((left(Principal::ANN), left(Principal::BOB)), (vec![ids[1].0], vec![ids[2].0]));
+}

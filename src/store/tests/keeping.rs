@@ -2,9 +2,10 @@ use serde_json::json;
 use std::time::SystemTime;
 
 use super::*;
+use crate::protocol::ids::JobId;
 use crate::store::idempotency::KEY_LIFE;
 use crate::store::sessions::CleanupCounts;
-use crate::store::{Answered, Claim, JournalError, KEEP_REMOVED};
+use crate::store::{Answered, Claim, JournalError, KEEP_REMOVED, ROW_BYTES};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -70,7 +71,7 @@ async fn the_keys_of_one_owner_can_be_forgotten() {
         assert_eq!(journal.claim(owner, key, "hash").await.unwrap(), Claim::New);
         journal.answer(owner, key, 200, &json!({}), None).await.unwrap();
     }
-    journal.forget_keys(Principal::ANN).await.unwrap();
+    journal.forget_owner(Principal::ANN).await.unwrap();
     for key in ["one", "two"] {
         assert_eq!(journal.claim(Principal::ANN, key, "another").await.unwrap(), Claim::New);
     }
@@ -239,6 +240,28 @@ async fn tokens_of_the_day_stay_spent_when_their_session_is_forgotten() {
     assert_eq!(journal.tokens_of_day("9999-01-01T00:00:00.000Z").unwrap(), []);
 }
 
+/// The next account of a user id has its quota of the day for itself.
+#[tokio::test]
+async fn what_an_owner_has_spent_goes_with_the_removed_sessions() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let [forgotten, removed] = ["forgotten", "removed"].map(record);
+    let other = SessionRecord { owner: Principal::new(7), ..record("other") };
+    for session in [&forgotten, &removed, &other] {
+        journal.create_session(session).await.unwrap();
+        let log = journal.log(session.id).unwrap();
+        log.append(cost(10));
+        log.flushed().await;
+        journal.remove_session(session.id).await.unwrap();
+    }
+    journal.forget(forgotten.id).await.unwrap();
+    assert_eq!(spent_today(&journal), [(7, 10), (1000, 20)]);
+    journal.forget_owner(removed.owner).await.unwrap();
+    // The quota of the machine counts it still.
+    assert_eq!(spent_today(&journal), [(7, 10), (Principal::FORMER_ACCOUNTS.uid(), 20)]);
+    assert_eq!(journal.removed().unwrap(), [(other.owner, other.id)]);
+}
+
 /// Takes back what the newest step of the schema adds.
 const WITHOUT_BATCHES: &str = "
     DROP TABLE batches;
@@ -265,6 +288,33 @@ async fn a_journal_without_sums_of_tokens_gets_them() {
     journal.remove_session(session.id).await.unwrap();
     journal.forget(session.id).await.unwrap();
     assert_eq!(spent_today(&journal), [(1000, 8)]);
+}
+
+/// Otherwise an administrator fills the disk by looking.
+#[tokio::test]
+async fn acts_of_an_administrator_with_a_job_are_bounded_and_those_that_look_go_first() {
+    use crate::protocol::limits::JOB_ACTS_KEPT;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let job = JobId::fresh();
+    let (root, other) = (Principal::new(0), Principal::new(1));
+    assert!(journal.note_act(job, root, "POST cancel").await.unwrap());
+    assert!(journal.note_act(job, other, "GET it").await.unwrap());
+    for number in 0..JOB_ACTS_KEPT {
+        assert!(journal.note_act(job, root, &format!("GET {number}")).await.unwrap());
+    }
+    let last = format!("GET {}", JOB_ACTS_KEPT - 1);
+    assert!(!journal.note_act(job, root, &last).await.unwrap(), "it was recorded a moment ago");
+    assert!(journal.note_act(job, other, &last).await.unwrap());
+    let file = rusqlite::Connection::open(folder.path().join("journal.db")).unwrap();
+    let count = |what: &str| {
+        let query = format!("SELECT count(*) FROM job_acts WHERE {what}");
+        file.query_row(&query, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!((count("admin = 0"), count("admin = 1")), (i64::try_from(JOB_ACTS_KEPT).unwrap(), 2));
+    assert_eq!((count("act = 'POST cancel'"), count("act = 'GET 0'"), count("act = 'GET 1'")), (1, 0, 1));
+    let kept = journal.kept_for_requests(Some(root)).unwrap();
+    assert!(kept.len() == 1 && kept[0].0 == root && kept[0].1 > JOB_ACTS_KEPT as u64 * ROW_BYTES, "{kept:?}");
 }
 
 #[tokio::test]

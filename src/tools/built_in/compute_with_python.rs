@@ -31,10 +31,9 @@ struct Arguments {
     description: String,
 }
 
-const DESCRIPTION: &str = "Evaluates one Python expression exactly: arithmetic, string work such as slicing, reversing, \
-splitting and counting, sorting, dates, regular expressions. Use it whenever copying or calculating by yourself could go \
-wrong. No statements, no imports, no files, no network; it sees the values that were given with the task, not the variables \
-of cells. The result is a string, and the next expression finds it as `last_result`.";
+const DESCRIPTION: &str = "Evaluates one Python expression exactly: arithmetic, strings (slicing, reversing, counting), sorting, \
+dates, regular expressions. No statements, imports, files or network; it sees the values that were given with the task, not the \
+variables of cells. The result is a string, and the next expression finds it as `last_result`.";
 
 const DESCRIPTION_ZH: &str = "精确计算一个 Python 表达式：算术、字符串切片、反转、拆分、计数、排序、日期、正则表达式。凡是自行抄写或计算可能出错时都应使用它。\
 不能使用语句、导入、文件和网络；可以使用随任务给出的值，但看不到单元里的变量。结果是字符串，下一个表达式可以用 `last_result` 取得它。";

@@ -57,8 +57,8 @@ fn default_timeout() -> u64 {
 }
 
 const DESCRIPTION: &str = "Runs Python code as the next cell of a notebook and returns what it printed, the value of its last \
-expression, its figures and new files, or the traceback. Variables, functions and imports stay for the next cells; after a \
-cell that ran out of time or crashed everything is as before it. There is no network.";
+expression, its figures and new files, or the traceback. Variables, functions and imports stay; after a cell that ran out of \
+time or crashed everything is as before it. There is no network.";
 
 const DESCRIPTION_ZH: &str = "把 Python 代码作为笔记本的下一个单元运行，返回打印内容、最后一个表达式的值、图像和新文件，失败时返回 traceback。\
 变量、函数和导入会保留到后续单元；单元超时或崩溃后，状态回到该单元之前。没有网络。";

@@ -27,7 +27,8 @@ fn register(
     tools: Vec<ClientTool>,
     others: &Registry,
 ) -> Result<Lease, RegistryError> {
-    clients.register(tools, others, &Memory::new(None, None).pool(Principal::ANN))
+    let new = NewClientTools { tools, again: false };
+    clients.register(new, others, &Memory::new(None, None).pool(Principal::ANN))
 }
 
 #[test]
@@ -52,11 +53,12 @@ fn the_schemas_of_lent_tools_are_paid_for_before_they_are_there_and_while_a_regi
         ..weather(None)
     };
     let none = Registry::default();
-    let many =
-        clients.register((0..CLIENT_TOOLS).map(tool).collect(), &none, &memory.pool(Principal::ANN)).err();
+    let new = |tools| NewClientTools { tools, again: false };
+    let every = new((0..CLIENT_TOOLS).map(tool).collect());
+    let many = clients.register(every, &none, &memory.pool(Principal::ANN)).err();
     assert!(matches!(many, Some(RegistryError::NoRoom(_))), "{many:?}");
     assert_eq!(memory.taken(Principal::ANN).0, 0);
-    let lease = clients.register(vec![tool(0)], &none, &memory.pool(Principal::ANN)).unwrap();
+    let lease = clients.register(new(vec![tool(0)]), &none, &memory.pool(Principal::ANN)).unwrap();
     let one = memory.taken(Principal::ANN).0;
     assert!(one > 60 * 8 * 1024 * LENT_COPIES, "{one}");
     let registry = clients.added_to(&Arc::new(none));
@@ -190,4 +192,102 @@ fn names_that_are_taken_and_bad_schemas_are_refused_and_nothing_is_left() {
     assert_eq!(clients.state.lock().tools.len(), 1);
     drop(lease);
     assert_eq!(clients.state.lock().tools.len(), 0);
+}
+
+fn come_back(clients: &ClientTools, again: bool, output: Option<Value>) -> Lease {
+    let new = NewClientTools { tools: vec![weather(output)], again };
+    clients.register(new, &Registry::default(), &Memory::new(None, None).pool(Principal::ANN)).unwrap()
+}
+
+fn wait(expected: ExpectedAnswer, promised: LentAnswer) -> tokio::task::JoinHandle<CallOutcome> {
+    tokio::spawn(async move {
+        let arguments = json!({"city": "Oslo", "tool_call_purpose": "to know"}).as_object().unwrap().clone();
+        expected.wait("weather", promised, async { Ok((arguments, None)) }).await
+    })
+}
+
+type CallOutcome = Result<ToolOutput, ToolFailure>;
+
+#[tokio::test]
+async fn an_answer_to_a_call_of_before_is_taken_before_its_client_is_back() {
+    let clients = ClientTools::default();
+    for (promised, outcome) in [
+        (LentAnswer::Text, ToolOutput::Text("sunny".into())),
+        (LentAnswer::Value, ToolOutput::Value(json!("sunny"))),
+    ] {
+        let expected = clients.expect("s-1".into());
+        clients.answer("s-1", ClientAnswer::Value(json!("sunny")), None).unwrap();
+        assert_eq!(wait(expected, promised).await.unwrap(), Ok(outcome));
+    }
+    let dropped = clients.expect("s-1".into());
+    let later = clients.expect("s-1".into());
+    drop(dropped);
+    clients.answer("s-1", ClientAnswer::Value(json!("sunny")), None).unwrap();
+    drop(later);
+    assert!(clients.state.lock().open.is_empty());
+}
+
+#[tokio::test]
+async fn only_a_client_that_has_come_back_gets_a_call_of_before_and_under_its_id() {
+    let degrees = json!({"type": "object", "required": ["degrees"]});
+    let clients = ClientTools::default();
+    // Another client that lends a tool of this name could do a second time what the first one has done.
+    let mut other = come_back(&clients, false, Some(degrees.clone()));
+    let waiting = wait(clients.expect("s-1".into()), LentAnswer::Value);
+    tokio::task::yield_now().await;
+    assert!(other.calls.try_recv().is_err());
+    drop(other);
+    let mut same = come_back(&clients, true, Some(degrees.clone()));
+    let (sent, _) = same.next_call().await.unwrap();
+    assert_eq!(
+        (sent.call.as_str(), sent.arguments),
+        ("s-1", json!({"city": "Oslo"}).as_object().unwrap().clone())
+    );
+    clients.answer("s-1", ClientAnswer::Value(json!({"degrees": 3})), None).unwrap();
+    assert_eq!(waiting.await.unwrap(), Ok(ToolOutput::Value(json!({"degrees": 3}))));
+    // What it answers is held against the schema, and the call ends with its stream.
+    let waiting = wait(clients.expect("s-2".into()), LentAnswer::Value);
+    same.next_call().await.unwrap();
+    clients.answer("s-2", ClientAnswer::Value(json!({})), None).unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap_err().code, "failed");
+    let waiting = wait(clients.expect("s-3".into()), LentAnswer::Value);
+    same.next_call().await.unwrap();
+    drop(same);
+    assert_eq!(waiting.await.unwrap().unwrap_err().code, "client_gone");
+}
+
+#[tokio::test]
+async fn a_call_of_before_finds_its_tool_by_any_name_that_code_may_use() {
+    let clients = ClientTools::default();
+    let mut client = come_back(&clients, true, None);
+    let arguments = json!({"city": "Oslo"}).as_object().unwrap().clone();
+    let expected = clients.expect("s-1".into());
+    let waiting = tokio::spawn(async move {
+        expected.wait("WeatherTool", LentAnswer::Text, async { Ok((arguments, None)) }).await
+    });
+    let (sent, _) = client.next_call().await.unwrap();
+    assert_eq!((sent.call.as_str(), sent.name.as_str()), ("s-1", "weather"));
+    clients.answer("s-1", ClientAnswer::Value(json!("sunny")), None).unwrap();
+    assert_eq!(waiting.await.unwrap(), Ok(ToolOutput::Text("sunny".into())));
+}
+
+#[tokio::test]
+async fn an_answer_counts_though_its_call_cannot_be_sent_again() {
+    type Read = fn() -> Result<RecordedArguments, ToolFailure>;
+    let unread: Read = || Err(failure("quota_exceeded", "no room"));
+    let unfit: Read = || Ok((Map::new(), None));
+    for arguments in [unread, unfit] {
+        let clients = ClientTools::default();
+        let mut client = come_back(&clients, true, None);
+        let expected = clients.expect("s-1".into());
+        let waiting = tokio::spawn(async move {
+            expected.wait("weather", LentAnswer::Text, async move { arguments() }).await
+        });
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(client.calls.try_recv().is_err());
+        clients.answer("s-1", ClientAnswer::Value(json!("sunny")), None).unwrap();
+        assert_eq!(waiting.await.unwrap(), Ok(ToolOutput::Text("sunny".into())));
+    }
 }

@@ -432,3 +432,26 @@ fn a_model_that_sees_is_shown_pictures() {
     let history = daemon.http("GET", "/v1/sessions/s/history", b"").expect_status(200).to_string();
     assert!(!history.contains("iVBORw0KGgo"), "{history}");
 }
+
+/// By the estimate, which is rather too high. The example and its tools are those of `examples/spec2`.
+#[test]
+fn a_task_of_four_steps_takes_at_most_six_thousand_tokens() {
+    const MOST_TOKENS: u64 = 6_000;
+    let (_, tools) =
+        include_str!("../../../examples/spec2/belljar.toml").split_once("[tool.").expect("tools");
+    let mut config = format!("[tool.{tools}");
+    for (tool, answer) in
+        [("get_secret", json!({"value": "NcS9euQa"})), ("provide_answer", json!({"accepted": true}))]
+    {
+        let program = format!(r#"["python3", "task_tool.py", "{tool}"]"#);
+        assert!(config.contains(&program), "{config}");
+        config = config.replace(&program, &json!(["/bin/echo", answer.to_string()]).to_string());
+    }
+    let script = include_str!("../../../examples/spec2/backwards/script.toml");
+    let Some(daemon) = scripted(&config, script) else { return };
+    let request = include_str!("../../../examples/spec2/backwards/request.txt");
+    let end = ask(&daemon, json!({"text": request, "dialect": "next_step"}));
+    assert_eq!(text(&end, "outcome"), "answered", "{end:#}");
+    let spent = number(&end, "/usage/prompt_tokens") + number(&end, "/usage/completion_tokens");
+    assert!(spent <= MOST_TOKENS, "{spent}");
+}

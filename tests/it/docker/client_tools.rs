@@ -15,7 +15,16 @@ struct Client {
 
 impl Client {
     fn lend(daemon: &Daemon, tools: &Value) -> Self {
-        let body = json!({ "tools": tools }).to_string();
+        Self::register(daemon, &json!({ "tools": tools }))
+    }
+
+    /// As a client whose stream broke.
+    fn lend_again(daemon: &Daemon, tools: &Value) -> Self {
+        Self::register(daemon, &json!({ "tools": tools, "again": true }))
+    }
+
+    fn register(daemon: &Daemon, body: &Value) -> Self {
+        let body = body.to_string();
         let mut socket = UnixStream::connect(daemon.socket()).expect("the daemon serves");
         socket.set_read_timeout(Some(SOON)).expect("a timeout");
         let head = "POST /v1/sessions/s/tools HTTP/1.1\r\nHost: belljar";
@@ -177,5 +186,118 @@ fn what_code_made_of_given_values_stays() {
     // What is given anew is as it is given.
     assert_eq!(answer(&daemon, json!({"text": "again", "context": {"x": 1}, "fresh": true})), "fresh");
     assert_eq!(value(&daemon, "x, y"), "(1, 5)");
+    daemon.assert_sound();
+}
+
+/// A client that works on a call when the daemon is killed gives its answer to the next daemon.
+#[test]
+fn the_answer_of_a_client_survives_the_death_of_the_daemon() {
+    let Some(mut daemon) = base() else { return };
+    let cell_of = |daemon: &Daemon| queue(daemon, &json!({"code": "weather(city='Ulm')['degrees'] + 1"}));
+    let twenty = json!({"value": {"degrees": 20}});
+
+    // It need not lend its tools again for that.
+    let mut client = Client::lend(&daemon, &weather());
+    let cell = cell_of(&daemon);
+    let call = client.next_call();
+    super::helpers::restart_by(&mut daemon, "KILL");
+    assert_eq!(reply(&daemon, &call, twenty.clone()), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+    assert_eq!(reply(&daemon, &call, twenty.clone()), 404);
+
+    // If it does, it gets the call again, which may never have reached it, and knows it by its id.
+    let mut client = Client::lend(&daemon, &weather());
+    let cell = cell_of(&daemon);
+    let call = client.next_call();
+    super::helpers::restart_by(&mut daemon, "KILL");
+    let mut client = Client::lend_again(&daemon, &weather());
+    assert_eq!(client.next_call(), call);
+    super::helpers::restart_by(&mut daemon, "KILL");
+    let mut client = Client::lend_again(&daemon, &weather());
+    assert_eq!(client.next_call(), call);
+    assert_eq!(reply(&daemon, &call, twenty.clone()), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+
+    // Only one that knows the first daemon's calls gets them; the code learns that there may have been an effect.
+    let code = "try:\n    weather(city='Ulm')\nexcept ToolError as error:\n    print(error.code)";
+    let cell = queue(&daemon, &json!({ "code": code }));
+    let lost = client.next_call();
+    super::helpers::restart_by(&mut daemon, "KILL");
+    let mut other = Client::lend(&daemon, &weather());
+    assert_eq!(text(&outcome(&daemon, cell), "stdout"), "interrupted\n");
+    let cell = cell_of(&daemon);
+    let call = other.next_call();
+    assert_ne!(call["call"], lost["call"]);
+    assert_eq!(reply(&daemon, &call, twenty), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+    daemon.assert_sound();
+}
+
+/// The next daemon knows a call that a person has to allow by its question; without that, it must not send the call.
+#[test]
+fn a_later_daemon_sends_no_call_that_a_person_has_to_allow() {
+    let script = [runs("weather(city='Ulm')"), says("done")].concat();
+    let Some(mut daemon) = scripted("", &script) else { return };
+    let _first = Client::lend(&daemon, &weather());
+    let ask = begin(&daemon, json!({"text": "how is it?", "approval": {"tools": ["weather"]}}));
+    eventually("a person is asked", || (!events_of(&daemon, "approval_wanted").is_empty()).then_some(()));
+    let called = &events_of(&daemon, "tool_called")[0];
+    assert!(called.get("lent").is_none(), "{called:#}");
+    super::helpers::restart_by(&mut daemon, "KILL");
+    let _again = Client::lend_again(&daemon, &weather());
+    let id = text(&events_of(&daemon, "approval_wanted")[0], "/approval/id").to_owned();
+    let decided = daemon.http("POST", &format!("/v1/approvals/{id}"), br#"{"reject": {"reason": "no"}}"#);
+    assert_eq!(decided.status, 200, "{}", decided.text());
+    eventually("the call is answered", || (!events_of(&daemon, "tool_answered").is_empty()).then_some(()));
+    assert_eq!(text(&end_of(&daemon, ask), "answer"), "done");
+    daemon.assert_sound();
+}
+
+fn eventually_told(daemon: &Daemon, kind: &str) {
+    eventually(kind, || (!events_of(daemon, kind).is_empty()).then_some(()));
+}
+
+/// Runs code that goes on over the death of the daemon and calls a tool before its client has come back.
+fn call_without_client(daemon: &mut Daemon) -> u64 {
+    let client = Client::lend(daemon, &weather());
+    let wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n";
+    let cell = queue(daemon, &json!({"code": format!("{wait}weather(city='Ulm')['degrees'] + 1")}));
+    eventually_told(daemon, "cell_started");
+    drop(client);
+    super::helpers::restart_by(daemon, "KILL");
+    eventually_told(daemon, "sandbox_attached");
+    daemon.http("PUT", "/v1/sessions/s/files/go", b"").expect_status(200);
+    eventually_told(daemon, "tool_called");
+    cell
+}
+
+#[test]
+fn a_call_waits_for_a_client_that_comes_back() {
+    let Some(mut daemon) = base() else { return };
+    let cell = call_without_client(&mut daemon);
+    let mut client = Client::lend(&daemon, &weather());
+    let call = client.next_call();
+    assert_eq!(reply(&daemon, &call, json!({"value": {"degrees": 20}})), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+    daemon.assert_sound();
+}
+
+/// Each further daemon that dies leaves a call where it is: not made yet, or with its client.
+#[test]
+fn a_call_that_waits_for_its_client_outlives_one_daemon_after_the_other() {
+    let Some(mut daemon) = base() else { return };
+    let cell = call_without_client(&mut daemon);
+    super::helpers::restart_by(&mut daemon, "KILL");
+    assert!(events_of(&daemon, "tool_begun").is_empty(), "nothing was sent");
+    let mut client = Client::lend(&daemon, &weather());
+    let call = client.next_call();
+    assert_eq!(text(&events_of(&daemon, "tool_begun")[0], "lent"), "value");
+    super::helpers::restart_by(&mut daemon, "KILL");
+    let mut client = Client::lend_again(&daemon, &weather());
+    assert_eq!(client.next_call(), call);
+    super::helpers::restart_by(&mut daemon, "KILL");
+    assert_eq!(reply(&daemon, &call, json!({"value": {"degrees": 20}})), 200);
+    assert_eq!(text(&outcome(&daemon, cell), "/result/repr"), "21");
+    assert_eq!(events_of(&daemon, "tool_called").len(), 1);
     daemon.assert_sound();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::helpers::{S, end, list, post, printed, restart_by, session_with, text};
+use super::helpers::{S, end, list, outcome, post, printed, queue, restart_by, session_with, text};
 use crate::support::{Daemon, engine, eventually};
 
 /// What cells and the programs that they start see.
@@ -114,4 +114,19 @@ pub fn sessions_are_found_by_their_labels() {
     eventually("the sessions are there", || (names(&daemon, "").len() == 3).then_some(()));
     hold(&daemon);
     end(&mut daemon, "TERM");
+}
+
+#[test]
+fn every_library_of_the_science_image_can_be_imported() {
+    let Some(daemon) = session_with("", json!({"image": "belljar/science"})) else { return };
+    let requirements = include_str!("../../../images/science-requirements.txt").lines();
+    let packages = requirements.filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    let packages: Vec<&str> =
+        packages.filter_map(|line| line.split(['>', '<', '=', '~', '!']).next()).collect();
+    assert!(packages.contains(&"scikit-learn") && packages.len() >= 10, "{packages:?}");
+    let module = |package: &&str| if *package == "scikit-learn" { "sklearn" } else { *package }.to_owned();
+    let modules: Vec<String> = packages.iter().map(module).collect();
+    let code = format!("import {}\nprint('all')", modules.join(", "));
+    let cell = queue(&daemon, &json!({"code": code, "timeout_s": 120}));
+    assert_eq!(text(&outcome(&daemon, cell), "stdout"), "all\n");
 }

@@ -243,6 +243,58 @@ pub fn requests_of_before_a_reset_are_not_served_after_it() {
     daemon.assert_sound();
 }
 
+/// Has packages installed when it is shown: by itself, by a program that lowers the tag it has from the guardian, and by
+/// one that leaves its parent and its session.
+const SHOWN: &str = r#"
+import os, subprocess, sys, time
+CLIENT = """
+import json, resource, socket, sys
+if sys.argv[1:] == ['lower']: resource.setrlimit(resource.RLIMIT_RTTIME, (9, 9))
+client = socket.socket(socket.AF_UNIX)
+client.connect(chr(0) + 'belljar-requests')
+request = {'name': 'install_packages', 'arguments': {'packages': ['bell-dep']}}
+client.sendall(json.dumps(request).encode() + b'\\n')
+answer = client.recv(10_000).decode()
+"""
+def program(*words):
+    client = CLIENT + "print(answer, flush=True)"
+    return [*words, sys.executable, '-S', '-E', '-c', client]
+class Shown:
+    def __repr__(self):
+        scope = {}
+        exec(CLIENT, scope)
+        said = [scope['answer'], subprocess.run(program() + ['lower'], capture_output=True, text=True).stdout]
+        with open('apart', 'w') as apart: subprocess.run(program('setsid', '--fork'), stdout=apart)
+        while not open('apart').read(): time.sleep(0.02)
+        open('draft', 'w').write(repr([*said, open('apart').read()])); os.rename('draft', 'said')
+        return 'shown'
+shown = Shown()
+"#;
+
+/// Who looks at variables has asked for no call of a tool, whatever the code does that shows them.
+#[test]
+pub fn what_shows_variables_has_nothing_installed() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("");
+    daemon.session(S, json!({"image": "belljar/base"}));
+    daemon.run(S, SHOWN);
+    let said = workspace(&daemon).join("said");
+    // A view that takes too long is ended, so a later one may have to do it.
+    let said = eventually("the programs have ended", || {
+        daemon.http("GET", "/v1/sessions/s/variables", b"").expect_status(200);
+        std::fs::read_to_string(&said).ok()
+    });
+    assert_eq!(said.matches("only a cell can call tools").count(), 3, "{said}");
+    assert!(events_of(&daemon, "tool_called").is_empty(), "{said}");
+    // Programs of cells are served as before.
+    daemon.run(S, RUN);
+    assert!(value(&daemon, "run('pip', 'install', 'bell-dep')").starts_with("(0, "));
+    daemon.assert_sound();
+}
+
 /// Connects as a program does, and stops the process of the guardian that talks to it.
 const HOLD: &str = "
 import glob, json, os, signal, socket, time

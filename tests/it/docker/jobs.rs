@@ -316,6 +316,28 @@ pub fn send(daemon: &Daemon, folder: &tempfile::TempDir) -> Value {
         .expect_status(200)
 }
 
+#[test]
+pub fn a_script_that_lacks_a_package_or_a_network_says_what_to_do() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let folder = scripts(&[
+        ("a.py", "import sys\nsys.modules['polars'] = None\nimport polars\n"),
+        ("b.py", "import urllib.request\nurllib.request.urlopen('http://example.org')\n"),
+    ]);
+    let told = lines(&daemon.cli(job_run(&[path(&folder), "--json"])).exits(1).stdout);
+    for (job, hint) in told.iter().zip([
+        "the package `polars` is not installed: `belljar job run --with polars` installs it",
+        "this sandbox has no network: no host can be reached, and trying again does not help",
+    ]) {
+        let stderr = job["stderr"].as_str().expect("its traceback");
+        assert_eq!(stderr.matches("\nhint: ").count(), 1, "{stderr}");
+        assert!(stderr.contains(hint), "{stderr}");
+        assert_eq!((&job["verdict"], &job["exit_code"]), (&json!("failed"), &json!(1)));
+    }
+}
+
 fn submit(daemon: &Daemon, input: &Value, job: Value) -> String {
     let mut job = job;
     job["input"] = input["id"].clone();

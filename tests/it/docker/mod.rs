@@ -2,17 +2,21 @@
 //! they shall not run.
 
 mod approvals;
+pub mod archives;
 mod ask_restart;
 pub mod asking;
 mod asks;
 pub mod at_home;
+pub mod background;
 mod bad_input;
 pub mod batches;
 pub mod bombs;
+pub mod branches;
 pub mod cases;
 mod catalogue;
 pub mod checkpoints;
 mod client_tools;
+pub mod command_bounds;
 pub mod command_terminals;
 pub mod commands;
 pub mod costs;
@@ -42,6 +46,7 @@ pub mod one_daemon;
 pub mod output;
 mod own_images;
 pub mod package_cache;
+pub mod package_kinds;
 pub mod packages;
 pub mod pool;
 pub mod preload;
@@ -55,6 +60,7 @@ pub mod restart;
 pub mod resume;
 pub mod rich;
 pub mod smoke;
+pub mod snapshots;
 pub mod stops;
 mod tools;
 mod unfinished_images;

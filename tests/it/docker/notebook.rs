@@ -89,6 +89,18 @@ fn what_an_image_has_is_shown_without_what_its_packages_need() {
 }
 
 #[test]
+fn a_failed_import_names_the_allowed_image_that_has_the_package() {
+    let Some(daemon) = base() else { return };
+    // What an image has is known from its first use on.
+    daemon.cli(["image", "show", "belljar/science"]).ok();
+    let seen = daemon.cli(["exec", "-s", S, "import sklearn"]).exits(1);
+    let hint = "has `scikit-learn`: `--image belljar/science";
+    assert_eq!(seen.stderr.matches(hint).count(), 1, "{seen:?}");
+    let seen = daemon.cli(["exec", "-s", S, "import no_such_package_at_all"]).exits(1);
+    assert!(!seen.stderr.contains("--image"), "{seen:?}");
+}
+
+#[test]
 pub fn commands_are_whole_lines_for_the_repl() {
     if !engine() {
         return;

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use super::helpers::{S, end, printed, restart_by, value};
 use super::jobs::{job_run, path, scripts};
 use super::many_users::{ALICE, BOB, ask, session, shared};
-use crate::support::{Daemon, assert_nothing_left, engine, eventually};
+use super::packages::install;
+use crate::support::{Daemon, PackageIndex, assert_nothing_left, engine, eventually};
 
 fn light() -> Value {
     json!({"image": "belljar/base"})
@@ -129,6 +130,32 @@ pub fn a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session()
     assert_eq!(value(&daemon, "6 * 7"), "42");
     assert_eq!(number(&pool(&daemon), "failures"), 1);
     daemon.assert_sound();
+}
+
+#[test]
+pub fn packages_appear_in_a_claimed_sandbox() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = index.daemon("[pool]\nsize = 1\n");
+    for _ in 0..2 {
+        daemon.session("first", light());
+        daemon.cli(["rm", "first"]).ok();
+    }
+    wait_for(&daemon, 1);
+    let before = number(&pool(&daemon), "hits");
+    let hello = "import bell_hello; bell_hello.VERSION";
+    daemon.session(S, light());
+    assert_eq!(number(&pool(&daemon), "hits"), before + 1);
+    install(&daemon, S, &["bell-hello"], 200);
+    assert_eq!(value(&daemon, hello), "'2.0'");
+    daemon.http("POST", "/v1/sessions/s/reset", b"").expect_status(200);
+    assert_eq!(value(&daemon, hello), "'2.0'");
+    wait_for(&daemon, 1);
+    daemon.session("t", light());
+    assert_eq!(number(&pool(&daemon), "hits"), before + 2);
+    assert_eq!(daemon.run("t", "import bell_hello")["status"], "failure", "and no other session has them");
 }
 
 #[test]

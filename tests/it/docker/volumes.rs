@@ -10,7 +10,7 @@ use crate::support::{Daemon, Response, User, docker_group, engine, eventually, h
 const USER: User = User { uid: 61_005, gid: 61_005, group: None };
 
 /// A daemon of an ordinary user; none if there shall be no engine.
-fn of_a_user(config: &str) -> Option<Daemon> {
+pub fn of_a_user(config: &str) -> Option<Daemon> {
     engine().then(|| Daemon::as_user_with(User { group: Some(docker_group()), ..USER }, config))
 }
 

@@ -157,9 +157,9 @@ fn the_environment_is_a_short_list() {
             "TMPDIR",
         ];
         assert!(names.iter().all(|name| allowed.contains(&name.as_str())), "{names:?}");
-        // It leads to the kernel's `pip` and to the packages of the session, and to nothing of the host.
+        // It leads to what the kernel has for other programs, and to nothing of the host.
         let modules = daemon.run(S, "print(os.environ['PYTHONPATH'])");
-        assert_eq!(text(&modules, "stdout"), "/belljar/kernel/shims/lib:/belljar/packages/site\n");
+        assert_eq!(text(&modules, "stdout"), "/belljar/kernel/shims/lib\n");
     });
 }
 

@@ -84,7 +84,8 @@ both! {
     installer_programs: programs_that_code_starts_install_as_its_cells_do, commands_install_beside_the_cells,
         requests_of_before_a_reset_are_not_served_after_it,
         programs_that_hold_their_requests_keep_nobody_from_installing,
-        one_program_more_than_are_served_at_a_time_is_told, a_request_ends_with_its_program;
+        one_program_more_than_are_served_at_a_time_is_told, a_request_ends_with_its_program,
+        what_shows_variables_has_nothing_installed;
     packages: installed_packages_are_there_at_once_and_stay,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
@@ -93,6 +94,12 @@ both! {
         an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index,
         installations_at_once_do_not_spoil_the_cache_and_a_death_leaves_no_half_package,
         a_session_begins_with_packages;
+    package_kinds: compiled_wheels_are_installed, no_package_takes_the_place_of_the_standard_library,
+        files_of_an_index_on_another_host_are_fetched,
+        packages_are_built_from_their_sources_only_where_the_administrator_allows_it,
+        what_code_of_packages_left_beside_wheels_is_not_given_to_who_wants_only_wheels,
+        the_progress_of_an_installation_names_packages_and_sizes,
+        an_installation_goes_on_with_the_next_daemon;
     package_cache: what_no_session_uses_makes_room_and_what_a_sleeping_session_uses_stays,
         kept_packages_are_listed_and_those_that_nothing_uses_are_cleared;
     installer: every_set_of_a_session_is_charged_until_its_sandbox_is_gone,
@@ -113,6 +120,16 @@ both! {
         neither_a_cell_nor_a_command_is_blamed_for_the_memory_of_the_other,
         what_a_command_left_behind_takes_its_memory_at_nobody_elses_cost,
         commands_are_interrupted_and_read_later;
+    command_bounds: commands_stay_within_the_quotas, the_bytes_of_a_command_come_through_as_they_are,
+        a_new_sandbox_is_told_of_once, more_input_than_a_command_takes_is_refused_with_a_way_that_works,
+        programs_that_fill_the_screen_work_in_tmux;
+    background: a_background_cell_shares_the_variables_and_has_a_result_of_its_own,
+        the_command_line_prints_its_number_and_waits_for_it, a_reset_ends_it,
+        an_interrupt_or_its_deadline_end_it_and_leave_the_line_alone,
+        one_that_does_not_end_at_its_deadline_takes_the_session_back,
+        a_crash_beside_it_and_an_undo_end_it_as_rolled_back, what_it_has_changed_outlives_a_crash_after_its_end,
+        it_goes_on_while_no_daemon_runs_and_its_deadline_is_the_next_ones,
+        a_scratch_cell_drops_its_names_and_shares_the_objects;
     command_terminals: a_person_types_into_a_shell, a_person_comes_back_to_a_shell,
         a_terminal_can_be_typed_into_and_resized_over_the_api;
     output: writes_below_python_are_in_the_output_in_order, both_streams_are_kept_apart_and_in_order,
@@ -134,7 +151,8 @@ both! {
     pool: a_claimed_sandbox_is_what_a_new_one_is,
         what_was_claimed_outlives_the_daemon_and_what_waits_does_not, what_waits_is_removed_with_all_sandboxes,
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
-        modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image, jobs_take_sandboxes_that_wait,
+        modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image,
+        packages_appear_in_a_claimed_sandbox, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
     notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay, the_cells_of_a_notebook_run_in_order,
         a_session_is_written_as_a_notebook,
@@ -195,13 +213,31 @@ both! {
         a_replay_that_the_daemon_did_not_survive_is_told_with_the_next_cell,
         a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted,
         numbers_of_cells_and_addresses_are_no_difference;
+    branches: a_branch_has_the_variables_and_files_of_its_session_and_goes_its_own_way,
+        branches_begin_at_an_earlier_cell_if_its_state_is_kept, branches_begin_with_a_saved_snapshot,
+        of_several_branches_all_are_made_or_none,
+        two_sessions_are_compared_by_what_they_hold;
+    archives: a_session_moves_to_another_home_in_a_file,
+        the_cells_of_an_archive_run_again_where_its_variables_are_not_wanted,
+        a_session_that_is_not_saved_moves_with_its_cells,
+        an_archive_that_was_changed_breaks_off_or_is_none_makes_no_session,
+        variables_of_another_python_are_refused_and_its_cells_can_run_again,
+        files_are_exported_and_imported_by_the_command_line;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
     rest: what_a_thread_writes_after_a_long_rest_is_noticed;
     guards: a_variable_that_cannot_be_shown_costs_only_itself,
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
+    snapshots: a_session_that_slept_wakes_as_it_was,
+        a_session_wakes_behind_a_sandbox_that_was_taken_away_and_a_daemon_that_was_killed,
+        a_daemon_that_is_killed_while_it_saves_leaves_the_snapshot_before,
+        a_snapshot_that_was_edited_on_the_disk_is_refused,
+        a_snapshot_without_room_is_refused_and_the_session_goes_on, a_cell_does_not_wait_for_a_snapshot,
+        snapshots_are_listed_removed_and_gone_with_their_session,
+        a_death_at_any_commit_of_sleeping_and_waking_costs_no_variables;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
-        jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing;
+        jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing,
+        a_script_that_lacks_a_package_or_a_network_says_what_to_do;
     batches: a_batch_outlives_the_daemon_and_each_of_its_jobs_runs_once,
         of_a_batch_as_many_run_as_it_says_until_it_is_cancelled, of_a_batch_all_jobs_are_taken_or_none;
     ephemeral: a_run_whose_client_was_killed_leaves_nothing,
@@ -224,6 +260,7 @@ again! { root_alone, None,
         an_administrator_sees_and_removes_the_volumes_of_all_users,
         files_of_a_volume_are_its_owners_and_stay_within_its_bounds,
         what_is_written_to_a_volume_from_outside_is_charged_and_ends_cells;
+    branches: branches_are_their_owners_and_charged_to_them;
     users: users_install_at_once_and_nobody_has_the_packages_of_another;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;

@@ -1,7 +1,7 @@
 //! The backend without walls: only by name, only for an ordinary user, and never called anything else.
 
 use super::ANN;
-use crate::support::{Daemon, eventually};
+use crate::support::{Daemon, eventually, http_as};
 
 #[test]
 fn a_process_works_by_name_and_says_what_it_is_not() {
@@ -35,4 +35,27 @@ fn a_daemon_of_root_and_a_minimum_refuse_it() {
     let daemon = Daemon::with_config("[sandbox]\nminimum_isolation = \"jail\"\n");
     let refused = daemon.cli(["new", "a", "--backend", "process"]).exits(125);
     assert!(refused.stderr.contains("isolates less than the `jail`"), "{refused:?}");
+}
+
+#[test]
+fn code_of_an_archive_has_the_rules_of_a_model_unless_it_is_trusted() {
+    // Without walls, what a model writes needs a person for every tool that acts outside.
+    let daemon = Daemon::as_user_with(ANN, "[sandbox]\nbackend = \"process\"\n");
+    daemon.cli(["new", "a"]).ok();
+    daemon.cli(["exec", "-s", "a", "x = 41"]).ok();
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]| {
+        http_as(ANN, &daemon.socket(), method, path, headers, body)
+    };
+    let archive = ask("GET", "/v1/sessions/a/archive", &[], b"");
+    assert_eq!(archive.status, 200, "{}", archive.text());
+    for (name, trust, replay) in
+        [("b", false, false), ("c", true, false), ("d", false, true), ("e", true, true)]
+    {
+        let headers = [("Content-Type", "application/x-tar")];
+        let path = format!("/v1/archives?name={name}&trust={trust}&replay={replay}");
+        ask("POST", &path, &headers, &archive.body).expect_status(201);
+        assert_eq!(daemon.cli(["exec", "-s", name, "x + 1"]).ok().stdout, "42\n");
+        let events = ask("GET", &format!("/v1/sessions/{name}/events?follow=false"), &[], b"").text();
+        assert!(events.contains(&format!("\"approve_outside\":{}", !trust)), "{name}: {events}");
+    }
 }

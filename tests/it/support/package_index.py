@@ -7,7 +7,8 @@ of `uv`, `fake` for one that looks around in its sandbox instead of installing a
 `none`. While FOLDER has a file
 `slow`, files are not sent to their end. While it has a file `password`, only requests with what it says (`user:password`)
 are answered. While it has a file `changed`, `bell-dep` has other content under the same version. MANY packages of 300
-modules each, `bell-many-0` and so on, are there for benchmarks.
+modules each, `bell-many-0` and so on, are there for benchmarks. While it has a file `elsewhere`, the pages lead to files on
+another host. While it has a file `trickle`, files come slowly.
 """
 
 import base64
@@ -53,7 +54,62 @@ sys.exit(1)
 """
 
 
-def wheel(name, version, files, requires=(), scripts=None, modes=None, unlisted=None):
+BUILD_SYSTEM = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+# Builds a wheel without any help, and notes in it what it sees where it runs.
+BUILDS_ITSELF = """
+import os, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    rows = open("/proc/net/dev").read().splitlines()[2:]
+    saw = [",".join(sorted(os.listdir("/belljar"))), os.path.isdir("/workspace") and os.listdir("/workspace"), sorted(row.split(":")[0].strip() for row in rows)]
+    info = "bell_built-1.0.dist-info/"
+    content = {"bell_built.py": "SAW = %r\\n" % (saw,), info + "METADATA": "Metadata-Version: 2.1\\nName: bell-built\\nVersion: 1.0\\n",
+               info + "WHEEL": "Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"}
+    import base64, hashlib
+    rows = ["%s,sha256=%s,%d" % (path, base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode(), len(text))
+            for path, text in content.items()]
+    content[info + "RECORD"] = "\\n".join([*rows, info + "RECORD,,", ""])
+    name = "bell_built-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
+        for path, text in content.items():
+            archive.writestr(path, text)
+    return name
+"""
+# Puts a package in the place of a module of another one, before that is installed, and builds a wheel that fits nothing.
+SETS_A_TRAP = """
+import os
+os.makedirs("/belljar/output/site/bell_dep/inner", exist_ok=True)
+with open("/belljar/output/site/bell_dep/inner/__init__.py", "w") as file:
+    file.write("DEEP = 666\\n")
+"""
+FITS_NOTHING = BUILDS_ITSELF.replace("bell_built", "bell_trap").replace("bell-built", "bell-trap").replace("-1.0", "-2.0")
+SETS_A_TRAP += FITS_NOTHING.replace('Version: 1.0\\n"', 'Version: 2.0\\nRequires-Dist: bell-nowhere\\n"')
+# An extension module for the stable interface, which needs no headers of a Python.
+EXTENSION = """
+#include <stddef.h>
+typedef struct _object Object;
+typedef Object *(*Call)(Object *, Object *);
+typedef struct { const char *name; Call call; int flags; const char *doc; } Method;
+typedef struct { ptrdiff_t references; void *type; Object *(*init)(void); ptrdiff_t index; Object *copy; } Base;
+typedef struct { Base base; const char *name, *doc; ptrdiff_t size; Method *methods; void *slots, *traverse, *clear, *free; } Module;
+extern Object *PyModule_Create2(Module *, int);
+extern Object *PyLong_FromLong(long);
+static Object *answer(Object *self, Object *none) { return PyLong_FromLong(42); }
+static Method methods[] = {{"answer", answer, 4, 0}, {0, 0, 0, 0}};
+static Module module = {{1, 0, 0, 0, 0}, "bell_native", 0, -1, methods, 0, 0, 0, 0};
+Object *PyInit_bell_native(void) { return PyModule_Create2(&module, 3); }
+"""
+
+
+def compiled(folder):
+    """A wheel with an extension module, made by the compiler of this machine."""
+    source, library = folder / "native.c", folder / "native.so"
+    source.write_text(EXTENSION)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    tag = "cp38-abi3-linux_" + platform.machine()
+    return wheel("bell-native", "1.0", {"bell_native.abi3.so": library.read_bytes()}, tag=tag)
+
+
+def wheel(name, version, files, requires=(), scripts=None, modes=None, unlisted=None, tag="py3-none-any"):
     """A wheel with these modules; `unlisted` is the content of some that its list has with another one."""
     plain = name.replace("-", "_")
     info = "{}-{}.dist-info".format(plain, version)
@@ -61,14 +117,15 @@ def wheel(name, version, files, requires=(), scripts=None, modes=None, unlisted=
     lines += ["Requires-Dist: " + requirement for requirement in requires]
     content = dict(files)
     content[info + "/METADATA"] = "\n".join(lines) + "\n"
-    content[info + "/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content[info + "/WHEEL"] = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: " + tag + "\n"
     if scripts:
         entries = "".join("{} = {}\n".format(*item) for item in scripts.items())
         content[info + "/entry_points.txt"] = "[console_scripts]\n" + entries
     record = ""
     for path, text in content.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        record += "{},sha256={},{}\n".format(path, digest, len(text.encode()))
+        packed = text if isinstance(text, bytes) else text.encode()
+        digest = base64.urlsafe_b64encode(hashlib.sha256(packed).digest()).rstrip(b"=").decode()
+        record += "{},sha256={},{}\n".format(path, digest, len(packed))
     content[info + "/RECORD"] = record + info + "/RECORD,,\n"
     content.update(unlisted or {})
     packed = io.BytesIO()
@@ -77,15 +134,15 @@ def wheel(name, version, files, requires=(), scripts=None, modes=None, unlisted=
             member = zipfile.ZipInfo(path)
             member.external_attr = (modes or {}).get(path, 0o100644) << 16
             archive.writestr(member, text)
-    return "{}-{}-py3-none-any.whl".format(plain, version), packed.getvalue()
+    return "{}-{}-{}.whl".format(plain, version, tag), packed.getvalue()
 
 
-def source(name, version):
+def source(name, version, files):
     plain = "{}-{}".format(name.replace("-", "_"), version)
     packed = io.BytesIO()
+    files = {"PKG-INFO": "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(name, version), **files}
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path, text in (("PKG-INFO", "Metadata-Version: 2.1\nName: {}\nVersion: {}\n".format(name, version)),
-                           ("setup.py", "open('/tmp/ran', 'w')\n")):
+        for path, text in files.items():
             member = tarfile.TarInfo(plain + "/" + path)
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
@@ -101,7 +158,7 @@ def large(number):
     return wheel(name.replace("_", "-"), "1.0", {name + "/__init__.py": "", **files})
 
 
-def packages(uv, many=0):
+def packages(uv, folder, many=0):
     hello = "VERSION = {!r}\ndef main():\n    print('hello', VERSION)\n"
     found = {
         "bell-hello": [
@@ -114,7 +171,16 @@ def packages(uv, many=0):
         "bell-science": [wheel("bell-science", "1.0", {"bell_science.py": ""}, ["pandas>=2", "scikit-learn"])],
         "bell-denied": [wheel("bell-denied", "1.0", {"bell_denied.py": ""})],
         "bell-needs-denied": [wheel("bell-needs-denied", "1.0", {"bell_needs.py": ""}, ["bell-denied"])],
-        "bell-source": [source("bell-source", "1.0")],
+        "bell-source": [source("bell-source", "1.0", {"setup.py": "open('/tmp/ran', 'w')\n"})],
+        "bell-built": [source("bell-built", "1.0", {"backend.py": BUILDS_ITSELF, "pyproject.toml": BUILD_SYSTEM})],
+        "bell-trap": [
+            wheel("bell-trap", "1.0", {"bell_trap.py": ""}, ["bell-dep"]),
+            source("bell-trap", "2.0", {"backend.py": SETS_A_TRAP, "pyproject.toml": BUILD_SYSTEM}),
+        ],
+        "bell-native": [compiled(folder)],
+        "bell-shadow": [
+            wheel("bell-shadow", "1.0", {name + ".py": "SHADOW = True\n" for name in ("bell_shadow", "json", "colorsys")})
+        ],
         "bell-set-id": [
             wheel("bell-set-id", "1.0", {"bell_set_id/run.sh": "#!/bin/sh\n"}, modes={"bell_set_id/run.sh": 0o106755})
         ],
@@ -140,7 +206,7 @@ def certify(folder):
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
-    (folder / "leaf.ext").write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    (folder / "leaf.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
     new = ("req", "-newkey", "rsa:2048", "-nodes")
     openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority")
     openssl(*new, "-keyout", "leaf.key", "-out", "leaf.csr", "-subj", "/CN=localhost")
@@ -155,7 +221,7 @@ def main(folder, uv, many=0):
     folder = pathlib.Path(folder)
     if uv == "fake":
         (folder / "spy").write_text(LOOKS_AROUND)
-    original = packages(uv, int(many))
+    original = packages(uv, folder, int(many))
     changed = dict(original)
     changed["bell-dep"] = [wheel("bell-dep", "1.0", {"bell_dep/__init__.py": "", "bell_dep/inner.py": "DEEP = 8\n"})]
     original_files, changed_files = (
@@ -176,8 +242,9 @@ def main(folder, uv, many=0):
             found, files = (changed, changed_files) if (folder / "changed").exists() else (original, original_files)
             parts = self.path.strip("/").split("/")
             if parts[0] == "simple" and len(parts) == 2 and parts[1] in found:
+                base = "https://127.0.0.1:{}".format(port) if (folder / "elsewhere").exists() else "../.."
                 links = "".join(
-                    '<a href="../../files/{0}#sha256={1}">{0}</a>\n'.format(name, hashlib.sha256(content).hexdigest())
+                    '<a href="{2}/files/{0}#sha256={1}">{0}</a>\n'.format(name, hashlib.sha256(content).hexdigest(), base)
                     for name, content in found[parts[1]]
                 )
                 return self.answer(200, ("<!DOCTYPE html><html><body>" + links + "</body></html>").encode(), "text/html")
@@ -196,17 +263,21 @@ def main(folder, uv, many=0):
                 return
             while kind == "application/octet-stream" and (folder / "slow").exists() and "uv-" not in self.path:
                 time.sleep(0.05)
-            self.wfile.write(content)
+            for at in range(0, len(content), 1 << 20):
+                self.wfile.write(content[at : at + (1 << 20)])
+                if (folder / "trickle").exists():
+                    time.sleep(0.1)
 
         def log_message(self, *arguments):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.socket = certify(folder).wrap_socket(server.socket, server_side=True)
+    port = server.server_address[1]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for path in folder.iterdir():
         path.chmod(0o644)
-    print(server.server_address[1], flush=True)
+    print(port, flush=True)
     sys.stdin.read()
     os._exit(0)
 

@@ -43,6 +43,18 @@ impl PackageIndex {
         SpyImage(name)
     }
 
+    /// Makes an image without a `uv`; gone with the answer.
+    pub fn image_without_uv() -> SpyImage {
+        let name = format!("bj-no-uv-{}:1", uuid::Uuid::new_v4().simple());
+        let uv = "/usr/libexec/belljar/uv";
+        let container =
+            docker(["run", "-d", "--user=0", "--network=none", "--entrypoint=rm", "belljar/base", uv]);
+        assert_eq!(docker(["wait", &container]), "0");
+        docker(["commit", "--change", "ENTRYPOINT []", &container, &name]);
+        docker(["rm", &container]);
+        SpyImage(name)
+    }
+
     fn with_uv(uv: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -87,6 +99,16 @@ impl PackageIndex {
         } else {
             std::fs::remove_file(path).expect("gone")
         }
+    }
+
+    /// From now on files come at some megabytes a second.
+    pub fn trickle(&self) {
+        std::fs::write(self.folder.path().join("trickle"), "").expect("a file");
+    }
+
+    /// From now on its pages lead to files on another host.
+    pub fn elsewhere(&self) {
+        std::fs::write(self.folder.path().join("elsewhere"), "").expect("a file");
     }
 
     /// From now on it has other content under the same versions.

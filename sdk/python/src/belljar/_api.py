@@ -14,19 +14,24 @@ from .errors import BadRequestError
 from .results import (
     CommandInfo,
     CommandResult,
+    Differences,
     Execution,
     FileInfo,
     Installed,
     Package,
     SandboxInfo,
+    Snapshot,
     Undone,
     Variable,
     command_result_of,
+    differences_of,
     execution_of,
     info_of,
+    snapshot_of,
 )
 
 _BYTES = "application/octet-stream"
+_TAR = "application/x-tar"
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -93,6 +98,8 @@ class SandboxOptions(TypedDict, total=False):
     #: Imports that it begins with, such as `"numpy as np"`.
     preload: Sequence[str] | None
     checkpointing: Literal["every", "idle", "off"] | None
+    #: When variables are saved to the disk; otherwise when `snapshot`, `sleep` or `branch` asks for it, and with `keep` at rest.
+    snapshots: Literal["auto", "named", "off"] | None
     backend: Literal["docker", "bubblewrap", "process"] | None
     #: Seconds without use after which its processes end.
     idle: float | None
@@ -114,6 +121,7 @@ def new_session(
     seed: Mapping[str, Any] | None = None,
     preload: Sequence[str] | None = None,
     checkpointing: str | None = None,
+    snapshots: str | None = None,
     backend: str | None = None,
     idle: float | None = None,
 ) -> Call[SandboxInfo]:
@@ -125,6 +133,7 @@ def new_session(
         "pids": pids,
         "workspace": workspace,
         "checkpointing": checkpointing,
+        "snapshots": snapshots,
         "backend": backend,
     }
     body.update({key: value for key, value in given.items() if value is not None})
@@ -267,6 +276,46 @@ def undo(session: str, cells: int) -> Call[Undone]:
     return post(f"{session}/undo", parse, {"cells": cells})
 
 
+def snapshot(session: str, name: str | None) -> Call[Snapshot]:
+    body = {} if name is None else {"name": text_of(name, "name")}
+    return post(f"{session}/snapshots", lambda answer: snapshot_of(as_json(answer)), body)
+
+
+def branch(
+    session: str, name: str | None, at: int | None, snapshot: str | None, count: int, ephemeral: bool
+) -> Call[list[SandboxInfo]]:
+    for number, least, what in ((at, 0, "at"), (count, 1, "count")):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+            raise wrong(f"`{what}` is a number of at least {least}, not {number!r}")
+    body: dict[str, Any] = {"count": count, "ephemeral": ephemeral}
+    if name is not None:
+        body["name"] = text_of(name, "name")
+    if at is not None:
+        body["at"] = at
+    if snapshot is not None:
+        body["snapshot"] = text_of(snapshot, "snapshot")
+    return post(f"{session}/branch", lambda answer: [info_of(one) for one in as_json(answer)["sessions"]], body)
+
+
+def diff(session: str, other: str) -> Call[Differences]:
+    return get(f"{session}/diff/{quoted(other)}", lambda answer: differences_of(as_json(answer)))
+
+
+def export(session: str) -> Call[bytes]:
+    return Call("GET", f"{session}/archive", bytes, headers={"Accept": _TAR}, most=None)
+
+
+def import_archive(
+    archive: bytes, name: str | None, image: str | None, replay: bool, trust: bool, ephemeral: bool
+) -> Call[SandboxInfo]:
+    flags = {"replay": replay, "trust": trust, "ephemeral": ephemeral}
+    words = [f"{key}=true" for key, value in flags.items() if value]
+    words += [f"{key}={quoted(text_of(value, key))}" for key, value in {"name": name, "image": image}.items() if value]
+    path = "/v1/archives" + ("?" + "&".join(words) if words else "")
+    headers = {"Accept": "application/json", "Content-Type": _TAR}
+    return Call("POST", path, lambda answer: info_of(as_json(answer)["session"]), archive, headers)
+
+
 def install(session: str, packages: Sequence[str], reset: bool) -> Call[Installed]:
     if not packages or not all(isinstance(package, str) for package in packages):
         raise wrong("packages are given by name, as in `install(\"polars\")`")
@@ -318,7 +367,7 @@ def write_file(session: str, path: str, data: bytes) -> Call[None]:
 
 
 def unpack(session: str, path: str, archive: bytes) -> Call[None]:
-    return Call("PUT", file_path(session, path), nothing, archive, {"Content-Type": "application/x-tar"})
+    return Call("PUT", file_path(session, path), nothing, archive, {"Content-Type": _TAR})
 
 
 def list_files(session: str, path: str) -> Call[list[FileInfo]]:

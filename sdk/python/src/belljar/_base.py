@@ -10,7 +10,7 @@ from . import _api
 from ._calls import Call
 from ._follow import CellFollower, Event
 from ._hold import Hold
-from ._tools import Toolbox
+from ._tools import Loans, Toolbox
 from .daemon import Daemon
 from .results import Execution, ExecutionError, Result, SandboxInfo
 
@@ -21,6 +21,8 @@ OnError = Callable[[ExecutionError], object]
 
 
 class SandboxBase:
+    _loans: Loans[Any]
+
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         self._daemon = daemon
         self._info = info
@@ -29,7 +31,6 @@ class SandboxBase:
         self._process = os.getpid()
         self._is_owned = is_owned
         self._toolbox = Toolbox()
-        self._loans: list[Callable[[], object]] = []
         self._let_go: Callable[[], object] = lambda: None
         if is_owned:
             # Nothing that the hold refers to refers to the sandbox, so that one which is forgotten goes, too.
@@ -87,9 +88,9 @@ class SandboxBase:
 
     def _end_loans(self) -> None:
         if self._process == os.getpid():
-            for end in self._loans:
-                end()
-        self._loans.clear()
+            self._loans.end()
+        else:
+            self._loans.forget()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

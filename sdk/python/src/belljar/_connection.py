@@ -30,6 +30,16 @@ class Connection:
         except OSError:
             pass
 
+    def is_hung_up(self) -> bool:
+        """Whether the daemon has closed a connection on which it sends whatever comes."""
+        try:
+            watch = select.poll()
+            watch.register(self.socket, 0)
+            return bool(watch.poll(0))
+        except (OSError, ValueError):
+            # Another thread has just closed it.
+            return True
+
     def is_alive(self) -> bool:
         """Whether an idle connection can be used: the daemon has neither closed it nor sent bytes without a request."""
         if self._poll is None:

@@ -5,24 +5,39 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import threading
+import traceback
 import weakref
-from typing import Any, Callable
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Coroutine, Generic, TypeVar
 
 from ._api import wrong
 from ._async import AsyncClient
-from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing, post
-from ._exchange import Events
+from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing
+from ._exchange import Events, Exchanges
 from ._schema import FunctionTool, json_of
-from ._sync import EventStream, SyncClient
+from ._sync import SyncClient, end_of
 from ._threads import in_thread
 from ._wire import ServerSentEvent, quoted
 from .errors import BadRequestError, BelljarError, DaemonError, NotFoundError, ToolError
 
 #: Calls that are worked on at once; more wait.
 _CALLS_AT_ONCE = 32
-#: Characters of an exception's text that code in the sandbox gets to see.
+#: Answered calls of a loan that are known by their ids, and bytes of their last answers, kept for the next daemon.
+_CALLS_KNOWN = 10_000
+_ANSWERS_BYTES = 64 << 20
+#: How often, and how far apart, a request looks whether the tools are there again after a restart of the daemon.
+_SETTLE_LOOKS = 1000
+_SETTLE_SECONDS = 0.02
+#: Characters of an exception's text, and of its traceback, that code in the sandbox gets to see.
 _ERROR_CHARS = 2000
+#: The answer to a call that was answered before, if the answer is not kept any more.
+_FORGOTTEN = ToolError("the call was made, and its answer is not kept any more", code="interrupted")
+#: The answer to a call whose work ended with the loop of its loan.
+_CANCELLED = ToolError("the work on the call was cancelled; it is not known whether it took effect", code="interrupted")
+#: This package, whose frames are no concern of who called the tool.
+_OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
 class Toolbox:
@@ -48,36 +63,51 @@ class Toolbox:
         self.tools[tool.name] = tool
         self.waiting.append(tool)
 
-    def take_waiting(self) -> list[FunctionTool]:
-        waiting, self.waiting = self.waiting, []
-        return waiting
+    def lent(self, tools: list[FunctionTool]) -> None:
+        """These wait no more. Another thread may be adding others."""
+        for tool in tools:
+            if tool in self.waiting:
+                self.waiting.remove(tool)
 
     def give_up(self, tools: list[FunctionTool]) -> None:
         """Forgets tools that the daemon refused, so that the next request is not refused, too."""
+        self.lent(tools)
         for tool in tools:
             self.tools.pop(tool.name, None)
 
 
-def _lend(session: str, tools: list[FunctionTool]) -> Call[object]:
+def _lend(session: str, tools: list[FunctionTool], again: bool) -> Call[object]:
     # Without a key: each stream is a loan of its own.
-    body = encoded_json({"tools": [tool.definition for tool in tools]})
+    body: dict[str, Any] = {"tools": [tool.definition for tool in tools]}
+    if again:
+        body["again"] = True
     headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
-    return Call("POST", f"{session}/tools", nothing, body, headers)
+    return Call("POST", f"{session}/tools", nothing, encoded_json(body), headers)
 
 
 def _answer(session: str, call: str, answer: dict[str, Any]) -> Call[None]:
-    path = f"{session}/tool-calls/{quoted(call)}"
     try:
-        return post(path, nothing, answer)
+        body = encoded_json(answer)
     except BadRequestError as error:
-        return post(path, nothing, _failure(error))
+        body = encoded_json(_failure(error))
+    # Without a key: the daemon takes one answer to a call, however often it comes. And what a daemon had taken when it
+    # died, the next one has to get.
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
+    return Call("POST", f"{session}/tool-calls/{quoted(call)}", nothing, body, headers)
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, ToolError):
         return {"failure": {"code": error.code, "message": error.message[:_ERROR_CHARS]}}
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return {"failure": {"code": "failed", "message": message[:_ERROR_CHARS]}}
+    return {"failure": {"code": "failed", "message": message[:_ERROR_CHARS] + _where(error)}}
+
+
+def _where(error: BaseException) -> str:
+    """The last frames of the tool itself, behind what it raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
+    lines = "".join(traceback.format_list(frames)).rstrip()
+    return f"\nTraceback (most recent call last):\n{lines[-_ERROR_CHARS:]}" if lines else ""
 
 
 def _still_waits(error: BelljarError) -> bool:
@@ -106,203 +136,355 @@ def _may_lend_again(error: Exception) -> bool:
     return isinstance(error, BadRequestError)
 
 
-class ToolServer:
-    """Serves one loan in threads, until it is closed. The stream is opened again after a restart of the daemon."""
+class _ReceivedCalls:
+    """The calls of a loan by their ids. One that a daemon sends again, because the daemon before it died, is not made
+    again: its answer is."""
 
-    def __init__(self, client: SyncClient, session: str, tools: list[FunctionTool]) -> None:
-        self._client = client
+    def __init__(self) -> None:
+        self._open: set[str] = set()
+        #: The newest answers are at the end; none for a call whose answer was forgotten.
+        self._answers: dict[str, Call[None] | None] = {}
+        self._answer_bytes = 0
+        self._lock = threading.Lock()
+
+    def begin(self, call: str) -> bool:
+        """Whether the call has not been received before."""
+        with self._lock:
+            is_new = call not in self._open and call not in self._answers
+            if is_new:
+                self._open.add(call)
+            return is_new
+
+    def answer(self, call: str, answer: Call[None]) -> None:
+        with self._lock:
+            self._open.discard(call)
+            self._forget(call)
+            self._answers.pop(call, None)
+            self._answers[call] = answer
+            self._answer_bytes += len(answer.body or b"")
+            if len(self._answers) > _CALLS_KNOWN:
+                oldest = next(iter(self._answers))
+                self._forget(oldest)
+                del self._answers[oldest]
+            for other in list(self._answers):
+                if self._answer_bytes <= _ANSWERS_BYTES:
+                    break
+                self._forget(other)
+
+    def is_answered(self, call: str) -> bool:
+        with self._lock:
+            return call in self._answers
+
+    def answer_to(self, call: str) -> Call[None] | None:
+        with self._lock:
+            return self._answers.get(call)
+
+    def _forget(self, call: str) -> None:
+        answer = self._answers.get(call)
+        if answer is not None:
+            self._answers[call] = None
+            self._answer_bytes -= len(answer.body or b"")
+
+
+class _Loan(ABC):
+    """One loan of tools, until it is closed. Its stream is opened again after a restart of the daemon.
+
+    It is written once, as coroutines; those of the threads never suspend.
+    """
+
+    #: Which exceptions of a function are failures of its call, and no end of what serves it.
+    _failures: type[BaseException]
+
+    def __init__(self, exchanges: Exchanges, session: str, tools: list[FunctionTool]) -> None:
+        self.tools = tools
+        self._exchanges = exchanges
         self._session = session
-        self._tools = {tool.name: tool for tool in tools}
-        self._lend = _lend(session, tools)
-        self._closed = threading.Event()
-        self._free = threading.BoundedSemaphore(_CALLS_AT_ONCE)
-        self._stream: EventStream | None = None
+        self._by_name = {tool.name: tool for tool in tools}
+        self._calls = _ReceivedCalls()
+        self._stream: Events | None = None
+        self._was_lent = False
+        self._is_closed = False
+        self._process = os.getpid()
+        #: Whether the daemon has taken these tools before, in a loan that has ended.
+        self.were_taken = False
 
-    def start(self) -> None:
+    def follow(self, before: _Loan) -> None:
+        """Goes on for a loan that has ended: what it was called for is not done again."""
+        self._calls, self._was_lent, self.were_taken = before._calls, before._was_lent, True
+
+    @property
+    @abstractmethod
+    def serves(self) -> bool:
+        """Whether calls are still taken, or will be."""
+
+    @abstractmethod
+    async def start(self) -> None:
         """Returns when the tools are there."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has it done beside the stream, once there is room."""
+
+    @abstractmethod
+    async def _outcome(self, tool: FunctionTool, arguments: dict[str, Any]) -> Any: ...
+
+    async def settle(self) -> None:
+        """If a restart of the daemon has ended the loan: waits until it is made again."""
+        for _ in range(_SETTLE_LOOKS):
+            stream = self._stream
+            is_there = stream is not None and not stream.connection.is_hung_up()
+            if is_there or not self.serves or self._process != os.getpid():
+                return
+            await self._exchanges.sleep(_SETTLE_SECONDS)
+
+    async def _make(self) -> None:
         attempts = Attempts()
         while True:
             try:
-                self._stream = self._open()
-                break
-            except (Broken, DaemonError) as error:
-                self._closed.wait(attempts.pause_after(error))
-        threading.Thread(target=self._serve, name="belljar-tools", daemon=True).start()
+                return await self._open()
+            except (Broken, BelljarError) as error:
+                is_taken = self.were_taken and _may_lend_again(error)
+                await self._exchanges.sleep(attempts.pause_after(Broken(str(error)) if is_taken else error))
 
-    def close(self) -> None:
-        self._closed.set()
-        stream = self._stream
-        if stream is not None:
-            stream.connection.hang_up()
-
-    def _open(self) -> EventStream:
-        stream = self._client.events(self._lend)
+    async def _open(self) -> None:
+        stream = await self._exchanges.events(_lend(self._session, self.tools, self._was_lent))
         try:
-            event = stream.next()
+            event = await stream.next()
+            if event is None or event.name != "ready":
+                raise Broken("the daemon took no tools")
         except BaseException:
             stream.close()
             raise
-        if event is None or event.name != "ready":
-            stream.close()
-            raise Broken("the daemon took no tools")
-        return stream
+        self._stream, self._was_lent = stream, True
 
-    def _serve(self) -> None:
+    async def _serve(self) -> None:
         attempts = Attempts()
-        while not self._closed.is_set():
+        while not self._is_closed:
             try:
                 if self._stream is None:
-                    self._stream = self._open()
-                self._read(self._stream, attempts)
+                    await self._open()
+                await self._read(attempts)
                 raise Broken("the stream of calls ended")
-            except BelljarError as error:
-                if not self._pause(attempts, Broken(str(error)) if _may_lend_again(error) else error):
+            except (BelljarError, Broken) as error:
+                try:
+                    pause = attempts.pause_after(Broken(str(error)) if _may_lend_again(error) else error)
+                except (BelljarError, Broken):
                     return
-            except Broken as error:
-                if not self._pause(attempts, error):
-                    return
+            if not self._is_closed:
+                await self._exchanges.sleep(pause)
 
-    def _pause(self, attempts: Attempts, error: Exception) -> bool:
+    async def _read(self, attempts: Attempts) -> None:
+        stream = self._stream
+        assert stream is not None
         try:
-            self._closed.wait(attempts.pause_after(error))
-        except (BelljarError, Broken):
-            return False
-        return True
-
-    def _read(self, stream: EventStream, attempts: Attempts) -> None:
-        try:
-            while not self._closed.is_set() and (event := stream.next()) is not None:
+            while not self._is_closed and (event := await stream.next()) is not None:
                 attempts.reset()
-                if (called := _call_of(event, self._tools)) is not None:
-                    self._free.acquire()
-                    threading.Thread(target=self._work, args=called, name="belljar-tool", daemon=True).start()
+                if (called := _call_of(event, self._by_name)) is not None:
+                    await self._take(*called)
         finally:
             self._stream = None
             stream.close()
 
-    def _work(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
+    async def _take(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
+        if self._calls.begin(call):
+            await self._begin(self._work(call, tool, arguments))
+        elif self._calls.is_answered(call):
+            answer = self._calls.answer_to(call) or _answer(self._session, call, _failure(_FORGOTTEN))
+            await self._begin(self._send(call, answer))
+
+    async def _work(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
+        try:
+            answer = _value(tool, await self._outcome(tool, arguments))
+        except self._failures as error:
+            answer = _failure(error)
+        except BaseException:
+            # Otherwise a later loan would take the call for one that is worked on.
+            self._calls.answer(call, _answer(self._session, call, _failure(_CANCELLED)))
+            raise
+        await self._send(call, _answer(self._session, call, answer))
+
+    async def _send(self, call: str, answer: Call[None]) -> None:
+        self._calls.answer(call, answer)
         try:
             try:
-                answer = _value(tool, tool.bound(arguments)())
-            except BaseException as error:
-                answer = _failure(error)
-            try:
-                self._client.request(_answer(self._session, call, answer))
+                await self._exchanges.request(answer)
             except BelljarError as error:
                 if not _still_waits(error):
                     raise
                 # The daemon does not take this answer, for example because it is too large, and the code waits for one.
-                self._client.request(_answer(self._session, call, _failure(error)))
+                failure = _answer(self._session, call, _failure(error))
+                self._calls.answer(call, failure)
+                await self._exchanges.request(failure)
         except BelljarError:
-            # Nobody waits for the answer any more.
+            # Nobody waits for the answer any more; otherwise the next daemon asks for it.
             pass
-        finally:
-            self._free.release()
 
 
-class AsyncToolServer:
-    """Serves one loan in a task of the loop that began it."""
+class ToolServer(_Loan):
+    """Serves one loan in threads."""
 
-    def __init__(self, client: AsyncClient, session: str, tools: list[FunctionTool]) -> None:
-        self._client = client
-        self._session = session
-        self._tools = {tool.name: tool for tool in tools}
-        self._lend = _lend(session, tools)
-        self._free = asyncio.Semaphore(_CALLS_AT_ONCE)
-        self._task: asyncio.Task[None] | None = None
-        self._work: set[asyncio.Task[None]] = set()
+    _failures = BaseException
 
-    @property
-    def tools(self) -> list[FunctionTool]:
-        return list(self._tools.values())
+    def __init__(self, client: SyncClient, session: str, tools: list[FunctionTool]) -> None:
+        super().__init__(client.exchanges, session, tools)
+        self._free = threading.BoundedSemaphore(_CALLS_AT_ONCE)
+        self._has_ended = False
 
     @property
     def serves(self) -> bool:
-        """Whether the loop is there that the task belongs to."""
+        return not self._has_ended
+
+    async def start(self) -> None:
+        await self._make()
+        threading.Thread(target=self._run, name="belljar-tools", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            end_of(self._serve())
+        finally:
+            self._has_ended = True
+
+    def close(self) -> None:
+        self._is_closed = True
+        stream = self._stream
+        if stream is not None:
+            stream.connection.hang_up()
+
+    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        def run() -> None:
+            try:
+                end_of(work)
+            finally:
+                self._free.release()
+
+        self._free.acquire()
+        threading.Thread(target=run, name="belljar-tool", daemon=True).start()
+
+    async def _outcome(self, tool: FunctionTool, arguments: dict[str, Any]) -> Any:
+        return tool.bound(arguments)()
+
+
+class AsyncToolServer(_Loan):
+    """Serves one loan in a task of the loop that began it."""
+
+    _failures = Exception
+
+    def __init__(self, client: AsyncClient, session: str, tools: list[FunctionTool]) -> None:
+        super().__init__(client, session, tools)
+        self._free = asyncio.Semaphore(_CALLS_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+        self._work_tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def serves(self) -> bool:
+        """A loan ends with the loop that it was made in."""
         return self._task is not None and not self._task.done() and not self._task.get_loop().is_closed()
 
     async def start(self) -> None:
-        """Returns when the tools are there."""
-        attempts = Attempts()
-        while True:
-            try:
-                stream = await self._open()
-                break
-            except (Broken, DaemonError) as error:
-                await asyncio.sleep(attempts.pause_after(error))
-        self._task = asyncio.get_running_loop().create_task(self._serve(stream))
+        await self._make()
+        self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def close(self) -> None:
         task = self._task
         if task is None or task.done() or task.get_loop().is_closed():
             return
-        for one in (task, *self._work):
+        self._is_closed = True
+        for one in (task, *self._work_tasks):
             task.get_loop().call_soon_threadsafe(one.cancel)
 
-    async def _open(self) -> Events:
-        stream = await self._client.events(self._lend)
-        try:
-            event = await stream.next()
-        except BaseException:
-            stream.close()
-            raise
-        if event is None or event.name != "ready":
-            stream.close()
-            raise Broken("the daemon took no tools")
-        return stream
-
-    async def _serve(self, stream: Events | None) -> None:
-        attempts = Attempts()
-        while True:
+    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        async def run() -> None:
             try:
-                if stream is None:
-                    stream = await self._open()
-                await self._read(stream, attempts)
-                raise Broken("the stream of calls ended")
-            except (BelljarError, Broken) as error:
-                stream = None
-                try:
-                    pause = attempts.pause_after(Broken(str(error)) if _may_lend_again(error) else error)
-                except (BelljarError, Broken):
-                    return
-            await asyncio.sleep(pause)
+                await work
+            finally:
+                self._free.release()
 
-    async def _read(self, stream: Events, attempts: Attempts) -> None:
-        try:
-            while (event := await stream.next()) is not None:
-                attempts.reset()
-                if (called := _call_of(event, self._tools)) is not None:
-                    await self._free.acquire()
-                    task = asyncio.create_task(self._answer(*called))
-                    self._work.add(task)
-                    task.add_done_callback(self._work.discard)
-        finally:
-            stream.close()
+        await self._free.acquire()
+        task = asyncio.create_task(run())
+        self._work_tasks.add(task)
+        task.add_done_callback(self._work_tasks.discard)
 
-    async def _answer(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
+    async def _outcome(self, tool: FunctionTool, arguments: dict[str, Any]) -> Any:
+        work = tool.bound(arguments)
+        if inspect.iscoroutinefunction(tool.function):
+            return await work()
+        return await in_thread(work)
+
+
+L = TypeVar("L", bound=_Loan)
+
+
+class Loans(Generic[L]):
+    """The loans of a sandbox, each with the tools that were added since the one before."""
+
+    def __init__(
+        self,
+        owner: object,
+        toolbox: Toolbox,
+        make: Callable[[list[FunctionTool]], L],
+        sleep: Callable[[float], Coroutine[Any, Any, None]],
+    ) -> None:
+        # The owner has the loans, and so they do not have the owner: a sandbox that is only forgotten ends them, too.
+        self._owner = weakref.ref(owner)
+        self._toolbox = toolbox
+        self._make = make
+        self._sleep = sleep
+        # A lock of threads also for coroutines, which may be of several loops; they do not block on it.
+        self._lock = threading.Lock()
+        self._servers: list[L] = []
+        self._ends: list[Callable[[], object]] = []
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._servers or self._toolbox.waiting)
+
+    async def lend(self) -> None:
+        """Returns when all tools are there. Where several lend at once, each waits until another has done so."""
+        while not self._lock.acquire(blocking=False):
+            await self._sleep(_SETTLE_SECONDS)
         try:
-            try:
-                work = tool.bound(arguments)
-                if inspect.iscoroutinefunction(tool.function):
-                    answer = _value(tool, await work())
+            for server in list(self._servers):
+                if server.serves:
+                    await server.settle()
                 else:
-                    answer = _value(tool, await in_thread(work))
-            except Exception as error:
-                answer = _failure(error)
-            try:
-                await self._client.request(_answer(self._session, call, answer))
-            except BelljarError as error:
-                if not _still_waits(error):
-                    raise
-                # The daemon does not take this answer, for example because it is too large, and the code waits for one.
-                await self._client.request(_answer(self._session, call, _failure(error)))
-        except BelljarError:
-            # Nobody waits for the answer any more.
-            pass
+                    await self._begin(server.tools, server)
+            if tools := list(self._toolbox.waiting):
+                await self._begin(tools, None)
         finally:
-            self._free.release()
+            self._lock.release()
 
+    async def _begin(self, tools: list[FunctionTool], before: L | None) -> None:
+        server = self._make(tools)
+        if before is not None:
+            server.follow(before)
+        try:
+            await server.start()
+        except BelljarError as error:
+            # Where only the daemon is missing, the next request lends them.
+            if not isinstance(error, DaemonError):
+                self._toolbox.give_up(tools)
+                self._end_of(before)
+            raise
+        self._toolbox.lent(tools)
+        self._end_of(before)
+        self._servers.append(server)
+        owner = self._owner()
+        assert owner is not None, "it is the owner that lends"
+        self._ends.append(weakref.finalize(owner, server.close))
 
-def closing(owner: object, server: ToolServer | AsyncToolServer) -> Callable[[], object]:
-    """Ends the loan with its sandbox, also if that is only forgotten."""
-    return weakref.finalize(owner, server.close)
+    def _end_of(self, before: L | None) -> None:
+        if before is not None:
+            self._servers.remove(before)
+
+    def end(self) -> None:
+        for end in self._ends:
+            end()
+        self._ends.clear()
+
+    def forget(self) -> None:
+        """In a forked process, for which nothing is served."""
+        self._ends.clear()
+        self._lock = threading.Lock()

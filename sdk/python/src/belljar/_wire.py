@@ -75,7 +75,7 @@ class ResponseParser:
     @property
     def keeps_alive(self) -> bool:
         head = self.head
-        return self.is_done and head is not None and head.headers.get("connection", "").lower() != "close"
+        return self.is_done and head is not None and head.headers.get("connection") != "close"
 
     @property
     def has_begun(self) -> bool:
@@ -110,15 +110,16 @@ class ResponseParser:
         return taken
 
     def _take_head(self, head: bytes) -> None:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        if not first.startswith("HTTP/1.1 ") or not first[9:12].isdigit():
+        # Neither the names nor any of the values that are read depend on the case.
+        first, *lines = head.decode("latin-1").lower().split("\r\n")
+        if not first.startswith("http/1.1 ") or not first[9:12].isdigit():
             raise WireError("the daemon's answer is no HTTP/1.1")
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
+            headers[name] = value.strip()
         self.head = Head(int(first[9:12]), headers)
-        if headers.get("transfer-encoding", "").lower() == "chunked":
+        if headers.get("transfer-encoding") == "chunked":
             self._is_chunked = True
             return
         length = headers.get("content-length", "0")

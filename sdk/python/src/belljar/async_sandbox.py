@@ -5,20 +5,30 @@ from __future__ import annotations
 import asyncio
 import builtins
 import inspect
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, TypeVar, overload
 
-from . import _api, asks
+from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
-from ._tools import AsyncToolServer, closing
+from ._tools import AsyncToolServer, Loans
 from .asks import AskOptions, AsyncApproval
 from .commands import AsyncCommands
 from .daemon import Daemon, default
 from .errors import BelljarError, NotFoundError
 from .files import AsyncFiles
-from .results import Execution, Installed, SandboxInfo, Undone, Variable, execution_of
+from .results import (
+    Differences,
+    Execution,
+    Installed,
+    SandboxInfo,
+    Snapshot,
+    Undone,
+    Variable,
+    execution_of,
+)
 
 #: How long a cancelled ask holds up the task that was cancelled.
 _CANCEL_SECONDS = 5.0
@@ -38,8 +48,9 @@ class AsyncSandbox(SandboxBase):
 
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         super().__init__(daemon, info, is_owned=is_owned)
-        self._client = daemon._async
-        self._servers: builtins.list[AsyncToolServer] = []
+        self._client = client = daemon._async
+        path = self._path
+        self._loans = Loans(self, self._toolbox, lambda tools: AsyncToolServer(client, path, tools), client.sleep)
         self.files = AsyncFiles(self._client, self._path)
         self.commands = AsyncCommands(self._client, self._path)
 
@@ -87,14 +98,15 @@ class AsyncSandbox(SandboxBase):
         on_result: OnResult | None = None,
         on_error: OnError | None = None,
         timeout: float | None = None,
-        mode: Literal["main", "fork"] = "main",
+        mode: Literal["main", "fork", "scratch", "background"] = "main",
     ) -> Execution:
         """Runs a cell. Exceptions, timeouts and crashes of the code are in the result.
 
         Callbacks are called while it runs, with all of its output. `timeout` is in seconds. With `mode="fork"` its
-        changes to variables are dropped. A Ctrl-C leaves the cell running: `interrupt` ends it.
+        changes to variables are dropped, with `"scratch"` its names; with `"background"` other cells run beside it. A
+        Ctrl-C leaves the cell running: `interrupt` ends it.
         """
-        await self._lend_tools()
+        await self._loans.lend()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode))
         else:
@@ -105,23 +117,6 @@ class AsyncSandbox(SandboxBase):
             if inspect.isawaitable(outcome):
                 await outcome
         return execution
-
-    async def _lend_tools(self) -> None:
-        # A loan ends with the loop that it was made in.
-        lost = [server for server in self._servers if not server.serves]
-        for server in lost:
-            self._servers.remove(server)
-        tools = [tool for server in lost for tool in server.tools] + self._toolbox.take_waiting()
-        if not tools:
-            return
-        server = AsyncToolServer(self._client, self._path, tools)
-        try:
-            await server.start()
-        except BaseException:
-            self._toolbox.give_up(tools)
-            raise
-        self._servers.append(server)
-        self._loans.append(closing(self, server))
 
     @overload
     async def ask(
@@ -168,7 +163,7 @@ class AsyncSandbox(SandboxBase):
         The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
         is given to `on_approval`, and listed by `approvals`. A task that is cancelled cancels the ask.
         """
-        await self._lend_tools()
+        await self._loans.lend()
         number = await self._client.request(asks.start(self._path, text, schema, **options))
         try:
             if on_event is None and on_approval is None:
@@ -209,6 +204,76 @@ class AsyncSandbox(SandboxBase):
     async def reset(self) -> None:
         """Forgets all variables and ends all processes; files stay."""
         await self._client.request(_api.act(self._path, "reset"))
+
+    async def snapshot(self, name: str | None = None) -> Snapshot:
+        """Saves the variables to the daemon's disk; with a name, until it is removed. Cells go on meanwhile."""
+        return await self._client.request(_api.snapshot(self._path, name))
+
+    async def sleep(self) -> None:
+        """Saves the variables and ends all processes. The next cell wakes the sandbox as it was."""
+        await self._client.request(_api.act(self._path, "sleep"))
+
+    @overload
+    async def branch(
+        self, name: str | None = None, *, at: int | None = None, snapshot: str | None = None, keep: bool = False
+    ) -> AsyncSandbox: ...
+    @overload
+    async def branch(
+        self,
+        name: str | None = None,
+        *,
+        count: int,
+        at: int | None = None,
+        snapshot: str | None = None,
+        keep: bool = False,
+    ) -> builtins.list[AsyncSandbox]: ...
+    async def branch(
+        self,
+        name: str | None = None,
+        *,
+        count: int | None = None,
+        at: int | None = None,
+        snapshot: str | None = None,
+        keep: bool = False,
+    ) -> AsyncSandbox | builtins.list[AsyncSandbox]:
+        """Makes a sandbox that begins with the variables and files of this one; with a `count`, a list of them.
+
+        With `at` the variables are as after that cell, with `snapshot` those of the snapshot of that name. Unless `keep`
+        is set, branches go as those of `create` do.
+        """
+        call = _api.branch(self._path, name, at, snapshot, 1 if count is None else count, not keep)
+        made = [AsyncSandbox(self._daemon, info, is_owned=not keep) for info in await self._client.request(call)]
+        return made[0] if count is None else made
+
+    async def diff(self, other: AsyncSandbox | str) -> Differences:
+        """What another sandbox, or the one of that name, has otherwise than this one."""
+        key = other if isinstance(other, str) else other.id
+        return await self._client.request(_api.diff(self._path, key))
+
+    async def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes all of the sandbox to a file: variables, files, packages and what ran. It has to fit into memory."""
+        await asyncio.to_thread(archive.write, path, await self._client.request(_api.export(self._path)))
+
+    @classmethod
+    async def import_(
+        cls,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        image: str | None = None,
+        replay: bool = False,
+        trust: bool = False,
+        keep: bool = False,
+        daemon: Daemon | None = None,
+    ) -> AsyncSandbox:
+        """Makes a sandbox of a file that `export` wrote, for the same minor version of Python.
+
+        With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
+        of what a model writes, unless `trust` says that it is your own.
+        """
+        used = daemon or default()
+        call = _api.import_archive(await asyncio.to_thread(archive.read, path), name, image, replay, trust, not keep)
+        return cls(used, await used._async.request(call), is_owned=not keep)
 
     async def install(self, *packages: str, reset: bool = False) -> Installed:
         """Installs packages, which code can import at once. With `reset`, versions may be replaced that are in use, and

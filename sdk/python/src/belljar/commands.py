@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Mapping, Sequence, overload
+from typing import Generic, Literal, Mapping, Sequence, TypeVar, overload
 
 from . import _api
 from ._async import AsyncClient
@@ -12,6 +12,7 @@ from .errors import CommandError, NotFoundError
 from .results import CommandInfo, CommandResult, command_result_of
 
 Command = str | Sequence[str]
+C = TypeVar("C", SyncClient, AsyncClient)
 
 
 def _checked(result: CommandResult, check: bool) -> CommandResult:
@@ -31,13 +32,26 @@ def _there(result: CommandResult | None, number: int) -> CommandResult:
     return result
 
 
-class CommandHandle:
-    """A command in the background."""
+def _no_command(error: NotFoundError) -> bool:
+    if error.code != "no_such_cell":
+        raise error
+    return False
 
-    def __init__(self, client: SyncClient, session: str, number: int) -> None:
-        self._client = client
+
+class _Handle(Generic[C]):
+    def __init__(self, client: C, session: str, number: int) -> None:
+        self._client: C = client
         self._session = session
         self.number = number
+
+    @property
+    def pid(self) -> int:
+        """The number, by the name that users of E2B know. Programs of the sandbox see other numbers."""
+        return self.number
+
+
+class CommandHandle(_Handle[SyncClient]):
+    """A command in the background."""
 
     def wait(self, *, check: bool = False) -> CommandResult:
         result = self._client.request(_api.wait_for_command(self._session, self.number))
@@ -114,14 +128,17 @@ class Commands:
     def connect(self, number: int) -> CommandHandle:
         return CommandHandle(self._client, self._session, number)
 
+    def kill(self, number: int) -> bool:
+        """Ends a command, and all that it started; False if there is none of this number."""
+        try:
+            self.connect(number).kill()
+        except NotFoundError as error:
+            return _no_command(error)
+        return True
 
-class AsyncCommandHandle:
+
+class AsyncCommandHandle(_Handle[AsyncClient]):
     """A command in the background."""
-
-    def __init__(self, client: AsyncClient, session: str, number: int) -> None:
-        self._client = client
-        self._session = session
-        self.number = number
 
     async def wait(self, *, check: bool = False) -> CommandResult:
         result = await self._client.request(_api.wait_for_command(self._session, self.number))
@@ -197,3 +214,11 @@ class AsyncCommands:
 
     def connect(self, number: int) -> AsyncCommandHandle:
         return AsyncCommandHandle(self._client, self._session, number)
+
+    async def kill(self, number: int) -> bool:
+        """Ends a command, and all that it started; False if there is none of this number."""
+        try:
+            await self.connect(number).kill()
+        except NotFoundError as error:
+            return _no_command(error)
+        return True

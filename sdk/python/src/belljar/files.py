@@ -44,6 +44,13 @@ def _parent_and_name(path: str) -> tuple[str, str]:
     return parent, name
 
 
+def _entry(entries: list[FileInfo], name: str, path: str) -> FileInfo:
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    raise NotFoundError(f"there is no `{path}`", code="no_such_file")
+
+
 class Files:
     def __init__(self, client: SyncClient, session: str) -> None:
         self._client = client
@@ -66,11 +73,16 @@ class Files:
     def list(self, path: str = "") -> list[FileInfo]:
         return self._client.request(_api.list_files(self._session, path))
 
+    def get_info(self, path: str) -> FileInfo:
+        """A file or a folder, as it is listed."""
+        parent, name = _parent_and_name(path)
+        return _entry(self.list(parent), name, path)
+
     def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
-        parent, name = _parent_and_name(path)
         try:
-            return any(entry.name == name for entry in self.list(parent))
+            self.get_info(path)
+            return True
         except (NotFoundError, BadRequestError) as error:
             if error.code == "no_such_session":
                 raise
@@ -108,11 +120,16 @@ class AsyncFiles:
     async def list(self, path: str = "") -> list[FileInfo]:
         return await self._client.request(_api.list_files(self._session, path))
 
+    async def get_info(self, path: str) -> FileInfo:
+        """A file or a folder, as it is listed."""
+        parent, name = _parent_and_name(path)
+        return _entry(await self.list(parent), name, path)
+
     async def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
-        parent, name = _parent_and_name(path)
         try:
-            return any(entry.name == name for entry in await self.list(parent))
+            await self.get_info(path)
+            return True
         except (NotFoundError, BadRequestError) as error:
             if error.code == "no_such_session":
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import enum
 import html
 import json
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ _REASONS = {
     "journal_quota": "there is no room left to record what it does",
     "by_user": "somebody ended it",
     "by_cancel": "a reset ended it",
+    "rolled_back": "the session went back to earlier variables",
     "no_shell": "the image has no shell",
 }
 
@@ -298,6 +300,15 @@ class CommandInfo:
     state: str
     exit_code: int | None
 
+    @property
+    def pid(self) -> int:
+        """The number, by the name that users of E2B know. Programs of the sandbox see other numbers."""
+        return self.number
+
+    @property
+    def cmd(self) -> str:
+        return self.line
+
 
 @dataclass
 class SandboxInfo:
@@ -354,6 +365,56 @@ class Undone:
 
 
 @dataclass
+class Snapshot:
+    """The variables of a session as they were after a cell, on the daemon's disk."""
+
+    id: str
+    #: The cell after which it was taken.
+    cell: int
+    #: Its size, and what it takes on the disk.
+    bytes: int
+    stored_bytes: int
+    name: str | None
+    #: Variables that it lacks, and why.
+    missing: dict[str, str]
+
+
+def snapshot_of(told: Json) -> Snapshot:
+    missing = {one["name"]: one["reason"] for one in told.get("missing") or []}
+    return Snapshot(told["id"], told["cell"], told["bytes"], told["stored_bytes"], told.get("name"), missing)
+
+
+@dataclass
+class Differences:
+    """What another sandbox has otherwise than this one. Variables are compared by type, size, shape and the beginning of
+    their value, files by size and content."""
+
+    #: Names of variables that only this one has, only the other one, and both, but otherwise.
+    removed: list[str]
+    added: list[str]
+    changed: list[str]
+    #: The same of files, by their paths.
+    removed_files: list[str]
+    added_files: list[str]
+    changed_files: list[str]
+    #: False if there was too much to compare all of it.
+    is_complete: bool
+
+
+def differences_of(told: Json) -> Differences:
+    variables, files = told["variables"], told["files"]
+    return Differences(
+        removed=[one["name"] for one in variables["only_in_first"]],
+        added=[one["name"] for one in variables["only_in_second"]],
+        changed=[one["first"]["name"] for one in variables["changed"]],
+        removed_files=[one["path"] for one in files["only_in_first"]],
+        added_files=[one["path"] for one in files["only_in_second"]],
+        changed_files=[one["path"] for one in files["changed"]],
+        is_complete=not (variables["cut"] or files["cut"] or files["unread"]),
+    )
+
+
+@dataclass
 class Package:
     name: str
     version: str
@@ -368,6 +429,14 @@ class Installed:
     is_cached: bool
 
 
+class FileType(str, enum.Enum):
+    """What an entry of a folder is, by the names that users of E2B know."""
+
+    FILE = "file"
+    DIR = "dir"
+    OTHER = "other"
+
+
 @dataclass
 class FileInfo:
     """An entry of a folder; `kind` is `file`, `folder` or `other`."""
@@ -376,3 +445,11 @@ class FileInfo:
     path: str
     kind: str
     bytes: int
+
+    @property
+    def type(self) -> FileType:
+        return {"file": FileType.FILE, "folder": FileType.DIR}.get(self.kind, FileType.OTHER)
+
+    @property
+    def size(self) -> int:
+        return self.bytes

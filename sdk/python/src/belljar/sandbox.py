@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import builtins
+import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, TypeVar, overload
 
-from . import _api, asks
+from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
-from ._tools import ToolServer, closing
+from ._sync import end_of
+from ._tools import Loans, ToolServer
 from .asks import Approval, AskOptions
 from .commands import Commands
 from .daemon import Daemon, default
 from .errors import NotFoundError
 from .files import Files
-from .results import Execution, Installed, SandboxInfo, Undone, Variable, execution_of
+from .results import (
+    Differences,
+    Execution,
+    Installed,
+    SandboxInfo,
+    Snapshot,
+    Undone,
+    Variable,
+    execution_of,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,7 +44,9 @@ class Sandbox(SandboxBase):
 
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         super().__init__(daemon, info, is_owned=is_owned)
-        self._client = daemon._sync
+        self._client = client = daemon._sync
+        path = self._path
+        self._loans = Loans(self, self._toolbox, lambda tools: ToolServer(client, path, tools), client.exchanges.sleep)
         self.files = Files(self._client, self._path)
         self.commands = Commands(self._client, self._path)
 
@@ -81,12 +94,13 @@ class Sandbox(SandboxBase):
         on_result: OnResult | None = None,
         on_error: OnError | None = None,
         timeout: float | None = None,
-        mode: Literal["main", "fork"] = "main",
+        mode: Literal["main", "fork", "scratch", "background"] = "main",
     ) -> Execution:
         """Runs a cell. Exceptions, timeouts and crashes of the code are in the result.
 
         Callbacks are called while it runs, with all of its output. `timeout` is in seconds. With `mode="fork"` its
-        changes to variables are dropped. A Ctrl-C leaves the cell running: `interrupt` ends it.
+        changes to variables are dropped, with `"scratch"` its names; with `"background"` other cells run beside it. A
+        Ctrl-C leaves the cell running: `interrupt` ends it.
         """
         self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
@@ -99,16 +113,8 @@ class Sandbox(SandboxBase):
         return execution
 
     def _lend_tools(self) -> None:
-        if not self._toolbox.waiting:
-            return
-        tools = self._toolbox.take_waiting()
-        server = ToolServer(self._client, self._path, tools)
-        try:
-            server.start()
-        except BaseException:
-            self._toolbox.give_up(tools)
-            raise
-        self._loans.append(closing(self, server))
+        if self._loans.has_any:
+            end_of(self._loans.lend())
 
     @overload
     def ask(
@@ -187,6 +193,76 @@ class Sandbox(SandboxBase):
     def reset(self) -> None:
         """Forgets all variables and ends all processes; files stay."""
         self._client.request(_api.act(self._path, "reset"))
+
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Saves the variables to the daemon's disk; with a name, until it is removed. Cells go on meanwhile."""
+        return self._client.request(_api.snapshot(self._path, name))
+
+    def sleep(self) -> None:
+        """Saves the variables and ends all processes. The next cell wakes the sandbox as it was."""
+        self._client.request(_api.act(self._path, "sleep"))
+
+    @overload
+    def branch(
+        self, name: str | None = None, *, at: int | None = None, snapshot: str | None = None, keep: bool = False
+    ) -> Sandbox: ...
+    @overload
+    def branch(
+        self,
+        name: str | None = None,
+        *,
+        count: int,
+        at: int | None = None,
+        snapshot: str | None = None,
+        keep: bool = False,
+    ) -> builtins.list[Sandbox]: ...
+    def branch(
+        self,
+        name: str | None = None,
+        *,
+        count: int | None = None,
+        at: int | None = None,
+        snapshot: str | None = None,
+        keep: bool = False,
+    ) -> Sandbox | builtins.list[Sandbox]:
+        """Makes a sandbox that begins with the variables and files of this one; with a `count`, a list of them.
+
+        With `at` the variables are as after that cell, with `snapshot` those of the snapshot of that name. Unless `keep`
+        is set, branches go as those of `create` do.
+        """
+        call = _api.branch(self._path, name, at, snapshot, 1 if count is None else count, not keep)
+        made = [Sandbox(self._daemon, info, is_owned=not keep) for info in self._client.request(call)]
+        return made[0] if count is None else made
+
+    def diff(self, other: Sandbox | str) -> Differences:
+        """What another sandbox, or the one of that name, has otherwise than this one."""
+        key = other if isinstance(other, str) else other.id
+        return self._client.request(_api.diff(self._path, key))
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes all of the sandbox to a file: variables, files, packages and what ran. It has to fit into memory."""
+        archive.write(path, self._client.request(_api.export(self._path)))
+
+    @classmethod
+    def import_(
+        cls,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        image: str | None = None,
+        replay: bool = False,
+        trust: bool = False,
+        keep: bool = False,
+        daemon: Daemon | None = None,
+    ) -> Sandbox:
+        """Makes a sandbox of a file that `export` wrote, for the same minor version of Python.
+
+        With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
+        of what a model writes, unless `trust` says that it is your own.
+        """
+        used = daemon or default()
+        call = _api.import_archive(archive.read(path), name, image, replay, trust, not keep)
+        return cls(used, used._sync.request(call), is_owned=not keep)
 
     def install(self, *packages: str, reset: bool = False) -> Installed:
         """Installs packages, which code can import at once. With `reset`, versions may be replaced that are in use, and

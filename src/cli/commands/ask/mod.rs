@@ -7,5 +7,6 @@ pub(in crate::cli) mod inspect;
 pub(in crate::cli) mod line_reader;
 mod live;
 mod speech;
+pub(in crate::cli) mod stats;
 pub(in crate::cli) mod submit;
 mod watch;

@@ -1,5 +1,6 @@
 //! Commands that run Python.
 
+pub(in crate::cli) mod missing_package;
 pub(in crate::cli) mod notebook;
 pub(in crate::cli) mod once;
 pub(in crate::cli) mod repl;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::args::{SessionFlag, code_or_stdin, json_object, seconds};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::missing_package;
 use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
 use crate::cli::context::Context;
@@ -96,7 +97,9 @@ pub(in crate::cli) struct Exec {
     /// How long it may run, for example 30s or 5min.
     #[arg(long, value_name = "TIME", value_parser = seconds, allow_negative_numbers = true)]
     timeout: Option<f64>,
-    /// `fork` runs in a copy whose changes are dropped.
+    /// `fork` runs in a copy whose changes are dropped. `scratch` has names of its own, which are dropped, and shares the
+    /// objects. `background` is a thread that shares the variables of the cells
+    /// after it: its number is printed at once, for `belljar wait`.
     #[arg(long, value_parser = cell_mode(), default_value = "main")]
     mode: Mode,
     /// Do not wait: print the number of the cell, for `belljar wait`.
@@ -106,8 +109,12 @@ pub(in crate::cli) struct Exec {
 
 /// Where a cell may run: a command is no cell.
 fn cell_mode() -> impl TypedValueParser<Value = Mode> {
-    PossibleValuesParser::new(["main", "fork"])
-        .map(|word| if word == "fork" { Mode::Fork } else { Mode::Main })
+    PossibleValuesParser::new(["main", "fork", "scratch", "background"]).map(|word| match word.as_str() {
+        "fork" => Mode::Fork,
+        "scratch" => Mode::Scratch,
+        "background" => Mode::Background,
+        _ => Mode::Main,
+    })
 }
 
 impl Exec {
@@ -115,7 +122,7 @@ impl Exec {
         let (session, code) = self.words.resolve()?;
         let cell = RunCell { code, timeout_s: self.timeout, mode: self.mode };
         let client = context.client();
-        if self.detach {
+        if self.detach || self.mode == Mode::Background {
             let answer = client.post(&format!("/v1/sessions/{session}/cells"), &cell).await?;
             return context.show(&answer, |screen, view: CellView| screen.line(&view.cell.to_string()));
         }
@@ -129,6 +136,7 @@ impl Exec {
             }
             End::Finished(result) => {
                 context.show_value(&result, |screen, result| show_end(screen, result, false))?;
+                missing_package::name_image(context, &client, &result).await?;
                 Ok(exit_code(&result))
             }
         }

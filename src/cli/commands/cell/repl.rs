@@ -25,6 +25,7 @@ use self::picture::Protocol;
 use crate::cli::args::{SandboxArgs, SessionFlag};
 use crate::cli::client::http::{Client, escaped_path};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::missing_package;
 use crate::cli::commands::cell::run::{FirstSandbox, ThrowAway};
 use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
@@ -229,6 +230,7 @@ impl ReplDialog {
             }
             End::Finished(result) => {
                 show_end(&mut context.screen, &result, false)?;
+                missing_package::name_image(context, &self.client, &result).await?;
                 self.show_pictures(context, &result).map(|()| None)
             }
         }

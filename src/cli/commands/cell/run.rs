@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::cli::args::{SandboxArgs, read_text, seconds};
 use crate::cli::client::http::{Client, Events};
 use crate::cli::client::session_key::SessionKey;
+use crate::cli::commands::cell::missing_package;
 use crate::cli::commands::cell::notebook;
 use crate::cli::commands::cell::silence::MoreTime;
 use crate::cli::commands::cell::stream::{End, Stops, stream};
@@ -162,6 +163,7 @@ impl Program {
             context.show_value(&result, |screen, result| show_end(screen, result, !self.is_notebook))?;
             code = script_exit_code(&result);
             if result.status != Status::Success {
+                missing_package::name_image(context, client, &result).await?;
                 if self.is_notebook && !context.json {
                     let (number, all) = (ran.len(), self.cells.len());
                     context.screen.error(&format!("stopped at code cell {number} of {all}"))?;

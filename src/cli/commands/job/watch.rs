@@ -1,5 +1,6 @@
 //! Handles one job from sending its files to its end, even if the connection breaks several times.
 
+use hyper::Method;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub(in crate::cli) async fn send(
     client: &Client,
     source: &Path,
 ) -> Result<(InputId, SkippedEntries), Failure> {
-    let upload = async |content| client.upload("/v1/job-inputs", TAR, content).await;
+    let upload = async |content| client.upload(Method::PUT, "/v1/job-inputs", TAR, content).await;
     let (answer, skipped) =
         send_packed(source.to_owned(), "failed to read the files of the job", upload).await?;
     Ok((answer.parse::<JobInput>()?.id, skipped))
@@ -114,7 +115,7 @@ impl Follower {
         while let Some(event) = events.next().await? {
             self.last = event.seq;
             match event.body {
-                EventBody::Output { stream, text, cell: Some(_) } if self.live => {
+                EventBody::Output { stream, text, cell: Some(_), .. } if self.live => {
                     let _ = self.progress.send(JobProgress::Output { index: self.index, stream, text }).await;
                 }
                 EventBody::CellFinished { result } => self.output = Some((result.stdout, result.stderr)),

@@ -46,7 +46,7 @@ enum Action {
 
 /// Tell Jupyter of a kernel whose notebooks run in sessions.
 ///
-/// The kernel is part of the Python package `belljar`: `pip install './sdk/python[jupyter]'`.
+/// The kernel is part of the Python package `belljar`: `pip install 'belljar[jupyter]'`.
 #[derive(Debug, Args)]
 struct Install {
     /// The name of the kernel.
@@ -101,8 +101,7 @@ impl Install {
         }
         if output.status.code() == Some(NO_PACKAGE) {
             return Err(Failure::new(format!("`{python}` has no package `belljar`, or an old one")).hint(format!(
-                "`{python} -m pip install './sdk/python[jupyter]'` in Belljar's sources installs it; `--python PROGRAM` \
-                 names another Python"
+                "`{python} -m pip install 'belljar[jupyter]'` installs it; `--python PROGRAM` names another Python"
             )));
         }
         let failure = failure_of(&String::from_utf8_lossy(&output.stderr));

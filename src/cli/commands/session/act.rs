@@ -42,7 +42,7 @@ impl Thaw {
     }
 }
 
-/// Interrupt the running cell of a session, whose variables are kept, or a command.
+/// Interrupt the running cell of a session, whose variables are kept, or a background cell, or a command.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Interrupt {
     #[command(flatten)]
@@ -53,6 +53,9 @@ pub(in crate::cli) struct Interrupt {
     /// Interrupt the command of this number, which is killed if it does not end.
     #[arg(long, value_name = "N")]
     command: Option<CellNumber>,
+    /// Interrupt the background cell of this number; if it does not end, the session goes back to before it.
+    #[arg(long, value_name = "N", conflicts_with_all = ["ask", "command"])]
+    cell: Option<CellNumber>,
 }
 
 impl Interrupt {
@@ -63,11 +66,19 @@ impl Interrupt {
             return context
                 .show(&answer, |screen, _: Value| screen.note(&format!("interrupting command {command}")));
         }
+        if let Some(cell) = self.cell {
+            let path = self.session.path(&format!("/cells/{cell}/interrupt"))?;
+            let answer = context.client().post_empty(&path).await?;
+            return context
+                .show(&answer, |screen, _: Value| screen.note(&format!("interrupting cell {cell}")));
+        }
         let Some(ask) = self.ask else {
             let answer = context.client().post_empty(&self.session.path("/interrupt")?).await?;
             return context.show(&answer, |screen, interrupted: Interrupted| match interrupted.cell {
                 Some(cell) => screen.note(&format!("interrupting cell {cell}")),
-                None => screen.note("no cell is running; `--command N` interrupts a command"),
+                None => screen.note(
+                    "no cell is running; `--command N` interrupts a command, `--cell N` a background cell",
+                ),
             });
         };
         let answer = context.client().post_empty(&self.session.path(&format!("/asks/{ask}/cancel"))?).await?;

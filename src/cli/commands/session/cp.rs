@@ -12,12 +12,12 @@ use clap::Args;
 use futures_util::{Stream, TryStreamExt as _};
 use hyper::body::{Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
-use hyper::{HeaderMap, Response};
+use hyper::{HeaderMap, Method, Response};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio_util::io::ReaderStream;
 
-use crate::cli::client::http::{escaped_path, next_frame};
+use crate::cli::client::http::{JsonResponse, escaped_path, next_frame};
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::client::tar_stream::{SkippedEntries, TAR, receive_unpacked, send_packed};
 use crate::cli::context::Context;
@@ -197,13 +197,24 @@ async fn send(
     content_type: &str,
     content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
 ) -> Result<(), Failure> {
+    let answer = send_counted(context, (Method::PUT, url), content_type, content).await?;
+    if context.json { context.screen.line(&answer.text()) } else { Ok(()) }
+}
+
+/// Sends a body, and shows how much of it has gone.
+pub(in crate::cli) async fn send_counted(
+    context: &mut Context,
+    (method, url): (Method, &str),
+    content_type: &str,
+    content: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+) -> Result<JsonResponse, Failure> {
     let sent = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&sent);
     let content = content.inspect_ok(move |chunk| {
         counter.fetch_add(chunk.len() as u64, Ordering::Relaxed);
     });
     let client = context.client();
-    let mut upload = std::pin::pin!(client.upload(url, content_type, content));
+    let mut upload = std::pin::pin!(client.upload(method, url, content_type, content));
     let mut ticks = tokio::time::interval(PROGRESS);
     let answer = loop {
         tokio::select! {
@@ -214,10 +225,7 @@ async fn send(
         }
     };
     context.screen.progress("")?;
-    if let (true, Ok(answer)) = (context.json, &answer) {
-        context.screen.line(&answer.text())?;
-    }
-    answer.map(|_| ())
+    answer
 }
 
 /// Copies out of the session or volume; without a target, to stdout.
@@ -257,6 +265,26 @@ async fn download(
         }
     }
     context.screen.progress("")
+}
+
+/// Writes the body of an answer to a file, and shows how much of it has come.
+pub(in crate::cli) async fn receive_counted(
+    context: &mut Context,
+    body: Response<Incoming>,
+    target: &Path,
+) -> Result<ReceivedFile, Failure> {
+    let last_shown = tokio::time::Instant::now();
+    let mut received = CountedBody { body, bytes: 0, left_out: 0, last_shown };
+    download_file(context, &mut received, target).await?;
+    context.screen.progress("")?;
+    Ok(ReceivedFile { bytes: received.bytes, left_out: received.left_out })
+}
+
+/// What came of a download.
+pub(in crate::cli) struct ReceivedFile {
+    pub bytes: u64,
+    /// How many entries the daemon did not send.
+    pub left_out: usize,
 }
 
 /// Copies all files of a session into a folder, which is made if it is not there. Gives how many entries were left out.

@@ -1,9 +1,10 @@
-//! `belljar export`: write what a session ran as a notebook.
+//! `belljar export`: write what a session ran as a notebook, or all that it is as an archive.
 
 mod notebook;
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,20 +12,24 @@ use serde_json::json;
 
 use self::notebook::Notebook;
 use crate::cli::args::SessionFlag;
+use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::notebook::is_notebook;
+use crate::cli::commands::session::cp::receive_counted;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::cli::render::human::size;
 use crate::protocol::api::SessionView;
 
-/// Write the cells of a session as a notebook, with their output and pictures.
+/// Write a session to a file: its cells as a notebook, or all of it as an archive.
 ///
-/// The ending of the file says what is written: `.ipynb` for a notebook. Cells that were undone are left out, and
-/// so are commands and what was computed on copies of the variables.
+/// The ending of the file says what is written. `.ipynb` is a notebook with the cells, their output and pictures; cells that
+/// were undone are left out, and so are commands and what was computed on copies of the variables. `.belljar` is an
+/// archive with variables, files, packages and journal, for `belljar import`.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Export {
     #[command(flatten)]
     session: SessionFlag,
-    /// The notebook, as in `analysis.ipynb`.
+    /// The file, as in `analysis.ipynb` or `analysis.belljar`.
     file: PathBuf,
     /// Replace a file that is there, with all that was written into it by hand.
     #[arg(long)]
@@ -34,15 +39,18 @@ pub(in crate::cli) struct Export {
 impl Export {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let file = self.file.display().to_string();
-        if !is_notebook(&self.file) {
+        if !is_notebook(&self.file) && !is_archive(&self.file) {
             return Err(Failure::usage(format!("the ending of `{file}` says no format that can be written"))
-                .hint("`.ipynb` is a notebook"));
+                .hint("`.ipynb` is a notebook, and `.belljar` an archive of the whole session"));
         }
         if !self.force && self.file.symlink_metadata().is_ok() {
             return Err(Failure::new(format!("`{file}` is there already"))
                 .hint("name another file, or replace it with `--force`"));
         }
         let session = self.session.resolve()?;
+        if is_archive(&self.file) {
+            return write_archive(context, &session, &self.file).await;
+        }
         let view: SessionView = context.client().get(&format!("/v1/sessions/{session}")).await?.parse()?;
         let path = format!("/v1/sessions/{session}/events?follow=false");
         let mut events = context.client().events::<()>(&path, None).await?;
@@ -70,6 +78,41 @@ impl Export {
             screen.note(&format!("cells in `{file}`: {cells}"))
         })
     }
+}
+
+/// Whether the ending of a file says that it is an archive of a session.
+fn is_archive(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "belljar")
+}
+
+/// Writes the archive of a session beside its place, and moves it there when it is whole.
+async fn write_archive(context: &mut Context, session: &SessionKey, path: &Path) -> Result<u8, Failure> {
+    let file = path.display().to_string();
+    let failed = |e: io::Error| {
+        Failure::io(format_args!("failed to write `{file}`"), &e)
+            .hint("name a file in a folder that is there and that you may write to")
+    };
+    let beside = path.with_extension(format!("belljar.{}", std::process::id()));
+    // The variables may be a secret, so only the user can read them.
+    File::options().write(true).create_new(true).mode(0o600).open(&beside).map_err(failed)?;
+    let written = async {
+        let url = format!("/v1/sessions/{session}/archive");
+        let body = context.client().download::<()>(&url, None).await?;
+        let received = receive_counted(context, body, &beside).await?;
+        File::open(&beside).and_then(|written| written.sync_all()).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)?;
+        Ok(received)
+    };
+    let received = written.await.inspect_err(|_: &Failure| drop(std::fs::remove_file(&beside)))?;
+    let told = json!({"file": file, "bytes": received.bytes, "left_out": received.left_out});
+    context.show_value(&told, |screen, _| {
+        if received.left_out > 0 {
+            let count = received.left_out;
+            screen
+                .warn(&format!("{count} left out, being neither plain files nor folders that may be read"))?;
+        }
+        screen.note(&format!("`{session}` is in `{file}`, {}", size(received.bytes)))
+    })
 }
 
 /// Writes a file that is either complete or as it was before.

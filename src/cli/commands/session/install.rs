@@ -27,19 +27,23 @@ pub(in crate::cli) struct Install {
     /// Replace versions that are there if need be; the variables of the session are gone then.
     #[arg(long)]
     reset: bool,
+    /// Build packages that have no wheel from their sources, where the administrator allows it.
+    #[arg(long)]
+    sources: bool,
 }
 
 impl Install {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
         let session = self.session.resolve()?;
-        let wanted = NewPackages { packages: self.packages, reset: self.reset };
+        let wanted = NewPackages { packages: self.packages, reset: self.reset, sources: self.sources };
         let installed = install(&context.client(), &session, &wanted).await?;
         context.show_value(&installed, show)?;
         Ok(crate::protocol::exit_codes::SUCCESS)
     }
 }
 
-/// Installs packages and shows the progress.
+/// Installs packages and shows the progress. If the daemon ends meanwhile, the next one is asked for the same: what it
+/// finds installed it only says.
 pub(in crate::cli) async fn install(
     client: &Client,
     session: &SessionKey,
@@ -47,7 +51,7 @@ pub(in crate::cli) async fn install(
 ) -> Result<InstalledPackages, Failure> {
     let path = format!("/v1/sessions/{session}/install");
     let is_step = |event: &EventBody| matches!(event, EventBody::PackagesInstalling { .. });
-    with_steps(client, Some(session), SLOW, is_step, client.post(&path, wanted)).await?.parse()
+    with_steps(client, Some(session), SLOW, is_step, client.post_in_the_end(&path, wanted)).await?.parse()
 }
 
 /// Installs the packages that a new session is to begin with. The session is removed if that fails.
@@ -60,7 +64,8 @@ pub(in crate::cli) async fn begin_with(
         return Ok(());
     }
     // Nothing of the image is in use yet, so other versions may stand before its own.
-    let outcome = install(client, session, &NewPackages { packages, reset: true }).await;
+    let wanted = NewPackages { packages, reset: true, ..NewPackages::default() };
+    let outcome = install(client, session, &wanted).await;
     if outcome.is_err() {
         let _ = client.delete(&format!("/v1/sessions/{session}?wait=true")).await;
     }

@@ -6,6 +6,7 @@ use crate::cli::args::SessionArg;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
+use crate::cli::render::screen::Screen;
 use crate::protocol::api::{Interrupted, ReplayReport};
 use crate::protocol::exit_codes as exit;
 
@@ -42,24 +43,29 @@ impl Replay {
             }
         };
         let report: ReplayReport = answer.parse()?;
-        let same = report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty();
-        context.show(&answer, |screen, report: ReplayReport| {
-            for cell in &report.cells {
-                let how = match cell.differences.as_slice() {
-                    [] => "the same".to_owned(),
-                    differences => format!("different in {}", differences.join(", ")),
-                };
-                screen.line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
-            }
-            for cell in &report.left_out {
-                screen.warn(&format!("cell {cell} was interrupted when it first ran, and is left out"))?;
-            }
-            let Some(first) = report.not_run.first() else { return Ok(()) };
-            let left = report.not_run.len();
-            screen.warn(&format!(
-                "broken off before cell {first}: {left} of the cells did not run; replay again"
-            ))
-        })?;
+        let same = is_same(&report);
+        context.show(&answer, |screen, report: ReplayReport| show_replay(screen, &report))?;
         Ok(if same { exit::SUCCESS } else { exit::FAILURE })
     }
+}
+
+/// Whether all cells ran again, and came out as before.
+pub(in crate::cli) fn is_same(report: &ReplayReport) -> bool {
+    report.cells.iter().all(|cell| cell.differences.is_empty()) && report.not_run.is_empty()
+}
+
+pub(in crate::cli) fn show_replay(screen: &mut Screen, report: &ReplayReport) -> Result<(), Failure> {
+    for cell in &report.cells {
+        let how = match cell.differences.as_slice() {
+            [] => "the same".to_owned(),
+            differences => format!("different in {}", differences.join(", ")),
+        };
+        screen.line(&format!("cell {} ran again as {}: {how}", cell.cell, cell.replayed_as))?;
+    }
+    for cell in &report.left_out {
+        screen.warn(&format!("cell {cell} was interrupted when it first ran, and is left out"))?;
+    }
+    let Some(first) = report.not_run.first() else { return Ok(()) };
+    let left = report.not_run.len();
+    screen.warn(&format!("broken off before cell {first}: {left} of the cells did not run; replay again"))
 }

@@ -14,7 +14,9 @@ use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
+use crate::sandbox::backend::{
+    ErrandEnd, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError,
+};
 use crate::sandbox::built_images::BuiltImages;
 use crate::sandbox::etc;
 use crate::sandbox::images::WantedImage;
@@ -128,7 +130,7 @@ impl SandboxBackend for Docker {
         list.map_err(|error| error.problem())
     }
 
-    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
+    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> ErrandEnd {
         let name = format!("{}-errand", config::container_name(&spec.sandbox));
         let run = async {
             let container = self.engine.create(&name, config::errand_container(spec, errand)).await?;
@@ -139,20 +141,19 @@ impl SandboxBackend for Docker {
             outcome = run => Some(outcome),
             () = errand.stop.cancelled() => None,
         };
-        let _ = self.remove_or_leave(&name).await;
-        let Some(outcome) = outcome else {
-            return Err(Problem::new(Code::SandboxFailed, "a program in a sandbox was ended"));
+        let is_left = self.remove_or_leave(&name).await;
+        let outcome = match outcome {
+            Some(Ok(0)) => Ok(()),
+            Some(Ok(code)) => {
+                let image = &spec.image.reference;
+                let what = format!("Python in the image `{image}` could not do its work (exit code {code})");
+                Err(Problem::new(Code::SandboxFailed, what)
+                    .hint("the image needs `python3` 3.9 or later on its PATH"))
+            }
+            Some(Err(error)) => Err(error.problem()),
+            None => Err(Problem::new(Code::SandboxFailed, "a program in a sandbox was ended")),
         };
-        let code = outcome.map_err(|error| error.problem())?;
-        if code == 0 {
-            return Ok(());
-        }
-        let image = &spec.image.reference;
-        Err(Problem::new(
-            Code::SandboxFailed,
-            format!("Python in the image `{image}` could not do its work (exit code {code})"),
-        )
-        .hint("the image needs `python3` 3.9 or later on its PATH"))
+        ErrandEnd { outcome, is_left }
     }
 
     async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {

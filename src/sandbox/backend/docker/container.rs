@@ -13,8 +13,9 @@ use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
-use crate::sandbox::spec::{GUARDIAN_PRIORITY, SandboxSpec, bridge_dir};
+use crate::sandbox::backend::data_socket::DataSocket;
+use crate::sandbox::backend::{ByteStream, ConnectError, DataListener, RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::{BRIDGE_DIR, GUARDIAN_PRIORITY, SandboxSpec, bridge_dir};
 use crate::security_controls;
 
 /// How often, and after which pause, the engine is asked again while it has not heard of the change before.
@@ -27,6 +28,7 @@ pub struct Container {
     inspected: ContainerInspectResponse,
     cgroup: Option<Cgroup>,
     socket: BridgeSocket,
+    data: DataSocket,
 }
 
 impl Container {
@@ -39,7 +41,7 @@ impl Container {
         engine.create(&name, config::session_container(spec)).await?;
         engine.start(&name).await?;
         let inspected = engine.inspect(&name).await?;
-        let started = Self::seen(engine, name, inspected, socket);
+        let started = Self::seen(engine, name, inspected, socket, &spec.bridge_dir);
         if let Some(pid) = attest::container_pid(&started.inspected)
             && security_controls::holds("container_guardian_goes_first")
         {
@@ -54,9 +56,11 @@ impl Container {
         name: String,
         inspected: ContainerInspectResponse,
         socket: BridgeSocket,
+        bridge_dir: &Path,
     ) -> Self {
         let cgroup = attest::container_pid(&inspected).and_then(Cgroup::of_process);
-        Self { engine: Arc::clone(engine), name, inspected, cgroup, socket }
+        let data = DataSocket::new(bridge_dir.to_owned(), BRIDGE_DIR);
+        Self { engine: Arc::clone(engine), name, inspected, cgroup, socket, data }
     }
 
     /// Takes over a container that an earlier daemon left running; `None` if it is gone. A frozen one is thawed.
@@ -79,8 +83,9 @@ impl Container {
         if state.paused == Some(true) {
             engine.unpause(&name).await.map_err(|error| error.problem())?;
         }
-        let socket = BridgeSocket::unbound(bridge_dir(folder));
-        Ok(Some(Self::seen(engine, name, inspected, socket)))
+        let bridge_dir = bridge_dir(folder);
+        let socket = BridgeSocket::unbound(bridge_dir.clone());
+        Ok(Some(Self::seen(engine, name, inspected, socket, &bridge_dir)))
     }
 
     /// Freezes or thaws the container. Either is done if it is so already.
@@ -119,6 +124,10 @@ impl RunningSandbox for Container {
     async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError> {
         let stream = self.socket.accept(self.pid().ok_or(ConnectError::Ended)?, limit).await?;
         Ok(Box::new(stream) as Box<dyn ByteStream>)
+    }
+
+    fn open_data(&self) -> Result<DataListener, ConnectError> {
+        self.data.open()
     }
 
     fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {

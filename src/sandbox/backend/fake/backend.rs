@@ -20,9 +20,10 @@ use crate::protocol::receipt::{ImageFact, LimitFact, ProcessFact, Receipt};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::tests as sample;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
+use crate::sandbox::backend::data_socket::DataSocket;
 use crate::sandbox::backend::{
-    ByteStream, ConnectError, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, SandboxEnd,
-    StartError,
+    ByteStream, ConnectError, DataListener, ErrandEnd, IsLive, Progress, Reaped, RunningSandbox,
+    SandboxBackend, SandboxEnd, StartError,
 };
 use crate::sandbox::images::WantedImage;
 use crate::sandbox::kernel::files::pretend_to_compile;
@@ -39,6 +40,8 @@ struct Shared {
     script: Arc<Script>,
     /// The sandboxes in the order of their start, with those that have ended.
     sandboxes: Mutex<Vec<(SandboxId, FakeKernel)>>,
+    /// The sandboxes of errands that could not be removed.
+    left_errands: Mutex<Vec<SandboxId>>,
     /// The freezes (true) and thaws (false) that were done.
     freezes: Mutex<Vec<bool>>,
     /// The next freezes fail, each when its sender is used or dropped.
@@ -64,6 +67,7 @@ impl FakeBackend {
             runtime: Handle::current(),
             script: Arc::default(),
             sandboxes: Mutex::default(),
+            left_errands: Mutex::default(),
             freezes: Mutex::default(),
             failing_freezes: Mutex::default(),
             late_thaws: Mutex::default(),
@@ -151,6 +155,7 @@ struct FakeSandbox {
     backend: FakeBackend,
     kernel: FakeKernel,
     socket: BridgeSocket,
+    data: DataSocket,
 }
 
 impl FakeSandbox {
@@ -188,11 +193,15 @@ impl SandboxBackend for FakeBackend {
         Ok(Vec::new())
     }
 
-    async fn run_errand(&self, _spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> Result<(), Problem> {
+    async fn run_errand(&self, spec: &SandboxSpec, _folder: &Path, errand: &Errand) -> ErrandEnd {
         if let Some(output) = errand.mounts.iter().find(|mount| mount.writable) {
             pretend_to_compile(&output.source);
         }
-        Ok(())
+        let is_left = self.0.removals_fail.load(Ordering::Relaxed);
+        if is_left {
+            self.0.left_errands.lock().push(spec.sandbox.clone());
+        }
+        ErrandEnd { outcome: Ok(()), is_left }
     }
 
     async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {
@@ -204,7 +213,8 @@ impl SandboxBackend for FakeBackend {
         let path = spec.bridge_dir.join(BRIDGE_SOCKET_NAME);
         let kernel = FakeKernel::start(path, Arc::clone(&self.0.script), self.0.runtime.clone());
         self.0.sandboxes.lock().push((spec.sandbox.clone(), kernel.clone()));
-        Ok(Box::new(FakeSandbox { backend: self.clone(), kernel, socket }) as Box<dyn RunningSandbox>)
+        let data = DataSocket::new(spec.bridge_dir.clone(), spec.bridge_dir.clone());
+        Ok(Box::new(FakeSandbox { backend: self.clone(), kernel, socket, data }) as Box<dyn RunningSandbox>)
     }
 
     async fn adopt(
@@ -217,8 +227,9 @@ impl SandboxBackend for FakeBackend {
         let adopted = found.map(|(_, kernel)| {
             kernel.freeze(false);
             let socket = BridgeSocket::unbound(bridge_dir(folder));
+            let data = DataSocket::new(bridge_dir(folder), bridge_dir(folder));
             let (backend, kernel) = (self.clone(), kernel.clone());
-            Box::new(FakeSandbox { backend, kernel, socket }) as Box<dyn RunningSandbox>
+            Box::new(FakeSandbox { backend, kernel, socket, data }) as Box<dyn RunningSandbox>
         });
         Ok(adopted)
     }
@@ -234,7 +245,10 @@ impl SandboxBackend for FakeBackend {
         for (_, kernel) in &unowned {
             kernel.end();
         }
-        Reaped { count: unowned.len(), left: Some(left.into_iter().map(|(id, _)| id.clone()).collect()) }
+        let mut errands = self.0.left_errands.lock();
+        errands.retain(|_| keeps_all);
+        let left = left.into_iter().map(|(id, _)| id).chain(&*errands).cloned();
+        Reaped { count: unowned.len(), left: Some(left.collect()) }
     }
 }
 
@@ -249,6 +263,10 @@ impl RunningSandbox for FakeSandbox {
         let pid = i32::try_from(std::process::id()).expect("a pid");
         let stream = self.socket.accept(pid, limit).await?;
         Ok(Box::new(stream) as Box<dyn ByteStream>)
+    }
+
+    fn open_data(&self) -> Result<DataListener, ConnectError> {
+        self.data.open()
     }
 
     fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {

@@ -1,6 +1,8 @@
 //! A kernel that is a task of the test. It connects, says hello, repeats what was not acknowledged and numbers its
 //! frames as the guardian in `sandbox-bootstrap` does; it has no Python.
 
+mod packing;
+
 use futures_util::{SinkExt, StreamExt};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -284,6 +286,10 @@ impl FakeKernel {
             HostFrame::Names { request, .. } => self.send(&KernelFrame::Names { request, names: Vec::new() }),
             HostFrame::ToolResult { call, value } => self.answer(call, value),
             HostFrame::ToolFailed { call, error } => self.answer(call, json!(error.code)),
+            HostFrame::Snapshot { request, token, path, .. } => self.pack(request, token, path),
+            HostFrame::Restore { request, token, path, state_of, .. } => {
+                self.load(request, token, path, state_of);
+            }
             HostFrame::Bye {} => self.end(),
             _ => {}
         }
@@ -377,7 +383,7 @@ impl FakeKernel {
 
     fn finish(&self, cell: CellNumber, status: DoneStatus, reason: DoneReason) {
         let Some((mode, _)) = self.change(|state| state.running.remove(&cell)) else { return };
-        if mode == Mode::Main {
+        if mode.is_in_line() {
             self.change(|state| state.newest_kept = cell);
         }
         self.send(&KernelFrame::CellDone {
@@ -400,11 +406,21 @@ impl FakeKernel {
     fn lose(&self, cell: CellNumber, killed: bool) {
         let Some((mode, task)) = self.change(|state| state.running.remove(&cell)) else { return };
         let after = match mode {
-            Mode::Main => StateAfter::Restored(self.0.state.lock().newest_kept),
+            Mode::Main | Mode::Scratch | Mode::Background => {
+                StateAfter::Restored(self.0.state.lock().newest_kept)
+            }
             Mode::Fork | Mode::Command => StateAfter::Kept,
         };
-        let (exit_code, out_of_memory, older) = (-9, false, false);
-        self.send(&KernelFrame::CellLost { cell, exit_code, killed, out_of_memory, older, after });
+        let (exit_code, out_of_memory, older, rolled_back) = (-9, false, false, false);
+        self.send(&KernelFrame::CellLost {
+            cell,
+            exit_code,
+            killed,
+            out_of_memory,
+            older,
+            rolled_back,
+            after,
+        });
         task.abort();
     }
 }
@@ -412,7 +428,11 @@ impl FakeKernel {
 /// A frame as the guardian sends it: its own word as text, what a process of user code said as bytes.
 fn encoded(frame: &KernelFrame) -> Message {
     let text = serde_json::to_string(frame).expect("JSON");
-    if matches!(frame, KernelFrame::CellDone { .. } | KernelFrame::ToolCall { .. }) {
+    let is_of_runner = matches!(
+        frame,
+        KernelFrame::CellDone { .. } | KernelFrame::ToolCall { .. } | KernelFrame::Restored { .. }
+    );
+    if is_of_runner {
         let length = u32::try_from(text.len()).expect("a short frame").to_be_bytes();
         return Message::binary([&[RUNNER_FRAME_KIND][..], &length, text.as_bytes(), b"{}"].concat());
     }

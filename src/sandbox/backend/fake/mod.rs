@@ -7,4 +7,4 @@ mod script;
 
 pub use backend::FakeBackend;
 pub use kernel::FakeKernel;
-pub use script::{Step, WHILE_RESETTING};
+pub use script::{Step, WHILE_LOADING, WHILE_PACKING, WHILE_RESETTING};

@@ -26,6 +26,13 @@ pub enum Step {
 /// In the place of a cell's code: what the code of before does while a reset ends it. Only calls of tools are made.
 pub const WHILE_RESETTING: &str = "# while resetting";
 
+/// In the place of a cell's code: what the kernel does while it packs its state, after it has sent a part of it. It waits
+/// for, dies over or ends the sandbox over that.
+pub const WHILE_PACKING: &str = "# while packing";
+
+/// The same while it loads a state.
+pub const WHILE_LOADING: &str = "# while loading";
+
 /// The steps of cells by their code.
 #[derive(Debug, Default)]
 pub(super) struct Script(Mutex<BTreeMap<String, VecDeque<Vec<Step>>>>);

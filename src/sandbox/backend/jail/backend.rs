@@ -14,7 +14,9 @@ use crate::protocol::environment::Environment;
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::{Backend, ImageFact, Receipt};
-use crate::sandbox::backend::{IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError};
+use crate::sandbox::backend::{
+    ErrandEnd, IsLive, Progress, Reaped, RunningSandbox, SandboxBackend, StartError,
+};
 use crate::sandbox::claims::Claims;
 use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
@@ -152,8 +154,11 @@ impl SandboxBackend for Jails {
         Ok(views.collect())
     }
 
-    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> Result<(), Problem> {
-        errand::run(self.tools().await?, spec, folder, errand).await
+    async fn run_errand(&self, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> ErrandEnd {
+        match self.tools().await {
+            Ok(tools) => errand::run(tools, spec, folder, errand).await,
+            Err(problem) => Err(problem).into(),
+        }
     }
 
     /// A jail whose start fails is killed before its program began, so nothing of it can write any more.

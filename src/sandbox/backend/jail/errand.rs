@@ -11,6 +11,7 @@ use super::start::{self, Head, Tools};
 use super::{Isolation, limits, process};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
+use crate::sandbox::backend::ErrandEnd;
 use crate::sandbox::spec::{Errand, SandboxSpec};
 
 /// The control group of an errand. The sandbox for which it runs has one of its own.
@@ -24,24 +25,23 @@ pub async fn try_out(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result
         command: ["python3", "-I", "-c", ""].map(str::to_owned).into(),
         ..Errand::compile(&spec.kernel_dir, folder)
     };
-    run(Some(tools), spec, folder, &errand).await
+    run(Some(tools), spec, folder, &errand).await.outcome
 }
 
 /// Runs a program to its end, isolated by bubblewrap if there are `tools` for it.
-pub async fn run(
-    tools: Option<&Tools>,
-    spec: &SandboxSpec,
-    folder: &Path,
-    errand: &Errand,
-) -> Result<(), Problem> {
-    let (status, said) = match tools {
-        Some(tools) => in_a_jail(tools, spec, folder, errand).await?,
-        None => on_the_host(spec, errand).await?,
+pub async fn run(tools: Option<&Tools>, spec: &SandboxSpec, folder: &Path, errand: &Errand) -> ErrandEnd {
+    let mut is_left = false;
+    let ended = match tools {
+        Some(tools) => in_a_jail(tools, spec, folder, errand, &mut is_left).await,
+        None => on_the_host(spec, errand).await,
     };
-    if status.success() {
-        return Ok(());
-    }
-    Err(explain::failure(&(errand.hide)(&said.text, said.is_cut), NamespaceSettings::read()))
+    let outcome = ended.and_then(|(status, said)| {
+        if status.success() {
+            return Ok(());
+        }
+        Err(explain::failure(&(errand.hide)(&said.text, said.is_cut), NamespaceSettings::read()))
+    });
+    ErrandEnd { outcome, is_left }
 }
 
 async fn in_a_jail(
@@ -49,6 +49,7 @@ async fn in_a_jail(
     spec: &SandboxSpec,
     folder: &Path,
     errand: &Errand,
+    is_left: &mut bool,
 ) -> Result<(ExitStatus, Head), Problem> {
     let name = group_name(&spec.sandbox);
     let line = |host: &arguments::Host<'_>| arguments::errand(spec, host, errand);
@@ -62,7 +63,9 @@ async fn in_a_jail(
     let Some(child) = started.bubblewrap.as_mut() else { return Err(start::internal("a jail is gone")) };
     let outcome = ended(child, stderr, errand).await;
     // In any case nothing of it may run on. Until then, `started` ends it if this is given up.
-    process::end(Isolation::Bubblewrap, &identity, group.as_ref()).await?;
+    let end = process::end(Isolation::Bubblewrap, &identity, group.as_ref()).await;
+    *is_left = end.is_err();
+    end?;
     if let Some(mut child) = started.done() {
         let _ = child.wait().await;
     }
@@ -131,12 +134,12 @@ mod tests {
     async fn a_secret_is_hidden_before_what_a_program_says_is_cut() {
         // The cut goes through the word.
         let said = errand("printf '%0396d p4ssword' 0 >&2; exit 3", Duration::from_secs(60));
-        let problem = run(None, &spec(), Path::new("/"), &said).await.unwrap_err();
+        let problem = run(None, &spec(), Path::new("/"), &said).await.outcome.unwrap_err();
         assert!(problem.message.contains("0 ***") && !problem.message.contains("p4s"), "{problem:?}");
         // What is kept of a flood may end in the middle of the word.
         let script = "printf 'xxxx' >&2; i=0; while [ $i -lt 600 ]; do printf 'p4ssword' >&2; i=$((i+1)); done; exit 3";
-        let problem =
-            run(None, &spec(), Path::new("/"), &errand(script, Duration::from_secs(60))).await.unwrap_err();
+        let ended = run(None, &spec(), Path::new("/"), &errand(script, Duration::from_secs(60))).await;
+        let problem = ended.outcome.unwrap_err();
         assert!(problem.message.contains("xxxx***)"), "{problem:?}");
     }
 

@@ -17,8 +17,9 @@ use crate::protocol::receipt::Receipt;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::bridge_socket::BridgeSocket;
-use crate::sandbox::backend::{ByteStream, ConnectError, RunningSandbox, SandboxEnd};
-use crate::sandbox::spec::{SandboxSpec, bridge_dir};
+use crate::sandbox::backend::data_socket::DataSocket;
+use crate::sandbox::backend::{ByteStream, ConnectError, DataListener, RunningSandbox, SandboxEnd};
+use crate::sandbox::spec::{BRIDGE_DIR, SandboxSpec, bridge_dir};
 
 /// Time for a killed process to disappear.
 const KILLED: Duration = Duration::from_secs(10);
@@ -46,6 +47,7 @@ pub struct Jail {
     pub(super) seccomp: String,
     pub(super) stderr_head: StderrHead,
     pub(super) socket: BridgeSocket,
+    pub(super) data: DataSocket,
 }
 
 /// The beginning of what a jail wrote to its stderr.
@@ -71,6 +73,7 @@ impl Jail {
             seccomp: receipt.seccomp_profile.clone(),
             stderr_head: StderrHead::default(),
             socket: BridgeSocket::unbound(bridge_dir(folder)),
+            data: data_socket(walls, &bridge_dir(folder)),
         })
     }
 
@@ -87,6 +90,15 @@ impl Jail {
     }
 }
 
+/// The socket for data of a jail with this folder of the bridge. A process without walls sees the paths of the host.
+pub(super) fn data_socket(walls: Isolation, bridge_dir: &Path) -> DataSocket {
+    let seen_as = match walls {
+        Isolation::Bubblewrap => Path::new(BRIDGE_DIR),
+        Isolation::None => bridge_dir,
+    };
+    DataSocket::new(bridge_dir.to_owned(), seen_as)
+}
+
 #[async_trait]
 impl RunningSandbox for Jail {
     fn pid(&self) -> Option<i32> {
@@ -96,6 +108,10 @@ impl RunningSandbox for Jail {
     async fn connect(&self, limit: Duration) -> Result<Box<dyn ByteStream>, ConnectError> {
         let stream = self.socket.accept(self.identity.pid, limit).await?;
         Ok(Box::new(stream) as Box<dyn ByteStream>)
+    }
+
+    fn open_data(&self) -> Result<DataListener, ConnectError> {
+        self.data.open()
     }
 
     fn read_back(&self, spec: &SandboxSpec, python: String, probe: Probe) -> Option<(Vec<String>, Receipt)> {

@@ -20,7 +20,7 @@ use crate::sandbox::backend::jail::arguments::{
 use crate::sandbox::backend::jail::explain::{self, NamespaceSettings};
 use crate::sandbox::backend::jail::group::Group;
 use crate::sandbox::backend::jail::limits::{self, OtherEnforcement};
-use crate::sandbox::backend::jail::process::{self, Jail, StderrHead};
+use crate::sandbox::backend::jail::process::{self, Jail, StderrHead, data_socket};
 use crate::sandbox::backend::jail::root::{self, Root};
 use crate::sandbox::backend::jail::{Isolation, scope, seccomp, status};
 use crate::sandbox::etc;
@@ -208,6 +208,7 @@ async fn start_jail(tools: &Tools, spec: &SandboxSpec, folder: &Path) -> Result<
         seccomp: fingerprint(seccomp_profile()),
         stderr_head,
         socket,
+        data: data_socket(Isolation::Bubblewrap, &spec.bridge_dir),
     })
 }
 
@@ -375,6 +376,7 @@ fn start_process(spec: &SandboxSpec, folder: &Path) -> Result<Jail, Problem> {
         seccomp: String::new(),
         stderr_head: StderrHead::default(),
         socket: bridge,
+        data: data_socket(Isolation::None, &spec.bridge_dir),
     })
 }
 

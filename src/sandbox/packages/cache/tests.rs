@@ -1,4 +1,7 @@
 use super::*;
+use crate::protocol::quota::Kind;
+use crate::sandbox::packages::charges::disk;
+use crate::sandbox::packages::tree;
 
 const KEPT_BYTES: u64 = 400;
 
@@ -38,7 +41,7 @@ fn answer(key: Option<&str>) -> Answer {
 fn the_least_recently_used_goes_first_and_answers_go_with_their_files() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), "cache = \"1KiB\"\n"), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     for key in ["a1", "b2"] {
         drop(put(&cache, &user, &ledger, key));
         cache.remember(&user, &ledger, Some((key, &answer(Some(key))))).unwrap();
@@ -57,10 +60,10 @@ fn the_least_recently_used_goes_first_and_answers_go_with_their_files() {
 fn caches_are_private_unless_the_administrator_shares_them() {
     let home = tempfile::tempdir().unwrap();
     let (private, ledger) = (cache(home.path(), ""), ledger());
-    drop(put(&private, &private.of(Principal::ANN).unwrap(), &ledger, "a1"));
-    assert!(private.of(Principal::BOB).unwrap().find("a1").is_none());
+    drop(put(&private, &private.of(Principal::ANN, false).unwrap(), &ledger, "a1"));
+    assert!(private.of(Principal::BOB, false).unwrap().find("a1").is_none());
     let shared = cache(home.path(), "shared = true\n");
-    let (ann, bob) = (shared.of(Principal::ANN).unwrap(), shared.of(Principal::BOB).unwrap());
+    let (ann, bob) = (shared.of(Principal::ANN, false).unwrap(), shared.of(Principal::BOB, false).unwrap());
     drop(put(&shared, &ann, &ledger, "b2"));
     assert!(bob.find("b2").is_some());
     // The program that installs, and the folders in which it does, are nobody else's even then.
@@ -69,11 +72,26 @@ fn caches_are_private_unless_the_administrator_shares_them() {
 }
 
 #[test]
+fn built_packages_are_their_users_own_also_where_the_cache_is_shared() {
+    let home = tempfile::tempdir().unwrap();
+    let (shared, ledger) = (cache(home.path(), "shared = true\n"), ledger());
+    let ann = shared.of(Principal::ANN, true).unwrap();
+    drop(put(&shared, &ann, &ledger, "a1"));
+    shared.remember(&ann, &ledger, Some(("b2", &answer(Some("a1"))))).unwrap();
+    assert!(shared.of(Principal::ANN, true).unwrap().answer("b2").is_some());
+    let others = [(Principal::ANN, false), (Principal::BOB, false), (Principal::BOB, true)];
+    for other in others.map(|(owner, built)| shared.of(owner, built).unwrap()) {
+        assert!(other.find("a1").is_none() && other.answer("b2").is_none());
+    }
+    assert!(ledger.used(Principal::ANN, Kind::Workspace) >= KEPT_BYTES, "who pays for it, too");
+}
+
+#[test]
 fn everything_is_charged_to_the_user_and_a_shared_cache_to_the_daemon() {
     let home = tempfile::tempdir().unwrap();
     let (private, ledger) = (cache(home.path(), ""), ledger());
     let used = |ledger: &Ledger, owner| ledger.used(owner, Kind::Workspace);
-    let ann = private.of(Principal::ANN).unwrap();
+    let ann = private.of(Principal::ANN, false).unwrap();
     drop(put(&private, &ann, &ledger, "a1"));
     assert_eq!(used(&ledger, Principal::ANN), KEPT_BYTES);
     // An answer without files, and the program, take their blocks.
@@ -89,7 +107,7 @@ fn everything_is_charged_to_the_user_and_a_shared_cache_to_the_daemon() {
     again.charge_all(&next);
     assert_eq!((used(&next, Principal::ANN), used(&next, Principal::ROOT)), (all, 0));
     let shared = cache(home.path(), "shared = true\n");
-    let bob = shared.of(Principal::BOB).unwrap();
+    let bob = shared.of(Principal::BOB, false).unwrap();
     drop(put(&shared, &bob, &ledger, "b2"));
     shared.remember(&bob, &ledger, Some(("r2", &answer(Some("b2"))))).unwrap();
     assert_eq!(used(&ledger, Principal::BOB), 0);
@@ -101,7 +119,7 @@ fn an_answer_without_room_is_not_written_and_a_program_is_charged_before_its_dra
     let home = tempfile::tempdir().unwrap();
     let settings = settings("[quota]\nworkspace = \"8KiB\"\n");
     let (cache, ledger) = (cache(home.path(), ""), Ledger::new(&settings.quota));
-    let ann = cache.of(Principal::ANN).unwrap();
+    let ann = cache.of(Principal::ANN, false).unwrap();
     let full = ledger.take(Principal::ANN, "a workspace", disk(8000)).unwrap();
     cache.remember(&ann, &ledger, Some(("r1", &answer(None)))).unwrap();
     assert!(ann.answer("r1").is_none());
@@ -120,7 +138,7 @@ fn an_answer_without_room_is_not_written_and_a_program_is_charged_before_its_dra
 fn a_full_cache_gives_up_what_nothing_uses_then_what_sessions_use_and_nothing_that_is_read() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), "cache = \"1000B\"\n"), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     let name = SessionName::parse("s").unwrap();
     for key in ["a1", "b2"] {
         drop(put(&cache, &user, &ledger, key));
@@ -149,7 +167,7 @@ fn unused_sets_make_room_in_quotas_and_those_of_unread_sessions_do_not() {
     let home = tempfile::tempdir().unwrap();
     let quota = settings("[quota]\nworkspace = \"1000B\"\n").quota;
     let (cache, ledger) = (cache(home.path(), ""), Ledger::new(&quota));
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     for key in ["a1", "b2"] {
         drop(put(&cache, &user, &ledger, key));
     }
@@ -179,7 +197,7 @@ fn unused_sets_make_room_in_quotas_and_those_of_unread_sessions_do_not() {
 fn what_cannot_be_read_is_neither_moved_nor_said_to_be_gone() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     drop(put(&cache, &user, &ledger, "a1"));
     let note = user.find("a1").unwrap().note_file;
     let text = std::fs::read(&note).unwrap();
@@ -200,7 +218,7 @@ fn what_cannot_be_read_is_neither_moved_nor_said_to_be_gone() {
 fn a_set_with_a_damaged_note_is_no_set_and_is_installed_again() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     let name = SessionName::parse("s").unwrap();
     drop(put(&cache, &user, &ledger, "a1"));
     let note = user.find("a1").unwrap().note_file;
@@ -217,7 +235,7 @@ fn a_set_with_a_damaged_note_is_no_set_and_is_installed_again() {
 fn a_removal_that_comes_late_leaves_what_was_installed_again() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     drop(put(&cache, &user, &ledger, "a1"));
     let listed = cache.unused_in(&user).remove(0);
     // Another removal has taken the name, and is not done with the files.
@@ -237,7 +255,7 @@ fn a_removal_that_comes_late_leaves_what_was_installed_again() {
 fn what_keeps_its_name_because_that_cannot_be_taken_is_removed_later() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     drop(put(&cache, &user, &ledger, "a1"));
     let listed = cache.unused_in(&user).remove(0);
     let drafts = user.own.join("drafts");
@@ -255,7 +273,7 @@ fn what_keeps_its_name_because_that_cannot_be_taken_is_removed_later() {
 fn a_full_cache_gives_up_the_next_set_where_the_oldest_is_read() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), "cache = \"1000B\"\n"), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     let name = SessionName::parse("s").unwrap();
     let _read = put(&cache, &user, &ledger, "a1");
     drop(put(&cache, &user, &ledger, "b2"));
@@ -269,7 +287,8 @@ fn a_full_cache_gives_up_the_next_set_where_the_oldest_is_read() {
 impl PackageCache {
     /// The keys of a user's sets.
     fn sets_of(&self, owner: Principal) -> Vec<String> {
-        let mut keys: Vec<String> = self.of(owner).unwrap().sets().into_iter().map(|(key, _)| key).collect();
+        let mut keys: Vec<String> =
+            self.of(owner, false).unwrap().sets().into_iter().map(|(key, _)| key).collect();
         keys.sort();
         keys
     }
@@ -279,7 +298,7 @@ impl PackageCache {
 fn answers_are_bounded() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     for number in 0..ANSWERS + 3 {
         user.write_answer(&number.to_string(), &serde_json::to_vec(&answer(None)).unwrap()).unwrap();
     }
@@ -296,7 +315,7 @@ fn answers_are_bounded() {
 fn what_an_earlier_daemon_left_unfinished_is_found_and_a_set_is_never_replaced() {
     let home = tempfile::tempdir().unwrap();
     let (cache, ledger) = (cache(home.path(), ""), ledger());
-    let user = cache.of(Principal::ANN).unwrap();
+    let user = cache.of(Principal::ANN, false).unwrap();
     let left = user.own.join("drafts/left");
     std::fs::create_dir(&left).unwrap();
     drop(put(&cache, &user, &ledger, "a1"));

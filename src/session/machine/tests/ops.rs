@@ -18,8 +18,18 @@ pub enum Op {
     },
     Place,
     WantSandbox,
-    /// The sandbox is ready, or could not be started.
-    Ready(bool),
+    /// The sandbox is ready, or could not be started; `wakes` with the variables of a snapshot, and whether cells run again.
+    Ready {
+        good: bool,
+        wakes: Option<bool>,
+    },
+    /// The snapshot that is being taken was taken, or not.
+    SnapshotEnds(bool),
+    /// The turn of the snapshot that is to be taken has come.
+    SnapshotBegins,
+    /// The newest snapshot is removed.
+    SnapshotRemoved,
+    Sleep,
     /// The sandbox dies; its cells are reported, or never reached it.
     Dies {
         reported: bool,
@@ -55,14 +65,19 @@ pub enum Op {
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
-    let mode = prop_oneof![3 => Just(Mode::Main), 3 => Just(Mode::Fork), 2 => Just(Mode::Command)];
+    let beside = prop_oneof![Just(Mode::Command), Just(Mode::Background)];
+    let mode = prop_oneof![3 => Just(Mode::Main), 3 => Just(Mode::Fork), 3 => beside];
     let how = prop_oneof![Just(EndCommand::Interrupt), Just(EndCommand::Kill)];
     prop_oneof![
         6 => (mode, prop::option::of(1..3_u64)).prop_map(|(mode, ask)| Op::Cell { mode, ask }),
         2 => (any::<bool>(), prop::bool::weighted(0.9)).prop_map(|(patient, taken)| Op::View { patient, taken }),
         1 => Just(Op::Place),
         1 => Just(Op::WantSandbox),
-        4 => prop::bool::weighted(0.9).prop_map(Op::Ready),
+        4 => (prop::bool::weighted(0.9), prop::option::of(any::<bool>())).prop_map(|(good, wakes)| Op::Ready { good, wakes }),
+        2 => prop::bool::weighted(0.7).prop_map(Op::SnapshotEnds),
+        2 => Just(Op::SnapshotBegins),
+        1 => Just(Op::SnapshotRemoved),
+        1 => Just(Op::Sleep),
         1 => any::<bool>().prop_map(|reported| Op::Dies { reported }),
         1 => Just(Op::Changed),
         5 => prop::bool::weighted(0.95).prop_map(Op::Permit),
@@ -98,12 +113,13 @@ pub struct Left {
     pub frozen: bool,
     pub reset: bool,
     pub replaying: bool,
+    pub unsaved: bool,
 }
 
 pub fn left() -> impl Strategy<Value = Option<Left>> {
-    let left = (0..3_u64, 0..3_u64, 0..3_u64, any::<[bool; 5]>());
+    let left = (0..3_u64, 0..3_u64, 0..3_u64, any::<[bool; 6]>());
     prop::option::of(left.prop_map(
-        |(queued, copies, commands, [main, sandbox, frozen, reset, replaying])| Left {
+        |(queued, copies, commands, [main, sandbox, frozen, reset, replaying, unsaved])| Left {
             queued,
             copies,
             commands,
@@ -112,6 +128,7 @@ pub fn left() -> impl Strategy<Value = Option<Left>> {
             frozen: frozen && sandbox,
             reset,
             replaying,
+            unsaved,
         },
     ))
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::ask::{Approval, Decision};
-use crate::protocol::ask::{ApprovalPolicy, AskLimits, Dialect, Language, Subject};
+use crate::protocol::ask::{ApprovalPolicy, AskLimits, Dialect, Language, ReplyCount, Subject};
 use crate::protocol::ids::{SessionId, SessionName};
 use crate::protocol::principal::Principal;
 use crate::protocol::result::{ExecutionResult, Mode};
@@ -67,7 +67,7 @@ fn memory(events: impl IntoIterator<Item = (u64, EventBody)>) -> RecalledAsks {
     for (second, body) in events {
         let event = Event { seq: second, at: at(second), body };
         let decided = session.take(&event, Moment::now());
-        asks.take(event, decided, session.approvals());
+        asks.take(event, decided, &session.so_far().approvals);
     }
     asks.end(session.end(&BTreeMap::new(), Moment::now()).approvals)
 }
@@ -81,6 +81,7 @@ fn worked(events: impl IntoIterator<Item = (u64, EventBody)>) -> Duration {
         message: None,
         steps: 1,
         usage: Usage::default(),
+        replies: ReplyCount::default(),
     };
     let events =
         events.into_iter().chain([(20, EventBody::AskFinished { ask: 1, end: Box::new(cancelled) })]);

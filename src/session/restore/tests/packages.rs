@@ -12,11 +12,17 @@ fn installing(end: Option<InstallEnd>) -> EventBody {
 }
 
 fn installed(resets: bool) -> EventBody {
-    let set = PackageSet { key: "a1".into(), requirements: Vec::new(), packages: Vec::new(), bytes: 0 };
+    let set = PackageSet {
+        key: "a1".into(),
+        requirements: Vec::new(),
+        packages: Vec::new(),
+        bytes: 0,
+        sources: false,
+    };
     EventBody::PackagesInstalled { set: Box::new(set), cached: false, resets }
 }
 
-fn ready() -> EventBody {
+pub(super) fn ready() -> EventBody {
     let process = ProcessFact {
         pid: 1,
         uid: 1,

@@ -83,7 +83,7 @@ fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
 }
 
 fn output(cell: CellNumber, text: &str) -> EventBody {
-    EventBody::Output { cell: Some(cell), stream: Stream::Stdout, text: text.into() }
+    EventBody::Output { cell: Some(cell), stream: Stream::Stdout, text: text.into(), base64: None }
 }
 
 fn arguments(value: Value) -> serde_json::Map<String, Value> {
@@ -117,6 +117,8 @@ fn an_ask_is_told_in_sections() {
         name: "session_info".into(),
         arguments: arguments(json!({})),
         refused_bytes: None,
+        lent: None,
+        held: false,
     };
     let own = EventBody::AskToolCalled {
         ask: 1,

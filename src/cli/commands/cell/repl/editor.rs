@@ -197,15 +197,13 @@ impl Completer for Python {
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         let asked = self.asks.try_send((question, reply)).is_ok();
         let known = if asked { answer.recv_timeout(ANSWER).unwrap_or_default() } else { Vec::new() };
-        let word = line.get(start..at).unwrap_or_default();
         let before = line.get(..start).unwrap_or(line);
+        let word = names::unescaped(line.get(start..at).unwrap_or_default(), before);
         // Names that are nobody's business are offered to those who begin them.
-        let is_offered = |name: &String| {
-            name.starts_with(word)
-                && (!word.is_empty() || !name.starts_with('_'))
-                && names::is_inert(name, before)
-        };
-        Ok((start, known.into_iter().filter(is_offered).collect()))
+        let is_begun =
+            |name: &String| name.starts_with(&word) && (!word.is_empty() || !name.starts_with('_'));
+        let begun = known.into_iter().filter(is_begun);
+        Ok((start, begun.filter_map(|name| names::inert(&name, before)).collect()))
     }
 }
 
@@ -238,9 +236,13 @@ mod tests {
             let context = rustyline::Context::new(&history);
             python.complete(line, line.len(), &context).unwrap().1
         };
-        for line in ["!cat da", "!cat \"da", "%cd da", "open(f'da"] {
-            assert_eq!(offered(line), ["data.csv"], "{line}");
+        assert_eq!(offered("%cd da"), ["data.csv"]);
+        for line in ["!cat \"da", "open(f'da"] {
+            assert_eq!(offered(line), ["data.csv", "data 2.csv"], "{line}");
         }
+        assert_eq!(offered("!cat da"), ["data.csv", "data\\ 2.csv"]);
+        // What Tab has put there goes on.
+        assert_eq!(offered("!cat data\\ "), ["data\\ 2.csv"]);
         assert_eq!(offered("open('da").len(), 4);
     }
 }

@@ -11,6 +11,8 @@ use crate::protocol::values::{KEYWORDS, is_identifier};
 /// Bounds on the number and the length of names, because they come from the guest.
 const NAMES: usize = 2000;
 const NAME_BYTES: usize = 100;
+/// A space that is a part of a word in a shell.
+const ESCAPED_SPACE: &str = "\\ ";
 /// At the start of a line Tab indents.
 const INDENT: &str = "    ";
 
@@ -65,7 +67,6 @@ pub fn question(text: &str, at: usize) -> Option<(usize, Question)> {
         let begins = before.get(start..).unwrap_or_default().to_owned();
         (start, Question::Members { of, keys, begins })
     };
-    let last_word = || line.rfind([' ', '\t', '=']).map_or(0, |found| found + 1);
     match open_quote(line)? {
         Quote::Open(quote) => {
             let key_of = line.get(..quote)?.trim_end().strip_suffix('[').and_then(dotted_name);
@@ -75,8 +76,8 @@ pub fn question(text: &str, at: usize) -> Option<(usize, Question)> {
                 None => path(before, start),
             }
         }
-        Quote::None if line.trim_start().starts_with(['!', '%']) && last_word() > 0 => {
-            path(before, line_start + last_word())
+        Quote::None if line.trim_start().starts_with(['!', '%']) && last_word(line) > 0 => {
+            path(before, line_start + last_word(line))
         }
         Quote::None => {
             let start = before.rfind(|c| !is_word(c)).map_or(0, |found| found + 1);
@@ -92,20 +93,39 @@ enum Quote {
     Open(usize),
 }
 
-/// Whether the end of a line is inside of a string; none if it is inside of a comment.
+/// Whether the end of a line is inside of a string; none if it is inside of a comment. A backslash escapes the next
+/// character outside of strings, too, as it does in a shell.
 fn open_quote(line: &str) -> Option<Quote> {
     let (mut open, mut escaped) = (None, false);
     for (place, c) in line.char_indices() {
         match open {
             _ if escaped => escaped = false,
+            _ if c == '\\' => escaped = true,
             Some((_, quote)) if c == quote => open = None,
-            Some(_) => escaped = c == '\\',
             None if c == '#' => return None,
             None if matches!(c, '"' | '\'') => open = Some((place, c)),
-            None => {}
+            Some(_) | None => {}
         }
     }
     Some(open.map_or(Quote::None, |(place, _)| Quote::Open(place)))
+}
+
+/// Where the last word of a notebook command begins. A space that is escaped is a part of its word.
+fn last_word(line: &str) -> usize {
+    let ends = |place: usize| !line.get(..place).unwrap_or_default().ends_with('\\');
+    let mut breaks = line.rmatch_indices([' ', '\t', '=']).map(|(place, _)| place);
+    breaks.find(|place| ends(*place)).map_or(0, |place| place + 1)
+}
+
+/// Whether what follows the text is a part of an unquoted word of a shell's line.
+fn is_shell_word(before: &str) -> bool {
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    line.trim_start().starts_with('!') && matches!(open_quote(line), Some(Quote::None))
+}
+
+/// The name that a part of a path stands for which was typed after `before`.
+pub fn unescaped(typed: &str, before: &str) -> String {
+    if is_shell_word(before) { typed.replace(ESCAPED_SPACE, " ") } else { typed.to_owned() }
 }
 
 /// The names with dots between them at the end of a text.
@@ -130,7 +150,8 @@ fn path(before: &str, start: usize) -> Option<(usize, Question)> {
         None => folder.trim_start_matches("./"),
     };
     let is_inside = inside.split('/').all(|part| part != "..");
-    is_inside.then(|| (before.len() - name.len(), Question::Files { folder: inside.to_owned() }))
+    let folder = unescaped(inside, before.get(..start)?);
+    is_inside.then(|| (before.len() - name.len(), Question::Files { folder }))
 }
 
 /// Whether a person can type it between quotation marks as it is.
@@ -144,11 +165,21 @@ pub fn can_be_quoted(name: &str) -> bool {
     name.len() <= NAME_BYTES && !name.is_empty() && name.chars().all(is_plain)
 }
 
-/// Whether a name that comes from the guest is only a name where Tab would put it. Notebook commands and formatted
-/// strings evaluate parts of their text, and the shell runs parts of it, also between quotation marks.
-pub fn is_inert(name: &str, before: &str) -> bool {
-    let is_plain = |c: char| is_word(c) || "./+@=,-".contains(c);
-    !(has_command(before) || has_formatted_string(before)) || name.chars().all(is_plain)
+/// What Tab puts for a name that comes from the guest; none if it would be more than a name there. Notebook commands and
+/// formatted strings evaluate parts of their text, and the shell runs parts of it, also between quotation marks. A space
+/// only parts words, which an escape or quotation marks prevent.
+pub fn inert(name: &str, before: &str) -> Option<String> {
+    if !(has_command(before) || has_formatted_string(before)) {
+        return Some(name.to_owned());
+    }
+    let is_plain = |c: char| is_word(c) || "./+@=,- ".contains(c);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let is_quoted = || matches!(open_quote(line), Some(Quote::Open(_)));
+    match name {
+        _ if !name.chars().all(is_plain) => None,
+        _ if !name.contains(' ') || is_quoted() => Some(name.to_owned()),
+        _ => is_shell_word(before).then(|| name.replace(' ', ESCAPED_SPACE)),
+    }
 }
 
 /// Whether a notebook command may begin somewhere in the text. The lines after it count, too, because a backslash or
@@ -199,6 +230,10 @@ mod tests {
             ("open('./a/c", 10, files("a")),
             ("open('/workspace/a/c", 19, files("a")),
             ("!cat da", 5, files("")),
+            ("!cat my\\ da", 5, files("")),
+            ("!cat my\\ folder/da", 16, files("my folder")),
+            ("!echo it\\'s da", 12, files("")),
+            ("!cat \"my folder/da", 16, files("my folder")),
             ("%cd a/b", 6, files("a")),
         ] {
             assert_eq!(asked(text), Some((start, expected)), "{text}");
@@ -222,7 +257,7 @@ mod tests {
     #[test]
     fn what_could_run_is_not_offered_where_it_would() {
         let running =
-            ["yy{tools.touch()}", "zz$(id)", "a`id`", "a;id", "a|id", "a b", "a&", "a>b", "~a", "*"];
+            ["yy{tools.touch()}", "zz$(id)", "a`id`", "a;id", "a|id", "a b$x", "a&", "a>b", "~a", "*"];
         for before in [
             "!cat ",
             "%cd ",
@@ -237,12 +272,36 @@ mod tests {
             "open(Rf\"",
             "x = f\"\"\"\nopen('",
         ] {
-            assert!(!running.into_iter().any(|name| is_inert(name, before)), "{before:?}");
-            assert!(["größe_1", "a/", "a.b-c+d@e=f,g"].into_iter().all(|name| is_inert(name, before)));
+            assert_eq!(running.map(|name| inert(name, before)), running.map(|_| None), "{before:?}");
+            for name in ["größe_1", "a/", "a.b-c+d@e=f,g"] {
+                assert_eq!(inert(name, before).as_deref(), Some(name), "{before:?}");
+            }
         }
         for before in ["open('", "x != d['", "d['left'] + d['", "if x % d['"] {
-            assert!(running.into_iter().all(|name| is_inert(name, before)), "{before:?}");
+            for name in running {
+                assert_eq!(inert(name, before).as_deref(), Some(name), "{before:?}");
+            }
         }
+    }
+
+    #[test]
+    fn a_name_with_spaces_stays_one_word() {
+        for (before, expected) in [
+            ("!cat ", Some("a\\ \\ b\\ -rf.csv")),
+            ("  !cat folder/", Some("a\\ \\ b\\ -rf.csv")),
+            ("!echo it\\'s ", Some("a\\ \\ b\\ -rf.csv")),
+            ("!cat \"", Some("a  b -rf.csv")),
+            ("!cat 'folder/", Some("a  b -rf.csv")),
+            ("open(f'", Some("a  b -rf.csv")),
+            ("open('", Some("a  b -rf.csv")),
+            // What parts words there is not known.
+            ("%cd ", None),
+            ("!cat \\\n ", None),
+        ] {
+            assert_eq!(inert("a  b -rf.csv", before).as_deref(), expected, "{before:?}");
+        }
+        assert_eq!(unescaped("a\\ b", "!cat "), "a b");
+        assert_eq!(unescaped("a\\ b", "open('"), "a\\ b");
     }
 
     fn offered(text: &str) -> (usize, Vec<String>) {

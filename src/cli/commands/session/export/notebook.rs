@@ -66,7 +66,7 @@ impl Notebook {
                     cell.has_started = true;
                 }
             }
-            EventBody::Output { cell: Some(cell), stream, text } => {
+            EventBody::Output { cell: Some(cell), stream, text, .. } => {
                 if let Some(cell) = self.cells.get_mut(&cell) {
                     cell.print(stream, &text);
                     self.charge(text.len())?;

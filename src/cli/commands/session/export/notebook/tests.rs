@@ -117,7 +117,8 @@ fn more_than_a_notebook_holds_is_refused() {
     let mut story = Story::default();
     story.queued(1, "main", "flood");
     let text = "x".repeat(16 << 20);
-    let flood = || EventBody::Output { cell: Some(1), stream: Stream::Stdout, text: text.clone() };
+    let flood =
+        || EventBody::Output { cell: Some(1), stream: Stream::Stdout, text: text.clone(), base64: None };
     let refused = (0..=8).find_map(|_| story.notebook.take(flood()).err()).expect("a bound");
     assert!(refused.message.contains("128 MiB"), "{refused}");
 }

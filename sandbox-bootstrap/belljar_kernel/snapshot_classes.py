@@ -1,0 +1,95 @@
+"""Classes of the session, taken apart; and what can be imported instead."""
+
+import posixpath
+import sys
+import types
+
+from . import snapshot_make
+from .late_imports import from_stdlib
+
+HEAP_TYPE = 1 << 9  # among the flags of a class: it is not made in C, or as if it were not
+# Made by Python for each class, or anew from its attributes.
+_MADE = frozenset(("__dict__", "__weakref__", "_abc_impl", "__annotate_func__", "__annotations_cache__"))
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_NOT_OF_SESSION = (posixpath.dirname(posixpath.__file__) + "/", posixpath.dirname(posixpath.dirname(__file__)) + "/")
+
+
+def comes_from_disk(module):
+    """Whether the module can be imported in a fresh process."""
+    spec = getattr(module, "__spec__", None)
+    return spec is not None and (spec.origin is not None or spec.submodule_search_locations is not None)
+
+
+def is_of_session(module):
+    """Whether the module is a file that is neither of Python nor of an installed package."""
+    name = getattr(getattr(module, "__spec__", None), "origin", None)
+    if not isinstance(name, str) or not name.startswith("/"):
+        return False
+    return not name.startswith(_NOT_OF_SESSION) and not any(each in name for each in _INSTALLED)
+
+
+def is_importable(thing):
+    """Whether a fresh process has the very thing under its own name."""
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    if module is None or not comes_from_disk(module):
+        return False
+    found = module
+    try:
+        for part in thing.__qualname__.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        return False
+    return found is thing
+
+
+def reduce(cls):
+    """Raises TypeError if the class cannot be made again."""
+    if not cls.__flags__ & HEAP_TYPE:
+        raise TypeError(f"it is or holds the class {cls.__name__}, which is made in C and has no name")
+    meta = type(cls)
+    maker = next(each for each in meta.__mro__ if "__new__" in each.__dict__ and not _is_python(each.__dict__["__new__"]))
+    if maker is not type or meta.__basicsize__ != type.__basicsize__ or meta.__module__ == "_ctypes":
+        raise TypeError(f"it is or holds the class {cls.__name__}, whose metaclass {meta.__name__} is made in C")
+    own = cls.__dict__
+    slots = [name for name, each in own.items() if isinstance(each, types.MemberDescriptorType) and each.__objclass__ is cls]
+    early = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    if "__slots__" in own:
+        early["__slots__"] = tuple(slots + [name for name in ("__dict__", "__weakref__") if name in own])
+    left_out = _MADE.union(slots, early) - {"__slots__"}
+    registered = None
+    if isinstance(cls, from_stdlib("abc").ABCMeta):
+        left_out |= {"__abstractmethods__"}
+        registered = [each() for each in from_stdlib("_abc")._get_dump(cls)[0]]
+    attributes = {name: value for name, value in own.items() if name not in left_out}
+    if own.get("__annotate_func__") is not None:
+        attributes["__annotate__"] = own["__annotate_func__"]
+    arguments = (meta, cls.__name__, cls.__bases__, early)
+    return snapshot_make.class_, arguments, (attributes, registered), None, None, snapshot_make.fill_class
+
+
+def _is_python(new):
+    return isinstance(new, (types.FunctionType, staticmethod))
+
+
+def patches(namespace, most):
+    """Names of functions and methods of modules that the session has replaced by its own."""
+    left = most
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or not comes_from_disk(module) or name.startswith("belljar_kernel"):
+            continue
+        for key, value in list(module.__dict__.items()):
+            left -= 1
+            if _is_own(value, namespace):
+                yield f"{name}.{key}"
+            elif type(value) is type and value.__module__ == name:
+                left -= len(value.__dict__)
+                for inner, each in list(value.__dict__.items()):
+                    if _is_own(each, namespace):
+                        yield f"{name}.{key}.{inner}"
+        if left < 0:
+            return
+
+
+def _is_own(value, namespace):
+    return type(value) is types.FunctionType and value.__globals__ is namespace

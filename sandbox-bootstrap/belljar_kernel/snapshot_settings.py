@@ -1,0 +1,144 @@
+"""The states of a session that no name leads to: folders, the environment, randomness, settings of libraries."""
+
+import posix  # not `os`, whose functions user code may replace
+import sys
+
+from . import copies, snapshot_make
+from .late_imports import from_stdlib
+
+
+def found():
+    """The states that no name leads to."""
+    environment = from_stdlib("os").environ
+    began = dict(each.partition(b"=")[::2] for each in _read("/proc/self/environ").split(b"\0") if each)
+    changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
+    cache = from_stdlib("linecache").cache
+    sources = {name: entry for name, entry in list(cache.items()) if len(entry) == 4 and entry[1] is None}
+    kept = {"path": list(sys.path), "environment": changed, "removed": [key for key in began if key not in environment._data]}
+    kept["sources"] = sources
+    try:
+        kept["folder"] = posix.getcwd()
+    except OSError:
+        kept["folder"] = None
+    kept["random"] = copies.random_state()
+    kept["libraries"] = {}
+    for name, (look, _) in _LIBRARIES.items():
+        if name in sys.modules:
+            try:
+                kept["libraries"][name] = {key: value for key, value in look(sys.modules[name]).items() if _is_plain(value)}
+            except Exception:
+                pass  # another version of the library, or user code has replaced what is looked at
+    numpy = sys.modules.get("numpy")
+    try:
+        kept["numpy_random"] = numpy.random.get_state() if numpy is not None and "numpy.random" in sys.modules else None
+    except Exception:
+        kept["numpy_random"] = None
+    return kept
+
+
+def _read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def apply(settings, commands):
+    """Set what no name leads to, as far as it can be."""
+    missing = {}
+    sys.path[:] = settings["path"]
+    environment = from_stdlib("os").environ
+    for key, value in settings["environment"].items():
+        environment[environment.decodekey(key)] = environment.decodevalue(value)
+    for key in settings["removed"]:
+        environment.pop(environment.decodekey(key), None)
+    from_stdlib("linecache").cache.update(settings["sources"])
+    if settings["folder"] is not None:
+        try:
+            posix.chdir(settings["folder"])
+        except OSError as error:
+            missing["the working folder"] = f"{settings['folder']} is not there any more ({error.strerror})"
+    begins = settings["cells_begin_in"]
+    if isinstance(begins, str) and begins != commands.folder:
+        try:
+            posix.listdir(begins)
+            commands.folder = begins
+        except OSError as error:
+            missing["%cd"] = f"{begins} cannot be entered any more ({error.strerror})"
+    if settings["random"] is not None:
+        from_stdlib("random")
+        copies.restore_random(settings["random"])
+    for name, changed in settings["libraries"].items():
+        try:
+            if changed:
+                _LIBRARIES[name][1](snapshot_make.module(name), changed)
+        except Exception as error:
+            missing[name] = f"its settings could not be set again: {type(error).__name__}"
+    if settings["numpy_random"] is not None:
+        try:
+            __import__("numpy.random")
+            sys.modules["numpy"].random.set_state(settings["numpy_random"])
+        except Exception as error:
+            missing["numpy.random"] = f"its state could not be set: {type(error).__name__}"
+    return missing
+
+
+# Settings of libraries, as plain values: each library with what reads them and what sets them again.
+
+
+def _is_plain(value):
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _of_decimal(decimal):
+    context = decimal.getcontext()
+    kept = {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
+    return {**kept, "traps": [signal.__name__ for signal, is_set in context.traps.items() if is_set]}
+
+
+def _set_decimal(decimal, kept):
+    traps = [getattr(decimal, name) for name in kept.pop("traps")]
+    decimal.setcontext(decimal.Context(**kept, traps=traps))
+
+
+def _of_numpy(numpy):
+    return {**numpy.geterr(), **{f"print {name}": value for name, value in numpy.get_printoptions().items()}}
+
+
+def _set_numpy(numpy, kept):
+    printing = {name[len("print ") :]: kept.pop(name) for name in list(kept) if name.startswith("print ")}
+    numpy.seterr(**kept)
+    known = numpy.get_printoptions()
+    numpy.set_printoptions(**{name: value for name, value in printing.items() if name in known and known[name] != value})
+
+
+def _of_pandas(pandas):
+    known = sys.modules["pandas._config.config"]._registered_options
+    kept = {name: pandas.get_option(name) for name in known}
+    return {name: value for name, value in kept.items() if value != known[name].defval}
+
+
+def _set_pandas(pandas, kept):
+    for name, value in kept.items():
+        pandas.set_option(name, value)
+
+
+def _of_matplotlib(matplotlib):
+    before = matplotlib.rcParamsOrig
+    kept = dict.items(matplotlib.rcParams)  # its own method may choose a backend
+    return {name: value for name, value in kept if "backend" not in name and value != dict.get(before, name)}
+
+
+def _set_matplotlib(matplotlib, kept):
+    matplotlib.rcParams.update(kept)
+
+
+_LIBRARIES = {
+    "decimal": (_of_decimal, _set_decimal),
+    "numpy": (_of_numpy, _set_numpy),
+    "pandas": (_of_pandas, _set_pandas),
+    "matplotlib": (_of_matplotlib, _set_matplotlib),
+}

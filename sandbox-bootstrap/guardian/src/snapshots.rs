@@ -1,0 +1,256 @@
+//! Packing the variables in a copy, and loading them into a fresh worker.
+//!
+//! The copy sends what it packs over a socket of its own to the daemon; the guardian only makes the copy, says whose
+//! state it has, stops it while a cell runs, ends it where memory is short, and tells its end.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::endings::KILLED;
+use crate::frames::{HostFrame, Refusal};
+use crate::guardian::Guardian;
+use crate::handle::{Handle, Role};
+use crate::limits::{MEMORY_SUM, PACKING};
+use crate::poller::Timer;
+use crate::process::send_signal_to_group;
+
+/// What a copy packs.
+pub struct Packing {
+    request: u64,
+    /// The copy goes on while cells run.
+    urgent: bool,
+    /// Whether the daemon was told that the copy is there.
+    is_told: bool,
+    /// Why the guardian ended the copy.
+    ended_for: Option<&'static str>,
+}
+
+/// What a worker loads.
+#[derive(Debug, Clone, Copy)]
+pub struct Loading {
+    pub request: u64,
+    state_of: u64,
+}
+
+impl Guardian {
+    pub fn snapshot(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let (request, urgent): (u64, bool) = (frame.get("request")?, frame.get("urgent")?);
+        let wanted: Option<u64> = frame.get_or_none("state_of")?;
+        self.wait_for_room();
+        if self.packing().is_some() {
+            return Err(Refusal::Busy("another snapshot is being packed"));
+        }
+        let (source, redo, given_later) = self.source_of(wanted)?;
+        let copy = self.spawn(source, Role::Snapshot)?;
+        if let Some(handle) = self.handles.get_mut(&copy) {
+            handle.state_of = redo.last().map_or(handle.state_of, |(cell, _)| *cell);
+            handle.packing = Some(Packing { request, urgent, is_told: false, ended_for: None });
+        }
+        self.repeat(copy, &redo, given_later);
+        self.forward(copy, frame.text);
+        self.poller.after(Timer::End(copy), PACKING);
+        self.poller.within(Timer::WatchMemory, MEMORY_SUM);
+        Ok(())
+    }
+
+    /// The runner that has the wanted state or can repeat what leads to it, and what it repeats.
+    #[allow(clippy::type_complexity)] // the parts of a checkpoint
+    fn source_of(&mut self, wanted: Option<u64>) -> Result<(u32, Vec<(u64, Vec<u8>)>, bool), Refusal> {
+        if wanted.is_none() && !self.is_idle() && !self.has_source() {
+            return Err(Refusal::Busy("the main line runs a cell, and there is no checkpoint"));
+        }
+        let is_idle = self.is_idle();
+        let now = self.state_of();
+        if is_idle && wanted.is_none_or(|wanted| wanted == now) {
+            // A checkpoint is asked first, so that the worker has nothing to do with it. The number of a cell does not tell
+            // states apart: the end of a cell in the background changes a state, too.
+            let is_newest = self.has_newest();
+            return match self.newest().filter(|newest| is_newest && newest.pid.is_some()) {
+                Some(newest) => Ok((newest.index, newest.redo.clone(), newest.given_later)),
+                None => Ok((self.line.worker.ok_or_else(Refusal::no_process)?, Vec::new(), false)),
+            };
+        }
+        for index in self.line.ring.iter().rev() {
+            let Some(handle) = self.handles.get(index).filter(|handle| handle.pid.is_some()) else {
+                continue;
+            };
+            let last = handle.redo.last().map_or(handle.state_of, |(cell, _)| *cell);
+            let cell = wanted.unwrap_or(last);
+            if let Some(length) = redo_until(handle, cell) {
+                return Ok((*index, handle.redo[..length].to_vec(), handle.given_later));
+            }
+        }
+        Err(match wanted {
+            Some(cell) => Refusal::OutOfReach(format!("the state after cell {cell} is not there any more")),
+            None => Refusal::Busy("the checkpoint of the newest state is not there yet"),
+        })
+    }
+
+    pub fn end_snapshot(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let request: u64 = frame.get("request")?;
+        let is_it = |handle: &&Handle| handle.packing.as_ref().is_some_and(|it| it.request == request);
+        if let Some(index) = self.handles.values().find(is_it).map(|handle| handle.index) {
+            self.give_up_packing(index, "the daemon has given it up");
+        }
+        Ok(())
+    }
+
+    /// The copy has had its time: whatever its code does, it does not stay for ever.
+    pub fn packing_is_late(&mut self, index: u32) {
+        if self.is_packing_held() {
+            self.poller.after(Timer::End(index), PACKING); // it could not go on
+        } else {
+            self.give_up_packing(index, "packing the variables took too long");
+        }
+    }
+
+    /// A daemon has connected, which waits for nothing that was packed for an earlier connection.
+    pub fn give_up_old_packing(&mut self) {
+        if let Some(index) = self.packing().map(|handle| handle.index) {
+            self.give_up_packing(index, "the connection to the daemon was lost");
+        }
+    }
+
+    fn give_up_packing(&mut self, index: u32, why: &'static str) {
+        if let Some(packing) = self.handles.get_mut(&index).and_then(|handle| handle.packing.as_mut()) {
+            packing.ended_for.get_or_insert(why);
+        }
+        self.end(index);
+    }
+
+    /// The copy that packs, if there is one.
+    pub fn packing(&self) -> Option<&Handle> {
+        self.handles.values().find(|handle| handle.role == Role::Snapshot)
+    }
+
+    /// The copy is there.
+    pub fn tell_packing(&mut self, index: u32) {
+        let Some(handle) = self.handles.get_mut(&index) else { return };
+        let state_of = handle.state_of;
+        let Some(packing) = handle.packing.as_mut() else { return };
+        packing.is_told = true;
+        let request = packing.request;
+        self.send(&json!({"type": "snapshotting", "request": request, "state_of": state_of}));
+        self.hold_packing();
+    }
+
+    /// The copy never came.
+    pub fn refuse_packing(&mut self, handle: &Handle, refusal: &Refusal) {
+        if let Some(packing) = &handle.packing {
+            self.refuse(refusal, Some(packing.request), None);
+        }
+    }
+
+    /// The copy has ended.
+    pub fn packing_ended(&mut self, index: u32, exit_code: i32) {
+        let Some(packing) = self.handles.get_mut(&index).and_then(|handle| handle.packing.take()) else {
+            return;
+        };
+        let request = packing.request;
+        if !packing.is_told && packing.ended_for.is_none() && exit_code == KILLED {
+            self.refuse(&Refusal::Busy("the process ended that holds the variables"), Some(request), None);
+            return;
+        }
+        let reason = packing.ended_for.map(str::to_owned).or_else(|| match exit_code {
+            0 => None,
+            KILLED => Some("the process that packed it was killed, as where memory is used up".into()),
+            signal if signal < 0 => Some(format!("the process that packed it died of signal {}", -signal)),
+            code => Some(format!("the process that packed it ended with exit code {code}")),
+        });
+        self.send(&json!({"type": "snapshot_ended", "request": request, "reason": reason}));
+    }
+
+    /// Stops the copy while a cell of the main line runs, and lets it go on afterwards.
+    ///
+    /// It is told again and again: what is stopped to look at processes goes on afterwards, and this would, too.
+    pub fn hold_packing(&mut self) {
+        if self.processes.is_halted() {
+            return; // all processes stand until some are killed; this one is told when they go on
+        }
+        let Some(pid) = self.packing().and_then(|handle| handle.pid) else { return };
+        send_signal_to_group(pid, if self.is_packing_held() { Signal::STOP } else { Signal::CONT });
+    }
+
+    /// Whether the copy has to stand, because a cell of the main line runs.
+    fn is_packing_held(&self) -> bool {
+        let is_busy = self.worker().is_some_and(|worker| worker.cell != 0);
+        let packing = self.packing().and_then(|handle| handle.packing.as_ref());
+        is_busy && packing.is_some_and(|packing| !packing.urgent)
+    }
+
+    /// All processes of the copy that packs.
+    pub fn pids_of_packing(&self) -> Vec<i32> {
+        let Some(handle) = self.packing() else { return Vec::new() };
+        let Some(pid) = handle.pid else { return Vec::new() };
+        let tag = self.processes.tag(handle.index, handle.role);
+        let is_its = |each: &i32| *each == pid || (tag.is_some() && self.processes.tag_of(*each) == tag);
+        self.processes.descendants().into_iter().filter(is_its).collect()
+    }
+
+    /// Ends the copy if the pages that it has copied by reading them are more than the budget. True if it is ended.
+    pub fn end_large_packing(&mut self) -> bool {
+        let pids = self.pids_of_packing();
+        let Some(index) = self.packing().map(|handle| handle.index).filter(|_| !pids.is_empty()) else {
+            return false;
+        };
+        let held = self.memory.held_by_each(&pids, &mut self.processes).values().sum::<u64>();
+        let is_large = held > self.limits.checkpoint_bytes;
+        if is_large {
+            self.give_up_packing(index, "reading the variables took more memory than checkpoints may have");
+        }
+        is_large
+    }
+
+    /// Memory is short: ends the copy, before any checkpoint goes. One that is urgent outlasts all checkpoints but the last.
+    pub fn end_packing_for_memory(&mut self) -> bool {
+        let is_last = self.line.ring.len() <= 1;
+        let Some(handle) = self.packing() else { return false };
+        if handle.packing.as_ref().is_some_and(|packing| packing.urgent && !is_last) {
+            return false;
+        }
+        let index = handle.index;
+        self.give_up_packing(index, "memory was short");
+        true
+    }
+
+    // Loading.
+
+    pub fn restore(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
+        let (request, state_of): (u64, u64) = (frame.get("request")?, frame.get("state_of")?);
+        self.can_serve(false)?;
+        let Some(worker) = self.worker_mut() else { return Err(Refusal::no_process()) };
+        if worker.position != 0 || worker.newest_cell != 0 || worker.has_loaded {
+            return Err(Refusal::OutOfReach("variables are loaded before the first cell only".into()));
+        }
+        worker.has_loaded = true;
+        worker.loading = Some(Loading { request, state_of });
+        let index = worker.index;
+        self.drop_checkpoints(); // no undo leads to the time before
+        self.forward(index, frame.text);
+        self.watch_memory_soon();
+        Ok(())
+    }
+
+    /// The worker says that it has loaded a snapshot: `payload` begins with 1 if it has.
+    pub fn restored(&mut self, index: u32, payload: &[u8]) -> bool {
+        let Some((has_loaded, report)) = payload.split_first() else { return false };
+        let Some(handle) = self.handles.get_mut(&index) else { return true };
+        let Some(loading) = handle.loading.take() else { return false };
+        if *has_loaded == 1 {
+            handle.state_of = loading.state_of;
+        }
+        self.send_of_runner(&json!({"type": "restored", "request": loading.request}), report);
+        if self.line.worker == Some(index) {
+            self.take_checkpoint();
+        }
+        true
+    }
+}
+
+/// How many of the cells that a checkpoint can repeat lead to the state after `cell`.
+fn redo_until(handle: &Handle, cell: u64) -> Option<usize> {
+    if handle.state_of == cell {
+        return Some(0);
+    }
+    handle.redo.iter().position(|(each, _)| *each == cell).map(|place| place + 1)
+}

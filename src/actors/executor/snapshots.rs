@@ -1,0 +1,449 @@
+//! Saves the variables of the sandbox, and loads them into a new one.
+//!
+//! One transfer goes on at a time. It is a task; the executor passes on what the guardian says of it and holds its
+//! deadlines, which do not run while a cell of the main line does, because the copy that packs is stopped then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::kernel::request_number;
+use super::messages::{ExecutorMsg, ExecutorRef, WakePlan, WantedSnapshot};
+use super::pending::Request;
+use super::state::ExecutorState;
+use super::transfers::{self, About, DataEnd, Told, failed};
+use crate::actors::calls::Reply;
+use crate::actors::session::messages::{SessionMsg, WakeOutcome};
+use crate::actors::snapshots::TakenSnapshot;
+use crate::memory::{Charge, MemoryPurpose};
+use crate::panics::spawn_reporting;
+use crate::protocol::frames::{HostFrame, RefusedCode};
+use crate::protocol::preload::Preloaded;
+use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Receipt;
+use crate::protocol::result::Mode;
+use crate::protocol::snapshot::{RECORD_BYTES, RestoreReport};
+use crate::security_controls;
+use crate::session::restore::Wake;
+use crate::session::rules::SandboxRules;
+
+/// The longest time a kernel sends nothing while it packs.
+const SILENCE: Duration = Duration::from_secs(120);
+/// The longest time that packing takes in all, without the time in which the copy is stopped.
+const PACKING: Duration = Duration::from_secs(15 * 60);
+/// How long a copy stays stopped for a running cell: its memory is not free, and other snapshots of the owner wait.
+const STOPPED: Duration = Duration::from_secs(30);
+/// The longest time that loading takes.
+const WAKE_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// The records of a transfer that are in memory at once.
+const TRANSFER_BYTES: u64 = 4 * RECORD_BYTES as u64;
+
+/// A snapshot that is being taken.
+pub(super) struct Taking {
+    request: u64,
+    ticket: u64,
+    urgent: bool,
+    reply_to: Reply<TakenSnapshot>,
+    told: watch::Sender<Told>,
+    moved: Arc<AtomicU64>,
+    /// What had moved when it was looked at last, and for how long nothing has since.
+    seen: u64,
+    silent: Duration,
+    packing: Duration,
+    stopped: Duration,
+    looked_at: Instant,
+    _task: AbortOnDropHandle<()>,
+    _memory: Charge,
+}
+
+/// A snapshot that is being loaded into a fresh worker.
+pub(super) struct Loading {
+    request: u64,
+    then: AfterLoading,
+    wake: Box<Wake>,
+    began: Instant,
+    /// Why it failed, as far as the daemon knows.
+    problem: Option<Problem>,
+    /// Whether the daemon has sent what it can.
+    is_sent: bool,
+    /// What the kernel says of a failure whose reason the daemon may know better, until it has said so.
+    failure: Option<RestoreReport>,
+    /// The variables that may be loaded in part are being dropped.
+    is_given_up: bool,
+    task: Option<AbortOnDropHandle<()>>,
+}
+
+/// What follows when a snapshot is loaded, or could not be.
+enum AfterLoading {
+    /// The sandbox is ready.
+    Ready { receipt: Box<Receipt>, preloaded: Option<Preloaded> },
+    /// The reset is done, to which the snapshot belongs.
+    Reset(Reply<()>),
+}
+
+impl ExecutorState {
+    /// The end of a transfer in the daemon, and the token for the kernel.
+    fn data_end(&self) -> Result<DataEnd, Problem> {
+        let gone = || Problem::new(Code::SandboxFailed, "the sandbox is gone");
+        let connected = self.connected.as_ref().ok_or_else(gone)?;
+        let listener = connected.sandbox.open_data()?;
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        Ok(DataEnd { listener, token, on_disk: self.args.snapshots.clone(), moved: Arc::default() })
+    }
+
+    pub(super) fn take_snapshot(
+        &mut self,
+        myself: &ExecutorRef,
+        wanted: &WantedSnapshot,
+        reply_to: Reply<TakenSnapshot>,
+    ) {
+        let (end, about, memory) = match self.prepared(wanted) {
+            Ok(prepared) => prepared,
+            Err(problem) => return drop(reply_to.send(Err(problem))),
+        };
+        let (request, urgent, state_of) = (request_number(), wanted.urgent, wanted.state_of);
+        let (token, path) = (end.token.clone(), end.listener.path_inside().to_owned());
+        let moved = Arc::clone(&end.moved);
+        let (told, hears) = watch::channel(Told::default());
+        let executor = myself.clone();
+        let task = spawn_reporting(transfers::receive(end, about, hears), move |outcome| {
+            let outcome = Box::new(outcome.unwrap_or_else(|| Err(failed("an internal error"))));
+            let _ = executor.cast(ExecutorMsg::SnapshotReceived { request, outcome });
+        });
+        self.taking = Some(Taking {
+            request,
+            ticket: wanted.ticket,
+            urgent,
+            reply_to,
+            told,
+            moved,
+            seen: 0,
+            silent: Duration::ZERO,
+            packing: Duration::ZERO,
+            stopped: Duration::ZERO,
+            looked_at: Instant::now(),
+            _task: AbortOnDropHandle::new(task),
+            _memory: memory,
+        });
+        let bytes = self.args.snapshots.max_bytes();
+        self.send(myself, &HostFrame::Snapshot { request, token, path, state_of, urgent, bytes });
+    }
+
+    fn prepared(&self, wanted: &WantedSnapshot) -> Result<(DataEnd, About, Charge), Problem> {
+        if self.taking.is_some() || self.loading.is_some() {
+            return Err(Problem::new(Code::Busy, "another snapshot of the session is under way")
+                .hint("ask again soon"));
+        }
+        let memory = self.args.memory.try_charge(MemoryPurpose::Snapshots, TRANSFER_BYTES)?;
+        let end = self.data_end()?;
+        let image = self.connected.as_ref().map(|connected| connected.sandbox.image().id.clone());
+        let about = About {
+            python: wanted.python.clone(),
+            image: image.unwrap_or_default(),
+            packages: self.args.packages.clone(),
+            name: wanted.name.clone(),
+        };
+        Ok((end, about, memory))
+    }
+
+    /// Whether the snapshot that is being taken is the one with this ticket.
+    pub(super) fn takes(&self, ticket: u64) -> bool {
+        self.taking.as_ref().is_some_and(|taking| taking.ticket == ticket)
+    }
+
+    /// Ends the snapshot that is being taken, if there is one.
+    pub(super) fn end_snapshot(&mut self, myself: &ExecutorRef, why: Problem) {
+        let Some(taking) = self.taking.take() else { return };
+        let request = taking.request;
+        let _ = taking.reply_to.send(Err(why));
+        self.send(myself, &HostFrame::EndSnapshot { request });
+    }
+
+    /// The transfer is over, and so is its copy: code in it could have ended the stream itself, and go on.
+    pub(super) fn snapshot_received(
+        &mut self,
+        myself: &ExecutorRef,
+        request: u64,
+        outcome: Result<TakenSnapshot, Problem>,
+    ) {
+        if let Some(taking) = self.taking.take_if(|taking| taking.request == request) {
+            let _ = taking.reply_to.send(outcome);
+            self.send(myself, &HostFrame::EndSnapshot { request });
+        }
+    }
+
+    /// The guardian says whose state a copy has, or that the copy has ended.
+    pub(super) fn told_of_snapshot(&mut self, number: u64, tell: impl FnOnce(&mut Told)) {
+        if let Some(taking) = self.taking.as_ref().filter(|taking| taking.request == number) {
+            taking.told.send_modify(tell);
+        }
+    }
+
+    /// The kernel has refused to save or to load. True if the request was one of these.
+    pub(super) fn refused_transfer(
+        &mut self,
+        myself: &ExecutorRef,
+        number: u64,
+        code: RefusedCode,
+        message: &str,
+    ) -> bool {
+        if let Some(taking) = self.taking.take_if(|taking| taking.request == number) {
+            let code = if code == RefusedCode::OutOfReach { Code::OutOfReach } else { Code::SnapshotFailed };
+            let _ = taking
+                .reply_to
+                .send(Err(Problem::new(code, format!("the variables could not be saved: {message}"))));
+            return true;
+        }
+        if self.loading.as_ref().is_some_and(|loading| loading.request == number) {
+            self.give_up_loading(myself, message.to_owned());
+            return true;
+        }
+        false
+    }
+
+    /// Looks whether a transfer takes too long, or is not wanted any more.
+    pub(super) fn look_at_transfers(&mut self, myself: &ExecutorRef) {
+        if let Some(loading) = &self.loading
+            && !loading.is_given_up
+            && loading.began.elapsed() >= WAKE_LIMIT
+        {
+            self.give_up_loading(myself, format!("it was not loaded within {} s", WAKE_LIMIT.as_secs()));
+        }
+        let a_cell_runs = is_stopped_by(self.running.values().map(|running| running.start.mode));
+        let is_frozen = self.freezing.at.is_some();
+        let Some(taking) = &mut self.taking else { return };
+        let since = taking.looked_at.elapsed();
+        taking.looked_at = Instant::now();
+        let moved = taking.moved.load(Ordering::Relaxed);
+        let why = if taking.reply_to.is_closed() {
+            Some("nothing waits for it any more".to_owned())
+        } else if is_frozen {
+            None
+        } else if a_cell_runs && !taking.urgent {
+            taking.stopped += since;
+            (taking.stopped >= STOPPED).then(|| "the session did not rest for long enough".to_owned())
+        } else {
+            taking.packing += since;
+            taking.silent = if moved == taking.seen { taking.silent + since } else { Duration::ZERO };
+            taking.seen = moved;
+            let is_late = taking.silent >= SILENCE || taking.packing >= PACKING;
+            is_late.then(|| "it took too long".to_owned())
+        };
+        if let Some(why) = why {
+            self.end_snapshot(myself, failed(why));
+        }
+    }
+
+    /// The sandbox is started: it is ready, or loads the variables of a snapshot first.
+    pub(super) fn started(
+        &mut self,
+        myself: &ExecutorRef,
+        receipt: Box<Receipt>,
+        preloaded: Option<Preloaded>,
+    ) {
+        let Some(wake) = self.wake.take() else { return self.ready(receipt, preloaded, None) };
+        self.begin_loading(myself, wake, AfterLoading::Ready { receipt, preloaded });
+    }
+
+    /// The worker is fresh after a reset, and gets the variables with which the session began.
+    pub(super) fn load_base(&mut self, myself: &ExecutorRef, wake: Wake, reply_to: Reply<()>) {
+        self.begin_loading(myself, Box::new(wake), AfterLoading::Reset(reply_to));
+    }
+
+    fn begin_loading(&mut self, myself: &ExecutorRef, wake: Box<Wake>, then: AfterLoading) {
+        let request = request_number();
+        let began = Instant::now();
+        let loading = Loading {
+            request,
+            then,
+            wake,
+            began,
+            problem: None,
+            is_sent: false,
+            failure: None,
+            is_given_up: false,
+            task: None,
+        };
+        self.loading = Some(loading);
+        if let Err(problem) = self.load(myself, request) {
+            self.not_loaded(problem.message);
+        }
+    }
+
+    fn load(&mut self, myself: &ExecutorRef, request: u64) -> Result<(), Problem> {
+        let Some(loading) = &self.loading else { return Ok(()) };
+        let Wake { snapshot, state_of, keep: given, .. } = (*loading.wake).clone();
+        let has = self.python.clone();
+        if !is_same_python(&snapshot.python, &has) {
+            let what = format!("it was made by Python {}, and the sandbox has {has}", snapshot.python);
+            return Err(Problem::new(Code::SnapshotMismatch, what));
+        }
+        let end = self.data_end()?;
+        let (token, path) = (end.token.clone(), end.listener.path_inside().to_owned());
+        // What the session gives anew is newer than what was saved.
+        let tools = self.args.tools.specs().into_iter().map(|tool| tool.name);
+        let keep = tools.chain(given).collect();
+        let executor = myself.clone();
+        // Variables that are saved are not lost for want of a few records' memory.
+        let memory = self.args.memory.charge_anyway(MemoryPurpose::Snapshots, TRANSFER_BYTES);
+        let sending = async move {
+            let _memory = memory;
+            transfers::send(end, snapshot).await
+        };
+        let task: JoinHandle<()> = spawn_reporting(sending, move |outcome| {
+            let outcome = outcome.unwrap_or_else(|| Err(failed("an internal error")));
+            let _ = executor.cast(ExecutorMsg::SnapshotSent { request, outcome });
+        });
+        if let Some(loading) = &mut self.loading {
+            loading.task = Some(AbortOnDropHandle::new(task));
+        }
+        self.send(myself, &HostFrame::Restore { request, token, path, state_of, keep });
+        Ok(())
+    }
+
+    /// The daemon has sent what it can; the kernel says what became of it.
+    pub(super) fn snapshot_sent(&mut self, myself: &ExecutorRef, request: u64, outcome: Result<(), Problem>) {
+        let Some(loading) = self.loading.as_mut().filter(|loading| loading.request == request) else {
+            return;
+        };
+        loading.is_sent = true;
+        if !loading.is_given_up {
+            loading.problem = outcome.err();
+        }
+        if let Some(report) = loading.failure.take() {
+            self.restored(myself, request, report);
+        }
+    }
+
+    pub(super) fn restored(&mut self, myself: &ExecutorRef, number: u64, mut report: RestoreReport) {
+        let is_it = |loading: &Loading| loading.request == number && !loading.is_given_up;
+        if !self.loading.as_ref().is_some_and(is_it) {
+            return;
+        }
+        report.bound();
+        if let Some(loading) =
+            self.loading.as_mut().filter(|loading| !loading.is_sent && report.error.is_some())
+        {
+            // A stream that breaks off is the daemon's doing, and the reason for that is on its way.
+            loading.failure = Some(report);
+            return;
+        }
+        let own = self.loading.as_mut().and_then(|loading| loading.problem.take());
+        // Whatever the kernel says of the variables, code of the snapshot may have run that goes on beside them.
+        if let Some(why) = own.map(|problem| problem.message).or_else(|| report.error.clone()) {
+            self.give_up_loading(myself, why);
+            return;
+        }
+        let Some(Loading { then, wake, .. }) = self.loading.take() else { return };
+        match then {
+            AfterLoading::Ready { receipt, preloaded } => {
+                self.ready(receipt, preloaded, Some(WakeOutcome::Woken { wake, report }));
+            }
+            AfterLoading::Reset(reply_to) => drop(reply_to.send(Ok(()))),
+        }
+    }
+
+    /// Drops what may be loaded in part, and ends the code that may have run for it: the worker is made anew, and ready
+    /// after that.
+    pub(super) fn give_up_loading(&mut self, myself: &ExecutorRef, why: String) {
+        let Some(loading) = self.loading.as_mut().filter(|loading| !loading.is_given_up) else { return };
+        loading.is_given_up = true;
+        loading.task = None;
+        loading.problem = Some(Problem::new(Code::SnapshotFailed, why));
+        let frame = |request| HostFrame::Reset { request };
+        self.request(myself, Request::Unload, frame, Duration::ZERO);
+    }
+
+    /// Another reset ends the one that the snapshot belongs to.
+    pub(super) fn drop_loading(&mut self) {
+        let is_of_reset = |loading: &mut Loading| matches!(loading.then, AfterLoading::Reset(_));
+        if let Some(Loading { then: AfterLoading::Reset(reply_to), .. }) = self.loading.take_if(is_of_reset) {
+            let _ = reply_to.send(Err(Problem::new(Code::Busy, "the session was reset meanwhile")));
+        }
+    }
+
+    /// The worker is fresh again, after a snapshot that could not be loaded.
+    pub(super) fn unloaded(&mut self) {
+        let why = self.loading.as_mut().and_then(|loading| loading.problem.take());
+        self.not_loaded(why.map_or_else(String::new, |problem| problem.message));
+    }
+
+    /// The worker is fresh: either nothing was sent to it, or it was made anew after that.
+    fn not_loaded(&mut self, reason: String) {
+        let Some(Loading { then, wake, .. }) = self.loading.take() else { return };
+        let snapshot = wake.snapshot.id;
+        let (receipt, preloaded) = match then {
+            AfterLoading::Ready { receipt, preloaded } => (receipt, preloaded),
+            AfterLoading::Reset(reply_to) => {
+                let what =
+                    format!("the variables with which the session began could not be loaded: {reason}");
+                let _ = reply_to.send(Err(Problem::new(Code::SnapshotFailed, what)));
+                return;
+            }
+        };
+        // Nothing of the earlier code is here, so its rules are not, either, but for those that the session began with.
+        self.bound = SandboxRules::begin(&self.args.client_rules, self.args.inherited.as_deref());
+        self.ready(receipt, preloaded, Some(WakeOutcome::Failed { snapshot, reason }));
+    }
+
+    /// The snapshot that the sandbox was loading when it ended.
+    pub(super) fn died_loading(&mut self) -> Option<String> {
+        let Loading { then, wake, .. } = self.loading.take()?;
+        matches!(then, AfterLoading::Ready { .. }).then_some(wake.snapshot.id)
+    }
+
+    fn ready(&self, receipt: Box<Receipt>, preloaded: Option<Preloaded>, woken: Option<WakeOutcome>) {
+        let counters = self.counters();
+        self.tell(SessionMsg::SandboxReady { receipt, preloaded, counters, woken: woken.map(Box::new) });
+    }
+
+    /// The new sandbox gets the variables of a snapshot, and is bound by the rules of the code that made them.
+    pub(super) fn wakes_with(&mut self, plan: WakePlan) {
+        if let Some((wake, rules)) = plan {
+            if security_controls::holds("rules_go_on_after_waking") {
+                self.bound = rules;
+            }
+            self.wake = Some(Box::new(wake));
+        }
+    }
+
+    /// Ends a transfer with its sandbox.
+    pub(super) fn fail_transfers(&mut self, problem: &Problem) {
+        if let Some(taking) = self.taking.take() {
+            let _ = taking.reply_to.send(Err(problem.clone()));
+        }
+    }
+}
+
+/// Whether the guardian stops a copy that is not urgent while cells of these modes run.
+fn is_stopped_by(mut running: impl Iterator<Item = Mode>) -> bool {
+    running.any(Mode::is_in_line)
+}
+
+/// Whether one Python can load what the other has packed: the code of functions is that of one minor version.
+fn is_same_python(packed: &str, has: &str) -> bool {
+    let minor = |version: &str| version.split('.').take(2).map(str::to_owned).collect::<Vec<_>>();
+    minor(packed) == minor(has) || !security_controls::holds("snapshot_python_is_compared")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cell_in_the_line_stops_a_copy_and_those_beside_it_do_not() {
+        let stops = [Mode::Main, Mode::Scratch, Mode::Fork, Mode::Background, Mode::Command]
+            .map(|mode| is_stopped_by([mode].into_iter()));
+        assert_eq!(stops, [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn only_the_same_minor_version_loads_a_snapshot() {
+        assert!(is_same_python("3.13.5", "3.13.1"));
+        assert!(!is_same_python("3.13.5", "3.12.5"));
+        assert!(!is_same_python("3.13.5", ""));
+    }
+}

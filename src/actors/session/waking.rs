@@ -1,0 +1,170 @@
+//! Wakes a session: its new sandbox has the variables of a snapshot, and the cells after it run again, with the recorded
+//! answers of their tools, before any other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::messages::{OwnSession, SessionMsg, WakeOutcome};
+use super::restore::fold;
+use super::state::SessionActorState;
+use crate::actors::calls;
+use crate::actors::executor::messages::WakePlan;
+use crate::actors::replay::run_cells;
+use crate::panics::spawn_reporting;
+use crate::protocol::clock::Moment;
+use crate::protocol::event::{Event, EventBody};
+use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Problem;
+use crate::protocol::result::Status;
+use crate::protocol::snapshot::MISSING_NAMES;
+use crate::session::machine::Input;
+use crate::session::notices;
+use crate::session::replay::Replay;
+use crate::session::restore::{Fold, Restored};
+use crate::session::rules::CellRules;
+use crate::store::{EventLog, Overdraft};
+
+/// The cells that run again after the session woke.
+#[derive(Default)]
+pub(super) struct Rebuilding {
+    number: u64,
+    task: Option<AbortOnDropHandle<()>>,
+    /// The cell of an earlier daemon, or an earlier generation, that runs again or waits for that.
+    open: Option<CellNumber>,
+}
+
+impl Rebuilding {
+    pub fn of_before(restored: &Restored) -> Self {
+        let running = restored.running.iter().map(|begun| &begun.start);
+        let mut open = running.chain(&restored.queued).filter(|start| start.replay.is_some());
+        let open = open.next().map(|start| start.cell).filter(|_| !restored.waking.is_empty());
+        Self { open, ..Self::default() }
+    }
+
+    pub fn stop(&mut self) {
+        (self.task, self.open) = (None, None);
+    }
+}
+
+/// What a new sandbox wakes with, by the journal.
+pub(in crate::actors) async fn plan(
+    log: &Arc<EventLog>,
+    client_rules: &Arc<CellRules>,
+) -> Result<WakePlan, Problem> {
+    if !log.is_flushed().await {
+        return Err(log.unwritten("the session was not woken"));
+    }
+    let Restored { wake, sandbox_rules, .. } = read(log, client_rules).await?;
+    Ok(wake.map(|wake| (wake, sandbox_rules)))
+}
+
+async fn read(log: &Arc<EventLog>, client_rules: &Arc<CellRules>) -> Result<Restored, Problem> {
+    let now = Moment::now();
+    let take = move |fold: &mut Fold, event: Event| {
+        let _ = fold.take(&event, now);
+        Ok(())
+    };
+    let state = Fold::new(client_rules);
+    let state = fold(log, (0, log.newest()), Overdraft::Allowed, state, take).await?;
+    Ok(state.end(&BTreeMap::new(), now))
+}
+
+impl SessionActorState {
+    /// The new sandbox has the variables of a snapshot, or could not load it. `is_past`: a reset has come meanwhile.
+    pub(super) fn woken(&mut self, outcome: WakeOutcome, is_past: bool) {
+        let (wake, report) = match outcome {
+            WakeOutcome::Woken { wake, report } => (*wake, report),
+            WakeOutcome::Failed { snapshot, reason } => {
+                return self.wake_failed(snapshot, reason, is_past);
+            }
+        };
+        let mut missing = wake.snapshot.missing;
+        for lost in report.missing {
+            if !missing.iter().any(|known| known.name == lost.name) && missing.len() < MISSING_NAMES {
+                missing.push(lost);
+            }
+        }
+        // A replay that somebody wants runs them itself.
+        let may_run_again = self.machine.may_run_again() && !is_past;
+        let replays = if may_run_again { wake.replays } else { Vec::new() };
+        let note = notices::woken(wake.state_of, &missing, &report.reopened, &replays, &wake.left_out);
+        let runs_again = !replays.is_empty();
+        let woken = EventBody::Woken {
+            snapshot: wake.snapshot.id,
+            cell: wake.state_of,
+            missing,
+            reopened: report.reopened,
+            replays,
+            left_out: wake.left_out,
+        };
+        self.saving.states.take(&woken);
+        self.log.append(woken);
+        if !is_past {
+            self.apply(Input::Woken { note, replays: runs_again });
+        }
+    }
+
+    /// A snapshot could not be loaded. It is not tried again.
+    pub(super) fn wake_failed(&mut self, snapshot: String, reason: String, is_past: bool) {
+        let failed = EventBody::WakeFailed { snapshot, reason: reason.clone() };
+        self.saving.states.take(&failed);
+        self.log.append(failed);
+        if !is_past {
+            self.apply(Input::NotWoken { reason });
+        }
+    }
+
+    /// Runs the cells again that follow the snapshot, if the session wakes and that is not under way.
+    pub(super) fn rebuild(&mut self) {
+        if !self.machine.is_waking() || self.rebuilding.task.is_some() {
+            return;
+        }
+        self.rebuilding.number += 1;
+        let (number, open) = (self.rebuilding.number, self.rebuilding.open.take());
+        let (session, log) = (self.myself.clone(), Arc::clone(&self.log));
+        let (worker, id) = (session.clone(), self.args.id);
+        let work = async move {
+            let rebuilt = rebuild(&worker, &log, open).await;
+            rebuilt.unwrap_or_else(|problem| {
+                tracing::warn!(%problem, session = %id, "cells were not run again");
+                false
+            })
+        };
+        let task = spawn_reporting(work, move |finished| {
+            let _ = session.cast(SessionMsg::Rebuilt { number, finished: finished.unwrap_or(false) });
+        });
+        self.rebuilding.task = Some(AbortOnDropHandle::new(task));
+    }
+
+    pub(super) fn rebuilt(&mut self, number: u64, finished: bool) {
+        if self.rebuilding.number == number && self.rebuilding.task.take().is_some() {
+            self.apply(Input::ReplayEnded { finished });
+            self.resume_deferred();
+        }
+    }
+}
+
+/// Runs the cells that the journal says have to run again. Gives whether all of them have.
+async fn rebuild(
+    session: &OwnSession,
+    log: &Arc<EventLog>,
+    open: Option<CellNumber>,
+) -> Result<bool, Problem> {
+    let actor = session.any_generation();
+    if let Some(cell) = open {
+        let ticket = calls::call(actor, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?;
+        if let Some(ticket) = ticket {
+            let result = ticket.result(actor).await?;
+            if !matches!(result.status, Status::Success | Status::Failure) {
+                return Ok(false);
+            }
+        }
+    }
+    if !log.is_flushed().await {
+        return Err(log.unwritten("the cells of before were not run again"));
+    }
+    let restored = read(log, &Arc::default()).await?;
+    let mut replay = Replay::again(&restored);
+    run_cells(actor, log, &restored, &mut replay).await
+}

@@ -1,0 +1,90 @@
+//! What happens to snapshots while a session changes: resets, freezes, sandboxes that end, removals.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_while_variables_are_loaded_holds() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    let refused = client.run("b").await;
+    second_sandbox(&home).await;
+    let kernel = home.backend.kernel();
+    kernel.hears(|frame| matches!(frame, HostFrame::Restore { .. })).await;
+    client.reset().await;
+    assert_eq!(client.result(refused).await.status, Status::Interrupted);
+    let ticket = client.run("c").await;
+    kernel.lets_go_on(0);
+    let result = client.result(ticket).await;
+    assert_eq!((result.status, result.state.note.clone()), (Status::Success, None));
+    assert_eq!(work_of(&kernel), ["state of 1", "reset", "3: c"]);
+    assert_eq!(client.times(|event| matches!(event, EventBody::Reset)), 2, "the next daemon would reset it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_waits_for_cells_of_before_is_answered_after_a_reset() {
+    let home = Home::new();
+    home.backend.plays("b", &[]);
+    home.backend.plays("b", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    client.runs("b").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    client.run("c").await;
+    client.has_event(|event| matches!(event, EventBody::CellStarted { cell: 4, .. })).await;
+    let taken = client.asks_for_a_snapshot();
+    client.reset().await;
+    let record = within("an answer", taken).await.unwrap().unwrap();
+    assert_eq!(record.cell, 0, "it is of after the reset");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_sandbox_that_ends_over_a_snapshot_gets_the_next_one() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    assert_eq!(client.take_snapshot(None).await.unwrap().cell, 0);
+    assert_eq!(client.times(|event| matches!(event, EventBody::WakeFailed { .. })), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_ends_the_snapshots_that_are_being_taken() {
+    let home = Home::new();
+    home.backend.plays(WHILE_PACKING, &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    let taken = client.asks_for_a_snapshot();
+    home.backend.kernel().hears(|frame| matches!(frame, HostFrame::Snapshot { .. })).await;
+    client.freeze().await;
+    let problem = within("an answer", taken).await.unwrap().unwrap_err();
+    assert!(problem.code == Code::Busy && problem.message.contains("frozen"), "{problem}");
+    assert_eq!(client.state().await, SessionState::Frozen);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_whose_newest_snapshot_is_removed_is_saved_again() {
+    let home = Home::new();
+    let daemon = home.daemon_with(&format!("{SETTINGS}{SOON}")).await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.has_event(is_taken).await;
+    let snapshot = client.snapshots().await.wakes_from.expect("it is saved");
+    let remove = |reply_to| SessionMsg::RemoveSnapshot { snapshot, reply_to };
+    within("it is removed", try_call(&client.session, remove)).await.unwrap();
+    within("it is saved again", async {
+        while client.times(is_taken) < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}

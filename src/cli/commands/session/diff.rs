@@ -1,0 +1,167 @@
+//! `belljar diff`: what two sessions differ in.
+
+use clap::Args;
+
+use crate::cli::client::session_key::SessionKey;
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::cli::render::human::{or_dash, size};
+use crate::cli::render::screen::Screen;
+use crate::protocol::branch::{FileDiff, SessionDiff, VariableDiff};
+use crate::protocol::exit_codes as exit;
+use crate::protocol::frames::Variable;
+use crate::protocol::text::one_line;
+
+/// Characters of a value's preview that are shown.
+const VALUE_CHARS: usize = 60;
+
+/// Show what the variables and files of two sessions differ in. Exits with 1 if they do.
+///
+/// Variables are compared by type, size, shape and the beginning of their value, so two that differ only further on are taken for
+/// equal; files by size and content.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Diff {
+    /// The session to compare with.
+    #[arg(value_name = "A", value_parser = SessionKey::parse)]
+    first: SessionKey,
+    /// The session that is compared.
+    #[arg(value_name = "B", value_parser = SessionKey::parse)]
+    second: SessionKey,
+}
+
+impl Diff {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let path = format!("/v1/sessions/{}/diff/{}", self.first, self.second);
+        let answer = context.client().get(&path).await?;
+        let diff: SessionDiff = answer.parse()?;
+        let differs = differs(&diff);
+        context.show(&answer, |screen, diff: SessionDiff| show(screen, &diff))?;
+        Ok(if differs { exit::FAILURE } else { exit::SUCCESS })
+    }
+}
+
+fn differs(diff: &SessionDiff) -> bool {
+    let (variables, files) = (&diff.variables, &diff.files);
+    !(variables.only_in_first.is_empty()
+        && variables.only_in_second.is_empty()
+        && variables.changed.is_empty()
+        && files.only_in_first.is_empty()
+        && files.only_in_second.is_empty()
+        && files.changed.is_empty())
+}
+
+fn show(screen: &mut Screen, diff: &SessionDiff) -> Result<(), Failure> {
+    let lines = variable_lines(&diff.variables).into_iter().chain(file_lines(&diff.files));
+    for line in lines {
+        screen.line(&line)?;
+    }
+    let (variables, files) = (&diff.variables, &diff.files);
+    screen.note(&format!("the same: {} variables, {} files", variables.same, files.same))?;
+    if files.unread > 0 {
+        let count = files.unread;
+        screen.warn(&format!(
+            "{count} files of the same size were not read, because there is too much in them"
+        ))?;
+    }
+    if variables.cut || files.cut {
+        screen.warn("there are more variables, files or differences than were compared")?;
+    }
+    Ok(())
+}
+
+/// As `diff` marks lines: `-` what only the first has, `+` what only the second has, `~` what is otherwise.
+fn variable_lines(diff: &VariableDiff) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(diff.only_in_first.iter().map(|one| format!("- {}", shown(one))));
+    lines.extend(diff.only_in_second.iter().map(|one| format!("+ {}", shown(one))));
+    for changed in &diff.changed {
+        let (one, other) = (value(&changed.first), value(&changed.second));
+        lines.push(if one == other {
+            format!("~ {}: {one} ({} differs)", one_line(&changed.first.name), changed.by.join(", "))
+        } else {
+            format!("~ {}: {one} → {other}", one_line(&changed.first.name))
+        });
+    }
+    lines
+}
+
+fn file_lines(diff: &FileDiff) -> Vec<String> {
+    let mut lines = Vec::new();
+    let file = |path: &str| format!("file {}", one_line(path));
+    lines.extend(diff.only_in_first.iter().map(|one| format!("- {}, {}", file(&one.path), size(one.bytes))));
+    lines.extend(diff.only_in_second.iter().map(|one| format!("+ {}, {}", file(&one.path), size(one.bytes))));
+    for changed in &diff.changed {
+        let (one, other) = (size(changed.bytes_in_first), size(changed.bytes_in_second));
+        lines.push(if changed.bytes_in_first == changed.bytes_in_second {
+            format!("~ {}, {one}", file(&changed.path))
+        } else {
+            format!("~ {}, {one} → {other}", file(&changed.path))
+        });
+    }
+    lines
+}
+
+fn shown(variable: &Variable) -> String {
+    format!("{}: {}", one_line(&variable.name), value(variable))
+}
+
+/// `DataFrame (3, 4), 1.2 KiB` where the value has a shape, else its type and the beginning of the value.
+fn value(variable: &Variable) -> String {
+    let kind = one_line(&variable.type_name);
+    if let Some(shape) = &variable.shape {
+        return format!("{kind} {}, {}", one_line(shape), or_dash(variable.bytes.map(size)));
+    }
+    let preview: String = one_line(&variable.preview).chars().take(VALUE_CHARS).collect();
+    format!("{kind} {preview}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::branch::{ChangedFile, ChangedVariable, ComparedFile};
+
+    fn variable(name: &str, preview: &str, shape: Option<&str>) -> Variable {
+        Variable {
+            name: name.to_owned(),
+            type_name: "T".to_owned(),
+            preview: preview.to_owned(),
+            bytes: Some(2048),
+            shape: shape.map(ToOwned::to_owned),
+        }
+    }
+
+    #[test]
+    fn differences_are_marked_as_diff_marks_them() {
+        let changed = |by: &str, first, second| ChangedVariable { by: vec![by.to_owned()], first, second };
+        let diff = VariableDiff {
+            only_in_first: vec![variable("gone", "1\u{1b}[2J", None)],
+            only_in_second: vec![variable("new", "...", Some("(3, 4)"))],
+            changed: vec![
+                changed("preview", variable("x", "1", None), variable("x", "2", None)),
+                changed("bytes", variable("y", "1", None), variable("y", "1", None)),
+            ],
+            ..VariableDiff::default()
+        };
+        let lines = variable_lines(&diff);
+        assert!(lines[0].starts_with("- gone: T 1") && !lines[0].contains('\u{1b}'));
+        assert_eq!(lines[1], "+ new: T (3, 4), 2 KiB");
+        assert_eq!(lines[2], "~ x: T 1 → T 2");
+        assert_eq!(lines[3], "~ y: T 1 (bytes differs)");
+        let file = |path: &str, bytes| ComparedFile { path: path.to_owned(), bytes };
+        let other = |path: &str, bytes_in_first, bytes_in_second| ChangedFile {
+            path: path.to_owned(),
+            bytes_in_first,
+            bytes_in_second,
+        };
+        let files = FileDiff {
+            only_in_first: vec![file("a", 1024)],
+            only_in_second: vec![file("b", 2048)],
+            changed: vec![other("c", 1024, 1024), other("d", 1024, 2048)],
+            ..FileDiff::default()
+        };
+        let wanted = ["- file a, 1 KiB", "+ file b, 2 KiB", "~ file c, 1 KiB", "~ file d, 1 KiB → 2 KiB"];
+        assert_eq!(file_lines(&files), wanted);
+        let both = SessionDiff { variables: diff, files };
+        assert!(differs(&both) && !differs(&SessionDiff::default()));
+    }
+}

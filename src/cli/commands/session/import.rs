@@ -1,0 +1,71 @@
+//! `belljar import`: make a session of an archive.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use hyper::Method;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio_util::io::ReaderStream;
+
+use crate::cli::client::tar_stream::TAR;
+use crate::cli::commands::session::cp::send_counted;
+use crate::cli::commands::session::new::made_of;
+use crate::cli::commands::session::replay::{is_same, show_replay};
+use crate::cli::context::Context;
+use crate::cli::failure::Failure;
+use crate::protocol::branch::Imported;
+use crate::protocol::exit_codes as exit;
+use crate::protocol::ids::SessionName;
+
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Make a session of an archive that `belljar export` wrote, and print its name.
+///
+/// Its variables can only be loaded by the same major and minor version of Python. Code of the archive counts as code of a
+/// model: what a person has to allow a model, a person has to allow it, unless `--trust` says that it is your own.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Import {
+    /// The archive, as in `analysis.belljar`.
+    file: PathBuf,
+    /// The session's name; as in the archive if absent.
+    #[arg(value_parser = SessionName::parse)]
+    name: Option<SessionName>,
+    /// Run the cells again, with the recorded answers of tools, and do not load the variables: for another version of Python.
+    #[arg(long)]
+    replay: bool,
+    /// The code in the archive is your own, and has the rules of what you run yourself.
+    #[arg(long)]
+    trust: bool,
+    /// Use this image and not the one that the archive names.
+    #[arg(long)]
+    image: Option<String>,
+}
+
+impl Import {
+    pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let file = tokio::fs::File::open(&self.file).await.map_err(|e| {
+            Failure::io(format_args!("failed to open `{}`", self.file.display()), &e)
+                .hint("`belljar export -s SESSION FILE.belljar` writes one")
+        })?;
+        let mut url = format!("/v1/archives?replay={}&trust={}", self.replay, self.trust);
+        let named = [("name", self.name.as_ref().map(SessionName::as_str)), ("image", self.image.as_deref())];
+        for (key, value) in named {
+            if let Some(value) = value {
+                let _ = write!(url, "&{key}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));
+            }
+        }
+        let content = ReaderStream::with_capacity(file, CHUNK_BYTES);
+        let answer = send_counted(context, (Method::POST, &url), TAR, content).await?;
+        let imported: Imported = answer.parse()?;
+        let same = imported.replay.as_ref().is_none_or(is_same);
+        context.show(&answer, |screen, imported: Imported| {
+            screen.note(&made_of(&imported.session))?;
+            if let Some(report) = &imported.replay {
+                show_replay(screen, report)?;
+            }
+            screen.line(imported.session.name.as_str())
+        })?;
+        Ok(if same { exit::SUCCESS } else { exit::FAILURE })
+    }
+}

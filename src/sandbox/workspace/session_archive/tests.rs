@@ -1,0 +1,162 @@
+//! Archives of sessions: what is written is read again, and what was changed is refused.
+
+use super::*;
+use crate::protocol::api::NewSession;
+use crate::protocol::branch::ArchivedSnapshot;
+use crate::protocol::ids::SessionName;
+use crate::protocol::snapshot::{SNAPSHOT_FORMAT, SnapshotManifest};
+use proptest::prelude::*;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+
+fn manifest(sections: u32, bytes: u64) -> ArchiveManifest {
+    let snapshot = SnapshotManifest {
+        format: SNAPSHOT_FORMAT,
+        python: "3.13.5".to_owned(),
+        variables: 2,
+        missing: Vec::new(),
+        files: Vec::new(),
+        sections,
+        bytes,
+        modules: 0,
+    };
+    ArchiveManifest {
+        format: ARCHIVE_FORMAT,
+        belljar: "0".to_owned(),
+        exported_at: "2026-01-01T00:00:00Z".to_owned(),
+        session: SessionName::parse("a").unwrap(),
+        request: NewSession::default(),
+        image: None,
+        python: Some("3.13.5".to_owned()),
+        packages: vec!["pandas".to_owned()],
+        cells: 3,
+        snapshot: (sections > 0).then_some(ArchivedSnapshot { cell: 3, manifest: snapshot }),
+        lacks: Vec::new(),
+    }
+}
+
+fn written() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    std::fs::write(folder.path().join("d/file"), "content").unwrap();
+    let top = File::open(folder.path()).unwrap();
+    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(3, 1_500_003)).unwrap();
+    writer.events(b"{\"seq\":1}\n").unwrap();
+    writer.events(b"{\"seq\":2}\n").unwrap();
+    writer.piece(b"abc").unwrap();
+    writer.end_section().unwrap();
+    writer.end_section().unwrap();
+    writer.piece(&vec![7; 1_500_000]).unwrap();
+    writer.end_section().unwrap();
+    assert_eq!(writer.workspace(&Root::of_daemon(top.as_fd())).unwrap(), 0);
+    writer.finish().unwrap()
+}
+
+type Members = Vec<(Member, usize)>;
+
+fn read_all(input: &[u8]) -> Result<(ArchiveManifest, Members), Problem> {
+    let mut members = Vec::new();
+    let manifest = read(input, |member, data| {
+        let mut content = Vec::new();
+        data.read_to_end(&mut content).map_err(archive::broken)?;
+        members.push((member, content.len()));
+        Ok(())
+    })?;
+    Ok((manifest, members))
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let (found, members) = read_all(&written()).unwrap();
+    assert_eq!(found, manifest(3, 1_500_003));
+    let piece = |section, bytes| (Member::Piece { section }, bytes);
+    let file = |path: &str, kind, bytes| (Member::Workspace(PathBuf::from(path), kind), bytes);
+    let wanted = [
+        (Member::Events, 10),
+        (Member::Events, 10),
+        piece(0, 3),
+        piece(1, 0),
+        piece(2, RECORD_BYTES),
+        piece(2, 1_500_000 - RECORD_BYTES),
+        file("d", Kind::Folder, 0),
+        file("d/file", Kind::File, 7),
+    ];
+    assert_eq!(members, wanted);
+}
+
+#[test]
+fn a_byte_that_was_changed_anywhere_is_noticed() {
+    let whole = written();
+    // A manifest, a name, a file's rights, padding, contents: everything before the digest.
+    let end = whole.len() - 4 * HEADER;
+    for at in (0..end).step_by(331) {
+        let mut changed = whole.clone();
+        changed[at] ^= 1;
+        assert!(read_all(&changed).is_err(), "byte {at}");
+    }
+}
+
+#[test]
+fn an_archive_that_breaks_off_or_goes_on_is_refused() {
+    let whole = written();
+    for at in (0..whole.len() - 3 * HEADER).step_by(4 * HEADER) {
+        assert!(read_all(&whole[..at]).is_err(), "{at}");
+    }
+    let mut twice = whole[..whole.len() - 2 * HEADER].to_vec();
+    twice.extend_from_slice(&whole);
+    assert!(read_all(&twice).is_err());
+}
+
+/// An archive with a true digest, as somebody may write it who knows the format.
+fn forged(members: &[(&str, &[u8])], manifest: &ArchiveManifest) -> Vec<u8> {
+    let mut writer = ArchiveWriter::begin(Vec::new(), manifest).unwrap();
+    for (name, content) in members {
+        writer.member(name, content).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn members_are_known_numbered_and_as_many_as_the_manifest_says() {
+    assert!(read_all(&forged(&[], &manifest(0, 0))).is_ok());
+    assert!(read_all(&forged(&[("snapshot/000000/000000", b"abc")], &manifest(1, 3))).is_ok());
+    let wrong: [&[(&str, &[u8])]; 8] = [
+        &[("other", b"")],
+        &[("events/000001.jsonl", b"")],
+        &[("snapshot/000001/000000", b"abc")],
+        &[("snapshot/000000/000000", b"abc"), ("snapshot/000000/000002", b"")],
+        &[("snapshot/000000/000000", b"abc"), ("events/000000.jsonl", b"")],
+        &[("workspace/x", b""), ("snapshot/000000/000000", b"abc")],
+        &[("manifest.json", b"{}")],
+        &[("snapshot/000000/000000", b"abcd")],
+    ];
+    for members in wrong {
+        assert!(read_all(&forged(members, &manifest(1, 3))).is_err(), "{members:?}");
+    }
+    let large = vec![0; RECORD_BYTES + 1];
+    let members = [("snapshot/000000/000000", &large[..])];
+    assert!(read_all(&forged(&members, &manifest(1, large.len() as u64))).is_err());
+}
+
+#[test]
+fn a_path_that_leaves_the_workspace_makes_nothing() {
+    let (home, folder) = (tempfile::tempdir().unwrap(), "w");
+    std::fs::create_dir(home.path().join(folder)).unwrap();
+    let top = File::open(home.path().join(folder)).unwrap();
+    let root = Root::of_daemon(top.as_fd());
+    let room = UploadRoom::open(&root, std::sync::Arc::default(), 1 << 20, 0, None).unwrap();
+    // The library that writes refuses such names, so they are given as they arrive.
+    for path in ["../out", "d/../../out"] {
+        let refused = unpack(&root, (Path::new(path), Kind::File), &mut &b"x"[..], &room);
+        assert_eq!(refused.unwrap_err().code, Code::BadRequest, "{path}");
+    }
+    unpack(&root, (Path::new("d/in"), Kind::File), &mut &b"x"[..], &room).unwrap();
+    assert!(home.path().join("w/d/in").exists() && !home.path().join("out").exists());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+        prop_assert!(read_all(&bytes).is_err());
+    }
+}

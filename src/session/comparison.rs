@@ -1,0 +1,190 @@
+//! What two sessions differ in: of variables by what their listing shows, of files by size and content.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::protocol::api::VariableList;
+use crate::protocol::branch::{
+    ChangedFile, ChangedVariable, ComparedFile, DIFFERENCES_LISTED, FileDiff, VariableDiff,
+};
+use crate::protocol::frames::Variable;
+use crate::sandbox::workspace::compare::{ContentDigest, FileSizes};
+use crate::session::replay::volatile::without_volatile;
+
+/// Compares the variables of two sessions.
+#[must_use]
+pub fn of_variables(first: VariableList, second: VariableList) -> VariableDiff {
+    let is_cut = |list: &VariableList| list.total > list.variables.len() as u64;
+    let mut diff = VariableDiff { cut: is_cut(&first) || is_cut(&second), ..VariableDiff::default() };
+    let mut second: BTreeMap<String, Variable> =
+        second.variables.into_iter().map(|variable| (variable.name.clone(), variable)).collect();
+    for one in first.variables {
+        match second.remove(&one.name) {
+            None => diff.only_in_first.push(one),
+            Some(other) => {
+                let by = differences(&one, &other);
+                if by.is_empty() {
+                    diff.same += 1;
+                } else {
+                    diff.changed.push(ChangedVariable { by, first: one, second: other });
+                }
+            }
+        }
+    }
+    diff.only_in_second = second.into_values().collect();
+    diff.only_in_first.sort_by(|a, b| a.name.cmp(&b.name));
+    diff.changed.sort_by(|a, b| a.first.name.cmp(&b.first.name));
+    diff
+}
+
+fn differences(one: &Variable, other: &Variable) -> Vec<String> {
+    let checks = [
+        ("type", one.type_name == other.type_name),
+        ("bytes", one.bytes == other.bytes),
+        ("shape", one.shape == other.shape),
+        // Where an object lies in memory is no difference.
+        ("preview", without_volatile(&one.preview) == without_volatile(&other.preview)),
+    ];
+    checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The files that both have in the same size: only their content can tell them apart.
+#[must_use]
+pub fn to_read(first: &FileSizes, second: &FileSizes) -> Vec<PathBuf> {
+    let alike = first.files.iter().filter(|(path, bytes)| second.files.get(*path) == Some(bytes));
+    alike.map(|(path, _)| path.clone()).collect()
+}
+
+/// The digests of [`to_read`], of either session.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    pub first: &'a [Option<ContentDigest>],
+    pub second: &'a [Option<ContentDigest>],
+}
+
+/// Compares the files of two sessions, of which `read` were read.
+#[must_use]
+pub fn of_files(first: &FileSizes, second: &FileSizes, read: &[PathBuf], contents: Contents<'_>) -> FileDiff {
+    let mut diff = FileDiff { cut: first.cut || second.cut, ..FileDiff::default() };
+    let digests: BTreeMap<&Path, (Option<ContentDigest>, Option<ContentDigest>)> = read
+        .iter()
+        .zip(contents.first.iter().zip(contents.second))
+        .map(|(path, (one, other))| (path.as_path(), (*one, *other)))
+        .collect();
+    for (path, bytes) in &first.files {
+        let Some(other) = second.files.get(path) else {
+            list(&mut diff.only_in_first, &mut diff.cut, || compared(path, *bytes));
+            continue;
+        };
+        let is_same = match digests.get(path.as_path()) {
+            _ if bytes != other => false,
+            Some((Some(one), Some(other))) => one == other,
+            _ => {
+                diff.unread += 1;
+                continue;
+            }
+        };
+        if is_same {
+            diff.same += 1;
+        } else {
+            let changed =
+                || ChangedFile { path: shown(path), bytes_in_first: *bytes, bytes_in_second: *other };
+            list(&mut diff.changed, &mut diff.cut, changed);
+        }
+    }
+    for (path, bytes) in second.files.iter().filter(|(path, _)| !first.files.contains_key(*path)) {
+        list(&mut diff.only_in_second, &mut diff.cut, || compared(path, *bytes));
+    }
+    diff
+}
+
+fn list<T>(all: &mut Vec<T>, cut: &mut bool, one: impl FnOnce() -> T) {
+    if all.len() < DIFFERENCES_LISTED {
+        all.push(one());
+    } else {
+        *cut = true;
+    }
+}
+
+fn compared(path: &Path, bytes: u64) -> ComparedFile {
+    ComparedFile { path: shown(path), bytes }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str, type_name: &str, preview: &str, bytes: u64) -> Variable {
+        Variable {
+            name: name.to_owned(),
+            type_name: type_name.to_owned(),
+            preview: preview.to_owned(),
+            bytes: Some(bytes),
+            shape: None,
+        }
+    }
+
+    fn variables(all: &[Variable]) -> VariableList {
+        VariableList { variables: all.to_vec(), total: all.len() as u64, as_before: None }
+    }
+
+    #[test]
+    fn variables_differ_by_what_is_shown_of_them() {
+        let first =
+            [variable("a", "int", "1", 28), variable("b", "int", "1", 28), variable("c", "int", "1", 28)];
+        let second =
+            [variable("d", "str", "'x'", 50), variable("b", "str", "'1'", 50), variable("c", "int", "1", 28)];
+        let diff = of_variables(variables(&first), variables(&second));
+        let names = |all: &[Variable]| all.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&diff.only_in_first), names(&diff.only_in_second)),
+            (vec!["a".into()], vec!["d".into()])
+        );
+        assert_eq!(diff.changed.len(), 1);
+        assert_eq!(diff.changed[0].by, ["type", "bytes", "preview"]);
+        assert_eq!((diff.same, diff.cut), (1, false));
+        let object = |address: &str| [variable("a", "A", &format!("<__main__.A object at {address}>"), 48)];
+        let (here, there) = (object("0x7f2cf6d4e7b0"), object("0x7f352374a7b0"));
+        assert_eq!(of_variables(variables(&here), variables(&there)).same, 1);
+        let many = VariableList { total: 900, ..variables(&first) };
+        assert!(of_variables(many, variables(&second)).cut);
+    }
+
+    fn sizes(all: &[(&str, u64)]) -> FileSizes {
+        let files = all.iter().map(|(path, bytes)| (PathBuf::from(path), *bytes)).collect();
+        FileSizes { files, cut: false }
+    }
+
+    #[test]
+    fn files_differ_by_size_and_content() {
+        let first = sizes(&[("gone", 1), ("grown", 1), ("other", 2), ("same", 3), ("unread", 4)]);
+        let second = sizes(&[("grown", 9), ("new", 7), ("other", 2), ("same", 3), ("unread", 4)]);
+        let read = to_read(&first, &second);
+        assert_eq!(read, ["other", "same", "unread"].map(PathBuf::from));
+        let (one, two) = (Some([1; 32]), Some([2; 32]));
+        let contents = Contents { first: &[one, one, one], second: &[two, one, None] };
+        let diff = of_files(&first, &second, &read, contents);
+        let paths = |all: &[ComparedFile]| all.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (paths(&diff.only_in_first), paths(&diff.only_in_second)),
+            (vec!["gone".into()], vec!["new".into()])
+        );
+        let changed: Vec<_> =
+            diff.changed.iter().map(|file| (file.path.as_str(), file.bytes_in_second)).collect();
+        assert_eq!(changed, [("grown", 9), ("other", 2)]);
+        assert_eq!((diff.same, diff.unread, diff.cut), (1, 1, false));
+    }
+
+    #[test]
+    fn what_is_listed_is_bounded() {
+        let many: Vec<(String, u64)> =
+            (0..DIFFERENCES_LISTED as u64 + 5).map(|n| (format!("f{n}"), n)).collect();
+        let many: Vec<(&str, u64)> = many.iter().map(|(path, bytes)| (path.as_str(), *bytes)).collect();
+        let diff = of_files(&sizes(&many), &sizes(&[]), &[], Contents { first: &[], second: &[] });
+        assert_eq!((diff.only_in_first.len(), diff.cut), (DIFFERENCES_LISTED, true));
+    }
+}

@@ -1,0 +1,50 @@
+//! What the fold of a session takes from events about variables that come back: from a snapshot, or at the start of a replay.
+
+use super::Fold;
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::security_controls;
+use crate::session::notices;
+use crate::session::restore::Restored;
+use crate::tools::Responses;
+
+impl Fold {
+    /// A new sandbox has the variables of a snapshot, or could not load it; or the session begins with some.
+    pub(super) fn woken(&mut self, event: &EventBody) {
+        let restored = &mut self.restored;
+        match event {
+            EventBody::Woken { cell, missing, reopened, replays, left_out, .. } => {
+                restored.pending_note = Some(notices::woken(*cell, missing, reopened, replays, left_out));
+                restored.waking.clone_from(replays);
+                if security_controls::holds("rules_go_on_after_waking") {
+                    restored.sandbox_rules = std::mem::take(&mut self.earlier_rules);
+                }
+            }
+            EventBody::WakeFailed { reason, .. } => {
+                let before = restored.pending_note.take();
+                restored.pending_note = Some(notices::not_woken(before.as_deref(), reason));
+            }
+            EventBody::Based { bound, .. } => restored.sandbox_rules.inherit(bound),
+            _ => {}
+        }
+    }
+
+    /// A cell of before has run again in a session that wakes. After one that died, the others do not run any more.
+    pub(super) fn rebuilt(&mut self, replayed: Option<CellNumber>, changed: bool) {
+        let Restored { waking, pending_note, .. } = &mut self.restored;
+        waking.retain(|cell| Some(*cell) != replayed);
+        if !changed {
+            waking.clear();
+            *pending_note = Some(notices::wake_cut(pending_note.take()));
+        }
+    }
+
+    /// None of the code up to this cell is left.
+    pub(super) fn reset_done(&mut self, cells: CellNumber) {
+        let restored = &mut self.restored;
+        self.open_resets = self.open_resets.saturating_sub(1);
+        restored.reset &= self.open_resets > 0;
+        restored.sandbox_rules.reset(cells, self.saved.inherited());
+        restored.tool_responses = Responses::default();
+    }
+}

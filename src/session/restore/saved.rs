@@ -1,0 +1,272 @@
+//! What the snapshots of a session hold, as its events tell: which there are, and which of them the session wakes from.
+//!
+//! A snapshot is of use as long as the variables only went on from it: a reset, an undo to before it, and variables that
+//! were lost make it a thing of the past. Cells that have to run again after it are those that began after its cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Restored;
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::{Mode, Reason, StateKind};
+use crate::protocol::saved_state::BoundRules;
+use crate::protocol::snapshot::SnapshotRecord;
+
+/// The place of an event among all that were folded.
+type Place = u64;
+
+/// Takes the events of a session in their order.
+#[derive(Clone, Debug, Default)]
+pub struct SavedStates {
+    now: Place,
+    /// When each cell that can change the variables began. Cells of a sandbox that is gone stay, as they are in its snapshots.
+    began: BTreeMap<CellNumber, Place>,
+    /// When the variables were last as at the start.
+    fresh: Place,
+    /// Cells whose changes the last undo took back.
+    gone: BTreeSet<CellNumber>,
+    /// Oldest first.
+    kept: Vec<SnapshotRecord>,
+    /// The snapshot that the session began with, until a reset.
+    base: Option<SnapshotRecord>,
+    /// The rules of what the session began with, until a reset.
+    inherited: Option<BoundRules>,
+    /// The snapshot that the session wakes from.
+    latest: Option<Latest>,
+    /// The same while a sandbox is new: until it has woken, its variables are as at the start.
+    unloaded: Option<Latest>,
+    /// Whether the variables have changed since, or it was removed.
+    unsaved: bool,
+    /// The newest cell that has ended and can have changed the variables.
+    ended: CellNumber,
+    /// Scratch and background cells, which never run again, and when they ended.
+    beside: Vec<(CellNumber, Place)>,
+    /// When each variable was given that an ask has brought.
+    given: BTreeMap<String, Place>,
+}
+
+#[derive(Clone, Debug)]
+struct Latest {
+    snapshot: SnapshotRecord,
+    /// The place of its cell.
+    place: Place,
+    /// When it was taken.
+    taken: Place,
+    /// When the variables had been as at the start before it.
+    fresh: Place,
+}
+
+/// What a session wakes with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wake {
+    pub snapshot: SnapshotRecord,
+    /// The cell of this session after which the variables were so; 0 for those that it began with.
+    pub state_of: CellNumber,
+    /// Later cells to run again, in their order.
+    pub replays: Vec<CellNumber>,
+    /// Later cells that are not run again, because a user interrupted them, or because they were scratch or background cells.
+    pub left_out: Vec<CellNumber>,
+    /// Variables that were given after it was taken.
+    pub keep: Vec<String>,
+}
+
+impl SavedStates {
+    /// A cell that can change the variables began.
+    pub fn began(&mut self, cell: CellNumber) {
+        self.now += 1;
+        self.began.insert(cell, self.now);
+    }
+
+    /// An ask gives these variables.
+    pub fn gives<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
+        let now = self.now;
+        self.given.extend(names.map(|name| (name.clone(), now)));
+    }
+
+    /// Takes any other event.
+    pub fn take(&mut self, event: &EventBody) {
+        self.now += 1;
+        match event {
+            EventBody::SnapshotTaken { snapshot } => self.taken(snapshot),
+            EventBody::SnapshotRemoved { snapshot } => {
+                self.kept.retain(|kept| kept.id != *snapshot);
+                let newest = self.latest.take_if(|latest| latest.snapshot.id == *snapshot);
+                // Nothing else holds the variables any more.
+                self.unsaved |= newest.is_some();
+            }
+            EventBody::Based { snapshot, bound, .. } => {
+                self.inherited = Some((**bound).clone());
+                let Some(snapshot) = snapshot.as_deref() else { return };
+                self.kept.push(snapshot.clone());
+                self.base = Some(snapshot.clone());
+                self.fresh = self.now;
+                self.latest = self.latest_of_base();
+            }
+            EventBody::SandboxReady { .. } => {
+                self.unloaded = self.latest.take();
+                (self.fresh, self.unsaved) = (self.now, false);
+            }
+            EventBody::Woken { snapshot, .. } => {
+                let loaded = self.unloaded.take().filter(|latest| latest.snapshot.id == *snapshot);
+                self.fresh = loaded.as_ref().map_or(self.fresh, |latest| latest.fresh);
+                self.latest = loaded;
+                // It may have been removed while it was loaded.
+                self.unsaved |= self.latest.is_none();
+            }
+            EventBody::WakeFailed { snapshot, .. } => {
+                for latest in [&mut self.latest, &mut self.unloaded] {
+                    latest.take_if(|latest| latest.snapshot.id == *snapshot);
+                }
+            }
+            EventBody::Reset => {
+                (self.base, self.inherited) = (None, None);
+                self.is_fresh();
+            }
+            EventBody::ReplayStarted { .. } => {
+                self.is_fresh();
+                // The replay goes on from what the session began with.
+                self.latest = self.latest_of_base();
+            }
+            EventBody::Undone { state_of } => self.is_back(*state_of),
+            EventBody::StateLost { restored_to: Some(cell), .. } => self.is_back(*cell),
+            EventBody::StateLost { restored_to: None, .. } => self.is_lost(),
+            // A sandbox that is lost takes nothing from a snapshot; nor do cells that never ran.
+            EventBody::CellFinished { result }
+                if matches!(result.reason, Reason::SandboxLost | Reason::ByCancel) => {}
+            EventBody::CellFinished { result } if result.mode.has_variables() => {
+                self.unsaved = true;
+                self.began.entry(result.cell).or_insert(self.now);
+                if self.place_of(result.cell) >= self.place_of(self.ended) {
+                    self.ended = result.cell;
+                }
+                if result.mode != Mode::Main {
+                    self.beside.push((result.cell, self.now));
+                }
+                match (result.state.kind, result.state.restored_to) {
+                    (StateKind::Lost, _) => self.is_lost(),
+                    (StateKind::Restored, Some(cell)) => self.is_back(cell),
+                    (StateKind::Kept | StateKind::Restored, _) => {}
+                }
+            }
+            EventBody::AskStarted { spec, .. } => self.gives(spec.context.keys()),
+            _ => {}
+        }
+    }
+
+    fn taken(&mut self, snapshot: &SnapshotRecord) {
+        let place = self.place_of(snapshot.cell);
+        let latest = Latest { snapshot: snapshot.clone(), place, taken: self.now, fresh: self.fresh };
+        self.unsaved &= snapshot.cell < self.ended && self.place_of(self.ended) > latest.place;
+        // A snapshot that was wanted before may come after a newer one.
+        if self.latest.as_ref().is_none_or(|before| before.place <= latest.place) {
+            self.latest = Some(latest);
+        }
+        // Of those without a name only the newest is kept, what the session wakes from, and what it began with.
+        let (base, latest) = (self.base().map(|base| &base.id), self.latest().map(|latest| &latest.id));
+        let needed: Vec<String> = base.into_iter().chain(latest).cloned().collect();
+        self.kept.retain(|kept| kept.id != snapshot.id && (kept.name.is_some() || needed.contains(&kept.id)));
+        self.kept.push(snapshot.clone());
+    }
+
+    /// What the session began with, as what it wakes from.
+    fn latest_of_base(&self) -> Option<Latest> {
+        let snapshot = self.base.clone()?;
+        Some(Latest { snapshot, place: self.fresh, taken: self.fresh, fresh: self.fresh })
+    }
+
+    fn place_of(&self, cell: CellNumber) -> Place {
+        self.began.get(&cell).copied().unwrap_or(self.fresh)
+    }
+
+    fn is_fresh(&mut self) {
+        self.began.clear();
+        self.is_lost();
+        self.unsaved = false;
+    }
+
+    fn is_lost(&mut self) {
+        (self.latest, self.unloaded) = (None, None);
+        self.beside.clear();
+        self.fresh = self.now;
+    }
+
+    /// The variables are as after this cell again.
+    fn is_back(&mut self, cell: CellNumber) {
+        let reach = self.place_of(cell).max(self.fresh);
+        let later = self.began.iter().filter(|(_, place)| **place > reach);
+        self.gone = later.map(|(cell, _)| *cell).collect();
+        self.beside.retain(|(cell, _)| !self.gone.contains(cell));
+        self.latest.take_if(|latest| latest.place > reach);
+        self.began.retain(|_, place| *place <= reach);
+        self.unsaved = true;
+    }
+
+    /// Whether the last undo took back what this cell did.
+    #[must_use]
+    pub fn is_undone(&self, cell: CellNumber) -> bool {
+        self.gone.contains(&cell)
+    }
+
+    #[must_use]
+    pub fn is_unsaved(&self) -> bool {
+        self.unsaved
+    }
+
+    /// The snapshots that the session has, oldest first.
+    #[must_use]
+    pub fn kept(&self) -> &[SnapshotRecord] {
+        &self.kept
+    }
+
+    /// What the session wakes from.
+    #[must_use]
+    pub fn latest(&self) -> Option<&SnapshotRecord> {
+        self.latest.as_ref().map(|latest| &latest.snapshot)
+    }
+
+    /// What the session began with, if it has not been reset since.
+    #[must_use]
+    pub fn base(&self) -> Option<&SnapshotRecord> {
+        self.base.as_ref()
+    }
+
+    /// The same for a replay, which begins with it.
+    #[must_use]
+    pub fn base_wake(&self) -> Option<Wake> {
+        let snapshot = self.base.clone()?;
+        // All that asks have brought is newer.
+        let keep = self.given.keys().cloned().collect();
+        Some(Wake { snapshot, state_of: 0, replays: Vec::new(), left_out: Vec::new(), keep })
+    }
+
+    /// The rules of what the session began with, if it has not been reset since.
+    #[must_use]
+    pub fn inherited(&self) -> Option<&BoundRules> {
+        self.inherited.as_ref()
+    }
+
+    /// What a new sandbox of the session wakes with.
+    #[must_use]
+    pub fn wake(&self, restored: &Restored) -> Option<Wake> {
+        let Some(Latest { snapshot, place, taken, .. }) = &self.latest else {
+            // A replay begins with what the session began with.
+            return self.base_wake().filter(|_| restored.replaying);
+        };
+        let is_later = |cell: &CellNumber| self.place_of(*cell) > *place;
+        let later = |cells: &[CellNumber]| cells.iter().copied().filter(is_later).collect::<Vec<_>>();
+        // A background cell that began before goes on changing the variables after it.
+        let beside = self.beside.iter().filter(|(cell, ended)| is_later(cell) || ended > taken);
+        let mut left_out = later(&restored.interrupted);
+        left_out.extend(beside.map(|(cell, _)| *cell));
+        left_out.sort_unstable();
+        let given = self.given.iter().filter(|(_, given)| *given > place);
+        let is_base = self.base().is_some_and(|base| base.id == snapshot.id);
+        Some(Wake {
+            snapshot: snapshot.clone(),
+            state_of: if is_base { 0 } else { snapshot.cell },
+            replays: later(&restored.replayable),
+            left_out,
+            keep: given.map(|(name, _)| name.clone()).collect(),
+        })
+    }
+}

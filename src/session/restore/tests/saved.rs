@@ -1,0 +1,288 @@
+//! Which snapshot a session wakes from, and what runs again after it.
+
+use super::packages::ready;
+use super::{cell_of_ask, done, finished, lost, queued, replayed, restored_from, started};
+use crate::protocol::event::EventBody;
+use crate::protocol::ids::CellNumber;
+use crate::protocol::result::{Mode, StateKind, Status};
+use crate::protocol::saved_state::{BaseSource, BoundRules};
+use crate::protocol::snapshot::SnapshotRecord;
+use crate::session::restore::Restored;
+
+fn snapshot(id: &str, cell: CellNumber, name: Option<&str>) -> SnapshotRecord {
+    SnapshotRecord {
+        id: id.into(),
+        digest: id.into(),
+        cell,
+        bytes: 1,
+        stored_bytes: 1,
+        new_bytes: 1,
+        name: name.map(str::to_owned),
+        at: String::new(),
+        python: "3.12.0".into(),
+        variables: 1,
+        missing: Vec::new(),
+        files: Vec::new(),
+    }
+}
+
+fn taken(id: &str, cell: CellNumber) -> EventBody {
+    EventBody::SnapshotTaken { snapshot: Box::new(snapshot(id, cell, None)) }
+}
+
+fn ran(cells: std::ops::RangeInclusive<CellNumber>) -> Vec<EventBody> {
+    cells.flat_map(|cell| [queued(cell, Mode::Main), started(cell), done(cell)]).collect()
+}
+
+fn ran_again(cell: CellNumber, of: CellNumber) -> Vec<EventBody> {
+    vec![replayed(cell, of), started(cell), done(cell)]
+}
+
+fn gone() -> EventBody {
+    EventBody::SandboxGone { reason: "it died".into() }
+}
+
+fn woken(id: &str, cell: CellNumber, replays: &[CellNumber]) -> EventBody {
+    EventBody::Woken {
+        snapshot: id.into(),
+        cell,
+        missing: Vec::new(),
+        reopened: Vec::new(),
+        replays: replays.to_vec(),
+        left_out: Vec::new(),
+    }
+}
+
+fn wakes(restored: &Restored) -> Option<(String, Vec<CellNumber>)> {
+    restored.wake.clone().map(|wake| (wake.snapshot.id, wake.replays))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "it is compared with what may be nothing")]
+fn with(id: &str, replays: &[CellNumber]) -> Option<(String, Vec<CellNumber>)> {
+    Some((id.to_owned(), replays.to_vec()))
+}
+
+#[test]
+fn a_session_wakes_from_its_newest_snapshot_with_the_cells_after_it() {
+    let begin = [vec![ready()], ran(1..=2), vec![taken("s2", 2)]].concat();
+    let restored = restored_from(&begin);
+    assert_eq!((wakes(&restored), restored.unsaved), (with("s2", &[]), false));
+    let restored = restored_from(&[begin.clone(), ran(3..=4)].concat());
+    assert_eq!((wakes(&restored), restored.unsaved), (with("s2", &[3, 4]), true));
+    // It was begun before cell 4.
+    let restored = restored_from(&[begin.clone(), ran(3..=4), vec![taken("s3", 3)]].concat());
+    assert_eq!((wakes(&restored), restored.unsaved), (with("s3", &[4]), true));
+    let crashed = vec![queued(3, Mode::Main), started(3), finished(3, Status::Timeout, StateKind::Restored)];
+    assert_eq!(wakes(&restored_from(&[begin, crashed, vec![gone()]].concat())), with("s2", &[]));
+}
+
+#[test]
+fn a_snapshot_of_variables_that_were_taken_back_is_of_no_use() {
+    let begin = [vec![ready()], ran(1..=3), vec![taken("s2", 2)]].concat();
+    let after = |event: EventBody| wakes(&restored_from(&[begin.clone(), vec![event]].concat()));
+    assert_eq!(after(EventBody::Undone { state_of: 2 }), with("s2", &[]));
+    for event in [
+        EventBody::Undone { state_of: 1 },
+        EventBody::Reset,
+        EventBody::ReplayStarted { cells: vec![1, 2, 3] },
+        lost(),
+        EventBody::WakeFailed { snapshot: "s2".into(), reason: "no".into() },
+        EventBody::SnapshotRemoved { snapshot: "s2".into() },
+        ready(),
+    ] {
+        assert_eq!(after(event.clone()), None, "{event:?}");
+    }
+    let died = finished(4, Status::Crashed, StateKind::Lost);
+    let with_a_death = [begin.clone(), vec![queued(4, Mode::Main), started(4), died]].concat();
+    assert_eq!(wakes(&restored_from(&with_a_death)), None);
+    // What comes after that is saved as before.
+    let again = [with_a_death, ran(5..=6), vec![taken("s5", 5)]].concat();
+    assert_eq!(wakes(&restored_from(&again)), with("s5", &[6]));
+}
+
+#[test]
+fn cells_that_ran_again_take_the_places_of_the_first_ones() {
+    let begin =
+        [vec![ready()], ran(1..=2), vec![taken("s1", 1), gone(), queued(3, Mode::Main), ready()]].concat();
+    let woke = [begin, vec![woken("s1", 1, &[2])]].concat();
+    let restored = restored_from(&woke);
+    assert_eq!((&restored.waking[..], &restored.replayable[..]), (&[2][..], &[1, 2][..]));
+    assert!(restored.pending_note.unwrap().contains("as after cell 1"));
+    let halfway = [woke.clone(), vec![replayed(4, 2), started(4)]].concat();
+    assert_eq!(restored_from(&halfway).waking, [2], "it goes on with it");
+    let rebuilt = [woke.clone(), ran_again(4, 2)].concat();
+    let restored = restored_from(&rebuilt);
+    assert_eq!((restored.waking.len(), &restored.replayable[..]), (0, &[1, 4][..]));
+    assert!(restored.pending_note.is_some(), "nobody has waited for a cell since");
+    let on = [rebuilt, vec![EventBody::ReplayFinished, started(3), done(3)]].concat();
+    let restored = restored_from(&on);
+    assert_eq!((&restored.replayable[..], wakes(&restored)), (&[1, 4, 3][..], with("s1", &[4, 3])));
+    // Cell 3 began after cell 4, so it is what an undo takes back.
+    let restored = restored_from(&[on, vec![EventBody::Undone { state_of: 4 }]].concat());
+    assert_eq!((&restored.replayable[..], wakes(&restored)), (&[1, 4][..], with("s1", &[4])));
+    // One that dies is the last.
+    let died = finished(4, Status::Crashed, StateKind::Restored);
+    let restored = restored_from(&[woke, vec![replayed(4, 2), started(4), died]].concat());
+    assert_eq!((restored.waking.len(), &restored.replayable[..]), (0, &[1, 2][..]));
+    assert!(restored.pending_note.unwrap().contains("broken off"));
+}
+
+#[test]
+fn of_snapshots_without_a_name_the_newest_is_kept() {
+    let named = EventBody::SnapshotTaken { snapshot: Box::new(snapshot("n1", 1, Some("mine"))) };
+    let events = [vec![ready()], ran(1..=3), vec![taken("s1", 1), named, taken("s2", 2), taken("s3", 3)]];
+    let restored = restored_from(&events.concat());
+    let ids: Vec<&str> = restored.saved.kept().iter().map(|kept| kept.id.as_str()).collect();
+    assert_eq!((ids, wakes(&restored)), (vec!["n1", "s3"], with("s3", &[])));
+}
+
+#[test]
+fn a_session_with_the_variables_of_another_one_has_them_until_a_reset() {
+    let based = based(Some(snapshot("b", 7, None)));
+    let begin = vec![EventBody::SessionCreated { name: "x".into() }, based];
+    let restored = restored_from(&begin);
+    assert_eq!(wakes(&restored), with("b", &[]));
+    assert_eq!(restored.wake.unwrap().state_of, 0, "no cell of this session made them");
+    let woke = [begin, vec![ready(), woken("b", 0, &[])], ran(1..=1)].concat();
+    let restored = restored_from(&woke);
+    assert_eq!(wakes(&restored), with("b", &[1]));
+    assert!(restored.sandbox_rules.an_ask_names("mail"), "their rules came with them");
+    let saved = [woke.clone(), vec![taken("s1", 1)]].concat();
+    assert_eq!(restored_from(&saved).saved.kept().len(), 2, "a replay begins with them");
+    let reset = [woke, vec![EventBody::Reset, EventBody::ResetDone { cells: 1 }]].concat();
+    let restored = restored_from(&reset);
+    assert_eq!((wakes(&restored), restored.saved.base()), (None, None));
+    assert!(!restored.sandbox_rules.an_ask_names("mail"));
+}
+
+#[test]
+fn the_rules_of_code_go_on_with_its_variables() {
+    let (of_ask, rules) = cell_of_ask();
+    let tool = rules.approve.first().expect("a tool that a person has to allow").clone();
+    let ran = [vec![ready()], of_ask, vec![done(1), taken("s1", 1), gone(), ready()]].concat();
+    assert!(!restored_from(&ran).sandbox_rules.an_ask_names(&tool), "nothing of that code is in it");
+    let again = [ran, vec![woken("s1", 1, &[])]].concat();
+    assert!(restored_from(&again).sandbox_rules.an_ask_names(&tool));
+}
+
+/// A session that begins with another one's variables, or with its files alone.
+fn based(snapshot: Option<SnapshotRecord>) -> EventBody {
+    let bound = BoundRules { approve: vec!["mail".into()], ..BoundRules::default() };
+    let on = BaseSource::Archive { name: "lab".into(), cell: 0 };
+    EventBody::Based { on, snapshot: snapshot.map(Box::new), bound: Box::new(bound) }
+}
+
+#[test]
+fn rules_that_a_session_began_with_outlast_its_sandboxes_and_replays_but_no_reset() {
+    for snapshot in [None, Some(snapshot("b", 0, None))] {
+        let holds = |events: &[EventBody]| restored_from(events).sandbox_rules.an_ask_names("mail");
+        let begin = vec![based(snapshot), ready()];
+        assert!(holds(&begin));
+        let ran = [begin, ran(1..=1)].concat();
+        assert!(holds(&ran));
+        assert!(holds(&[ran.clone(), vec![gone(), ready()]].concat()), "a new sandbox");
+        let replays = EventBody::ReplayStarted { cells: vec![1] };
+        let replayed = [ran, vec![replays, EventBody::ResetDone { cells: 1 }]].concat();
+        assert!(holds(&replayed), "a replay brings that code back");
+        let replayed = [replayed, ran_again(2, 1), vec![EventBody::ReplayFinished]].concat();
+        assert!(holds(&replayed));
+        let reset = [replayed, vec![EventBody::Reset]].concat();
+        assert!(holds(&reset), "code of before may still run");
+        let reset = [reset, vec![EventBody::ResetDone { cells: 2 }]].concat();
+        assert!(!holds(&reset));
+        assert!(!holds(&[reset, vec![gone(), ready()]].concat()));
+    }
+}
+
+#[test]
+fn code_that_may_do_everything_binds_nothing_where_it_goes() {
+    let on = BaseSource::Archive { name: "lab".into(), cell: 0 };
+    let based = EventBody::Based { on, snapshot: None, bound: Box::default() };
+    assert_eq!(restored_from(&[based, ready()]).sandbox_rules.asks().count(), 0);
+}
+
+fn ended_as(cell: CellNumber, mode: Mode) -> EventBody {
+    let EventBody::CellFinished { mut result } = done(cell) else { unreachable!() };
+    result.mode = mode;
+    EventBody::CellFinished { result }
+}
+
+fn kept(restored: &Restored) -> Vec<&str> {
+    restored.saved.kept().iter().map(|kept| kept.id.as_str()).collect()
+}
+
+#[test]
+fn a_snapshot_of_earlier_variables_leaves_the_one_that_the_session_wakes_from() {
+    let begin = [vec![ready()], ran(1..=3), vec![taken("s3", 3), taken("s2", 2)]].concat();
+    let restored = restored_from(&begin);
+    assert_eq!((kept(&restored), wakes(&restored)), (vec!["s3", "s2"], with("s3", &[])));
+    let restored = restored_from(&[begin, vec![taken("s1", 1)]].concat());
+    assert_eq!((kept(&restored), wakes(&restored)), (vec!["s3", "s1"], with("s3", &[])));
+}
+
+#[test]
+fn without_its_newest_snapshot_a_session_is_not_saved() {
+    let removed = |id: &str| EventBody::SnapshotRemoved { snapshot: id.into() };
+    let named = EventBody::SnapshotTaken { snapshot: Box::new(snapshot("n1", 1, Some("mine"))) };
+    let begin = [vec![ready()], ran(1..=2), vec![named, taken("s2", 2)]].concat();
+    assert!(!restored_from(&[begin.clone(), vec![removed("n1")]].concat()).unsaved);
+    assert!(restored_from(&[begin.clone(), vec![removed("s2")]].concat()).unsaved);
+    // It may be removed while it is loaded.
+    let while_loaded = vec![gone(), removed("s2"), ready()];
+    let loading = [begin, while_loaded].concat();
+    assert!(!restored_from(&loading).unsaved, "nothing is there yet");
+    assert!(restored_from(&[loading, vec![woken("s2", 2, &[])]].concat()).unsaved);
+}
+
+#[test]
+fn scratch_and_background_cells_change_the_variables_and_are_named_if_a_snapshot_lacks_them() {
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)]].concat();
+    let left_out = |restored: &Restored| restored.wake.clone().unwrap().left_out;
+    for mode in [Mode::Scratch, Mode::Background] {
+        let cell = vec![queued(2, mode), started(2), ended_as(2, mode)];
+        let restored = restored_from(&[begin.clone(), cell.clone()].concat());
+        assert!(restored.unsaved, "{mode:?}");
+        assert_eq!((wakes(&restored), left_out(&restored)), (with("s1", &[]), vec![2]));
+        let saved = [begin.clone(), cell, vec![taken("s2", 2)]].concat();
+        let restored = restored_from(&saved);
+        assert!(!restored.unsaved && left_out(&restored).is_empty(), "{mode:?}");
+    }
+    let beside = vec![queued(2, Mode::Background), started(2)];
+    let beside = [begin, beside, ran(3..=3), vec![taken("s3", 3)]].concat();
+    assert!(!restored_from(&beside).unsaved);
+    let on = [beside, vec![ended_as(2, Mode::Background)]].concat();
+    let restored = restored_from(&on);
+    assert!(restored.unsaved, "it went on after the snapshot");
+    assert_eq!((wakes(&restored), left_out(&restored)), (with("s3", &[]), vec![2]));
+}
+
+#[test]
+fn a_replay_goes_on_from_what_the_session_began_with() {
+    let on = BaseSource::Archive { name: "lab".into(), cell: 7 };
+    let bound = BoundRules { approve: vec!["mail".into()], ..BoundRules::default() };
+    let based =
+        EventBody::Based { on, snapshot: Some(Box::new(snapshot("b", 7, None))), bound: Box::new(bound) };
+    let begin = [vec![based, ready(), woken("b", 0, &[])], ran(1..=1), vec![taken("s1", 1)]].concat();
+    let replay = vec![EventBody::ReplayStarted { cells: vec![1] }, EventBody::ResetDone { cells: 1 }];
+    let replaying = [begin, replay].concat();
+    let restored = restored_from(&replaying);
+    assert_eq!(wakes(&restored), with("b", &[]));
+    assert!(restored.sandbox_rules.an_ask_names("mail"), "the variables are there again");
+    let rebuilt = [replaying, ran_again(2, 1), vec![EventBody::ReplayFinished, gone()]].concat();
+    let restored = restored_from(&rebuilt);
+    assert_eq!(wakes(&restored), with("b", &[2]));
+    assert!(restored.sandbox_rules.an_ask_names("mail"));
+}
+
+#[test]
+fn what_an_ask_gives_is_newer_than_an_earlier_snapshot() {
+    let (mut of_ask, _) = super::cell_of_ask();
+    let EventBody::AskStarted { spec, .. } = &mut of_ask[0] else { panic!("an ask begins") };
+    spec.context.insert("given".into(), 1.into());
+    let ask = of_ask.swap_remove(0);
+    let begin = [vec![ready()], ran(1..=1)].concat();
+    let keep = |events: &[EventBody]| restored_from(events).wake.unwrap().keep;
+    assert_eq!(keep(&[begin.clone(), vec![taken("s1", 1), ask.clone()]].concat()), ["given"]);
+    let before = [begin, vec![ask], ran(2..=2), vec![taken("s2", 2)]].concat();
+    assert!(keep(&before).is_empty(), "cells may have changed it since");
+}

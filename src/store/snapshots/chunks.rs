@@ -1,0 +1,239 @@
+//! The files of chunks: a byte that says how the content is stored, and the content. Each is named by the hash of its
+//! content, is written once and is never changed.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::chunker::LONGEST;
+use super::lz4::{Compressor, decompress};
+use crate::security_controls;
+
+/// How the content of a chunk is stored: as it is, or as a block of LZ4.
+const PLAIN: u8 = 0;
+const COMPRESSED: u8 = 1;
+/// Files that are not complete are named so, and nothing reads them.
+pub(super) const DRAFT: &str = ".draft";
+const DIFFERS: &str = "a chunk is not what was written";
+/// The folder of the chunks in that of a session.
+const FOLDER: &str = "chunks";
+
+/// The SHA-256 of a content, which is its name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ContentDigest([u8; 32]);
+
+impl ContentDigest {
+    pub fn of(content: &[u8]) -> Self {
+        Self(Sha256::digest(content).into())
+    }
+
+    /// Reads lower-case hex digits, the only way in which one is written.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(text, &mut bytes).ok()?;
+        Some(Self(bytes)).filter(|digest| digest.to_string() == text)
+    }
+}
+
+impl fmt::Display for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for ContentDigest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ContentDigest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("no SHA-256 in hex digits"))
+    }
+}
+
+/// A chunk, as a snapshot refers to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChunkRef {
+    #[serde(rename = "sha256")]
+    pub digest: ContentDigest,
+    /// Length of the content.
+    pub bytes: u32,
+    /// Length of the file.
+    pub stored: u32,
+}
+
+impl ChunkRef {
+    /// Whether there can be such a chunk.
+    pub fn is_possible(&self) -> bool {
+        let bytes = self.bytes as usize;
+        (1..=LONGEST).contains(&bytes) && (2..=bytes + 1).contains(&(self.stored as usize))
+    }
+}
+
+/// The chunks of a session.
+#[derive(Clone, Debug)]
+pub(super) struct ChunkFiles {
+    folder: PathBuf,
+}
+
+impl ChunkFiles {
+    /// Those of the session with this folder.
+    pub fn of(session_folder: &Path) -> Self {
+        Self { folder: session_folder.join(FOLDER) }
+    }
+
+    pub fn make_folder(&self) -> std::io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)
+    }
+
+    pub fn path(&self, digest: ContentDigest) -> PathBuf {
+        self.folder.join(digest.to_string())
+    }
+
+    /// The length of the file of a chunk with so many bytes, if there is one.
+    pub fn stored(&self, digest: ContentDigest, bytes: u32) -> Option<u32> {
+        let found = std::fs::symlink_metadata(self.path(digest)).ok().filter(std::fs::Metadata::is_file)?;
+        let stored = u32::try_from(found.len()).ok()?;
+        ChunkRef { digest, bytes, stored }.is_possible().then_some(stored)
+    }
+
+    /// Writes a chunk under its name, completely or not at all.
+    pub fn write(&self, digest: ContentDigest, stored: &[u8]) -> std::io::Result<()> {
+        let path = self.path(digest);
+        write_file(&path, stored, |_| Ok(()))
+    }
+
+    /// Has the disk keep a chunk that was written.
+    pub fn sync(&self, digest: ContentDigest) -> std::io::Result<()> {
+        File::open(self.path(digest))?.sync_data()
+    }
+
+    pub fn sync_folder(&self) -> std::io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// A missing file is no error.
+    pub fn remove(&self, digest: ContentDigest) -> std::io::Result<()> {
+        remove_file(&self.path(digest))
+    }
+
+    /// The content of a chunk, if the file is what was written. In words why not, otherwise.
+    pub fn read(&self, chunk: &ChunkRef) -> Result<Vec<u8>, String> {
+        let stored = self.read_stored(chunk)?;
+        let content = decode(&stored, chunk.bytes as usize).ok_or(DIFFERS)?;
+        if ContentDigest::of(&content) != chunk.digest
+            && security_controls::holds("snapshot_chunks_are_verified")
+        {
+            return Err(DIFFERS.into());
+        }
+        Ok(content)
+    }
+
+    /// The file of a chunk, if it has the length that was written.
+    pub fn read_stored(&self, chunk: &ChunkRef) -> Result<Vec<u8>, String> {
+        let missing = |error| format!("a chunk is not there: {error}");
+        let file = open_file(&self.path(chunk.digest)).map_err(missing)?;
+        // A file that has grown is not read to its end.
+        let mut stored = Vec::with_capacity(chunk.stored as usize + 1);
+        file.take(u64::from(chunk.stored) + 1)
+            .read_to_end(&mut stored)
+            .map_err(|error| format!("a chunk cannot be read: {error}"))?;
+        if stored.len() != chunk.stored as usize {
+            return Err(DIFFERS.into());
+        }
+        Ok(stored)
+    }
+
+    /// The chunks that are there, each with the length of its file, and the paths of drafts.
+    #[expect(clippy::type_complexity, reason = "taken apart by its only caller")]
+    pub fn list(&self) -> std::io::Result<(Vec<(ContentDigest, u64)>, Vec<PathBuf>)> {
+        let (mut chunks, mut others) = (Vec::new(), Vec::new());
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((chunks, others)),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            match entry.file_name().to_str().and_then(ContentDigest::parse) {
+                Some(digest) => chunks.push((digest, entry.metadata()?.len())),
+                None => others.push(entry.path()),
+            }
+        }
+        Ok((chunks, others))
+    }
+}
+
+/// The file of a chunk with this content: compressed, if that is worth something.
+pub(super) fn encode(content: &[u8], compressor: &mut Compressor) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(content.len() + content.len() / 64 + 64);
+    stored.push(COMPRESSED);
+    compressor.compress(content, &mut stored);
+    if stored.len() > content.len() {
+        stored.clear();
+        stored.push(PLAIN);
+        stored.extend_from_slice(content);
+    }
+    stored
+}
+
+fn decode(stored: &[u8], length: usize) -> Option<Vec<u8>> {
+    match stored.split_first()? {
+        (&PLAIN, content) => (content.len() == length).then(|| content.to_vec()),
+        (&COMPRESSED, block) => decompress(block, length),
+        _ => None,
+    }
+}
+
+/// Writes a file under another name and gives it its name when it is complete. `settle` does what has to be done before.
+pub(super) fn write_file(
+    path: &Path,
+    content: &[u8],
+    settle: impl FnOnce(&File) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = path.with_file_name(format!(".{name}{DRAFT}"));
+    // A draft of a daemon that died may be there.
+    remove_file(&draft)?;
+    let written =
+        File::options().write(true).create_new(true).mode(0o600).open(&draft).and_then(|mut file| {
+            file.write_all(content)?;
+            settle(&file)
+        });
+    let outcome = written.and_then(|()| std::fs::rename(&draft, path));
+    if outcome.is_err() {
+        // A partial file would only fill a full disk further.
+        let _ = std::fs::remove_file(&draft);
+    }
+    outcome
+}
+
+/// Opens a file that the daemon wrote; nothing else that has its name.
+pub(super) fn open_file(path: &Path) -> std::io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no file"));
+    }
+    Ok(file)
+}
+
+pub(super) fn remove_file(path: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

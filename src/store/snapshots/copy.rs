@@ -1,0 +1,72 @@
+//! A snapshot of one session becomes one of another. The files are the same on the disk, as none is ever changed, and
+//! each session's owner is charged for all that its snapshots refer to.
+
+use std::path::{Path, PathBuf};
+
+use super::chunks::{ChunkFiles, remove_file};
+use super::error::SnapshotError;
+use super::manifest::{StoredManifest, path_of};
+use super::uses::{Pins, SharedUse};
+use super::writer::SnapshotWriter;
+use crate::protocol::snapshot::SnapshotRecord;
+
+/// A snapshot that can be copied as long as this value exists and its session does, also if it is removed meanwhile.
+#[derive(Debug)]
+pub struct HeldSnapshot {
+    /// The folder of its session.
+    folder: PathBuf,
+    id: String,
+    manifest: StoredManifest,
+    /// The manifest as it is on the disk.
+    text: Vec<u8>,
+    _pins: Pins,
+}
+
+impl HeldSnapshot {
+    pub(super) fn of(
+        folder: PathBuf,
+        using: &SharedUse,
+        id: &str,
+        digest: &str,
+    ) -> Result<Self, SnapshotError> {
+        let mut pins = Pins::none(SharedUse::clone(using));
+        let (manifest, text) = {
+            let mut state = using.lock();
+            let (manifest, text) = StoredManifest::read(&folder, id, digest)?;
+            for chunk in manifest.distinct() {
+                pins.add(&mut state, chunk.digest);
+            }
+            (manifest, text)
+        };
+        Ok(Self { folder, id: id.to_owned(), manifest, text, _pins: pins })
+    }
+}
+
+/// Copies a snapshot into the session of a writer that nothing was written with yet.
+pub(super) fn copy(
+    source: &HeldSnapshot,
+    folder: &Path,
+    mut writer: SnapshotWriter,
+) -> Result<SnapshotRecord, SnapshotError> {
+    let HeldSnapshot { folder: from, id, manifest, text, .. } = source;
+    if path_of(folder, id).is_some_and(|path| path.exists()) {
+        let (_, record) = StoredManifest::read_listed(folder, id)?;
+        return Ok(record);
+    }
+    let (theirs, own) = (ChunkFiles::of(from), ChunkFiles::of(folder));
+    for chunk in manifest.distinct() {
+        if writer.pin(chunk.digest, chunk.bytes)? == Some(chunk.stored) {
+            continue;
+        }
+        writer.pay_for_chunk(chunk.digest, chunk.stored)?;
+        let (path, link) = (theirs.path(chunk.digest), own.path(chunk.digest));
+        // One of another length cannot be what it should be.
+        remove_file(&link)?;
+        if std::fs::hard_link(&path, &link).is_err() {
+            // A file has only so many links.
+            let stored = theirs.read_stored(&chunk).map_err(|why| SnapshotError::damaged(id, why))?;
+            own.write(chunk.digest, &stored)?;
+        }
+    }
+    writer.commit(manifest, text)
+}

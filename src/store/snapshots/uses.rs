@@ -1,0 +1,69 @@
+//! Who works with the chunks of a session at the moment. Chunks that are being read or referred to stay, whatever is
+//! removed meanwhile.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::chunks::ContentDigest;
+
+/// What goes on in the folder of one session. Its lock is held while a reference to a chunk is added and while chunks are removed.
+#[derive(Debug, Default)]
+pub(super) struct SessionUse {
+    /// The folder is gone.
+    pub is_removed: bool,
+    /// A snapshot is being written.
+    pub is_written: bool,
+    /// Bytes that were charged for that snapshot.
+    pub unfinished: u64,
+    /// Bytes of chunks that were not what they should be and are gone, since the caller was last told what is free.
+    pub lost: u64,
+    pins: HashMap<ContentDigest, usize>,
+}
+
+impl SessionUse {
+    pub fn is_pinned(&self, digest: ContentDigest) -> bool {
+        self.pins.contains_key(&digest)
+    }
+}
+
+pub(super) type SharedUse = Arc<Mutex<SessionUse>>;
+
+/// Chunks that stay as long as this value.
+pub(super) struct Pins {
+    using: SharedUse,
+    digests: Vec<ContentDigest>,
+}
+
+impl fmt::Debug for Pins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pins").field("chunks", &self.digests.len()).finish_non_exhaustive()
+    }
+}
+
+impl Pins {
+    pub fn none(using: SharedUse) -> Self {
+        Self { using, digests: Vec::new() }
+    }
+
+    /// Adds a chunk. The caller holds the lock of the session, and hands on what it protects.
+    pub fn add(&mut self, using: &mut SessionUse, digest: ContentDigest) {
+        *using.pins.entry(digest).or_default() += 1;
+        self.digests.push(digest);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let mut using = self.using.lock();
+        for digest in &self.digests {
+            if let Some(count) = using.pins.get_mut(digest) {
+                *count -= 1;
+                if *count == 0 {
+                    using.pins.remove(digest);
+                }
+            }
+        }
+    }
+}

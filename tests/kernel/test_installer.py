@@ -1,0 +1,69 @@
+"""The installer of packages, as far as it needs no index: how it runs programs, and what it says of their progress."""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+from harness import KERNEL
+
+sys.path.insert(0, KERNEL)
+import install  # noqa: E402
+
+# Leaves a process behind that may say more at any time, as a build may.
+LEAVES_A_PROCESS = """
+import subprocess, sys
+print("said", flush=True)
+print("complained", file=sys.stderr, flush=True)
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+sys.exit(int(sys.argv[1]))
+"""
+TASK = {"index": "https://index.test/simple", "idle_s": 1, "sources": True}
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.progress = install.Progress(self.folder)
+        self.settings = install.Settings(TASK, None, "http://127.0.0.1:1", self.folder, self.progress)
+
+    def run_program(self, code, *arguments):
+        return self.settings.run([sys.executable, "-c", code, *arguments], {}, ["nothing fits"])
+
+    def test_what_a_program_says_is_all_there(self):
+        code = "import sys\nfor n in range(20_000): print('line', n); print('x' * 50, file=sys.stderr)\nprint('end', end='')"
+        said = self.run_program(code).splitlines()
+        self.assertEqual((len(said), said[0], said[-1]), (20_001, "line 0", "end"))
+        with self.assertRaises(install.Failure) as caught:
+            self.run_program("import sys; sys.exit('nothing fits: \\xe4')")
+        self.assertEqual((caught.exception.kind, str(caught.exception)), ("not_found", "nothing fits: \xe4"))
+
+    def test_a_process_that_a_build_leaves_holds_nothing_up(self):
+        begun = time.monotonic()
+        said = self.run_program(LEAVES_A_PROCESS, "0").splitlines()
+        self.addCleanup(os.kill, int(said[1]), signal.SIGKILL)
+        self.assertEqual(said[0], "said")
+        with self.assertRaises(install.Failure) as caught:
+            self.run_program(LEAVES_A_PROCESS, "1")
+        self.assertEqual((caught.exception.kind, str(caught.exception)), ("failed", "complained"))
+        with open(os.path.join(self.folder, "said"), encoding="utf-8") as file:
+            self.addCleanup(os.kill, int(file.read().splitlines()[1]), signal.SIGKILL)
+        self.assertLess(time.monotonic() - begun, 30)
+
+    def test_sizes_that_make_no_sense_are_not_told(self):
+        path = os.path.join(self.folder, "progress.json")
+        for size in ("1.2.3MiB", ".MiB", "9" * 400 + "MiB", "MiB"):
+            self.progress.hear("Downloading bell ({})".format(size))
+            self.assertFalse(os.path.exists(path), size)
+        self.progress.hear("Downloading bell (1.5KiB)")
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(json.load(file), [{"name": "bell", "bytes": 1536}])
+
+
+if __name__ == "__main__":
+    unittest.main()
