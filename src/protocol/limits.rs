@@ -143,6 +143,9 @@ pub const OUTPUT_SEGMENTS: usize = 1_000;
 
 /// Time the guardian gives a runner between SIGTERM and SIGKILL.
 pub const KILL_GRACE: Duration = Duration::from_millis(100);
+/// Time a background cell has to end by the exception that it is sent, before the worker is killed that it shares with the
+/// session's other cells: those would be rolled back, so it is longer than the grace of a cell that is alone.
+pub const BACKGROUND_GRACE: Duration = Duration::from_secs(2);
 /// Time an interrupted cell has to stop by itself before its worker is killed.
 pub const INTERRUPT_GRACE: Duration = Duration::from_secs(2);
 /// Time the guardian has to report the end of a worker it was told to kill, before the whole sandbox is given up. The

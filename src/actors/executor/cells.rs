@@ -16,7 +16,9 @@ use crate::protocol::command::{CommandSpec, TerminalSize};
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, RefusedCode, StateAfter};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::limits::{INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN};
+use crate::protocol::limits::{
+    BACKGROUND_GRACE, INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN,
+};
 use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
 use crate::sandbox::workspace::artifacts::{self, Snapshot};
@@ -35,6 +37,14 @@ const NAME_CHARS: usize = 100;
 /// The time for the guardian to obey a command before the CPU limit is lifted.
 pub(super) fn hurry_after() -> Duration {
     period("hurry", HURRY_AFTER)
+}
+
+/// The time that a cell of this mode has to end by itself, once it is to be killed.
+fn kill_grace(mode: Mode) -> Duration {
+    match mode {
+        Mode::Background => BACKGROUND_GRACE,
+        Mode::Main | Mode::Scratch | Mode::Fork | Mode::Command => KILL_GRACE,
+    }
 }
 
 fn frame_of(start: &CellStart) -> HostFrame {
@@ -134,8 +144,8 @@ impl ExecutorState {
             return;
         }
         running.ended_by = Some(why);
+        let grace_ms = u64::try_from(kill_grace(running.start.mode).as_millis()).unwrap_or(0);
         self.expect_killed(myself, cell);
-        let grace_ms = u64::try_from(KILL_GRACE.as_millis()).unwrap_or(0);
         self.send(myself, &HostFrame::Kill { cell, grace_ms });
     }
 
@@ -160,8 +170,8 @@ impl ExecutorState {
 
     pub(super) fn expect_killed(&mut self, myself: &ExecutorRef, cell: CellNumber) {
         let Some(running) = self.running.get_mut(&cell) else { return };
-        let overdue =
-            myself.send_after(KILL_GRACE + KILL_REPORT, move || ExecutorMsg::Overdue(Overdue::Kill(cell)));
+        let reported_by = kill_grace(running.start.mode) + KILL_REPORT;
+        let overdue = myself.send_after(reported_by, move || ExecutorMsg::Overdue(Overdue::Kill(cell)));
         let slow = myself.send_after(hurry_after(), move || ExecutorMsg::Overdue(Overdue::SlowKill(cell)));
         running.timers.extend([overdue.abort_handle(), slow.abort_handle()]);
     }

@@ -161,11 +161,13 @@ pub fn programs_that_fill_the_screen_work_in_tmux() {
     tmux.shows("24 80");
     if ground().is_none() {
         // The image has neither `vi` nor `less`.
-        tmux.line("more lines");
+        tmux.line("more lines; echo left$((1 + 1))");
         tmux.shows("--More--");
         tmux.type_text("q");
+        tmux.shows("left2");
     } else {
-        tmux.line("less lines");
+        // A program that ends drops what was typed before: each says that it has left.
+        tmux.line("less lines; echo left$((1 + 1))");
         tmux.shows("line 23");
         tmux.type_text("G");
         tmux.shows("line 500");
@@ -173,11 +175,13 @@ pub fn programs_that_fill_the_screen_work_in_tmux() {
         tmux.press("Enter");
         tmux.shows("line 99");
         tmux.type_text("q");
-        tmux.line("vi -u NONE written");
+        tmux.shows("left2");
+        tmux.line("clear; vi -u NONE written; echo left$((2 + 2))");
         tmux.shows("~\n~\n");
         tmux.type_text("ihello from vi");
         tmux.press("Escape");
         tmux.line(":wq");
+        tmux.shows("left4");
     }
     tmux.line("clear; echo back$((1 + 1))");
     tmux.shows("back2");
