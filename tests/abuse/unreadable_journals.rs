@@ -148,8 +148,8 @@ fn a_replay_whose_cells_cannot_be_read_changes_nothing_and_a_busy_session_reads_
 #[test]
 fn a_parked_session_that_lingers_stays_for_its_idle_time() {
     in_a_jail(None, || {
-        // Whoever holds a session has a second to come back.
-        let mut daemon = Daemon::with_environment("", &[("BELLJAR_PERIODS", "unheld:1")]);
+        // Whoever holds a session has three seconds to come back.
+        let mut daemon = Daemon::with_environment("", &[("BELLJAR_PERIODS", "unheld:3")]);
         let made = daemon.session(S, json!({"ephemeral": true, "idle_s": 15}));
         daemon.http("POST", "/v1/sessions/s/linger", b"").expect_status(200);
         end(&mut daemon, "KILL");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests of the kernel, one file for each processor at once: they wait for a part of the time.
+"""Runs the tests of the kernel, one file more at once than there are processors: they wait for half of the time.
 
 Beside them those of `properties`, with the Python that has `hypothesis`, if it could be installed.
 """
@@ -29,7 +29,7 @@ def main():
     else:
         print("warning: NO PROPERTY TESTS of the kernel: `hypothesis` could not be installed")
     begun = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(1 + (os.cpu_count() or 1)) as pool:
         passed = list(pool.map(run, suites))
     failed = [suite for suite, has_passed in zip(suites, passed, strict=True) if not has_passed]
     # Alone, because a machine that is short of CPU time may starve a kernel for seconds. It counts as a defect.

@@ -263,8 +263,9 @@ fn call_without_client(daemon: &mut Daemon) -> u64 {
     let wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n";
     let cell = queue(daemon, &json!({"code": format!("{wait}weather(city='Ulm')['degrees'] + 1")}));
     eventually_told(daemon, "cell_started");
-    drop(client);
     super::helpers::restart_by(daemon, "KILL");
+    // Not before: a daemon that sees its client leave takes the tool back.
+    drop(client);
     eventually_told(daemon, "sandbox_attached");
     daemon.http("PUT", "/v1/sessions/s/files/go", b"").expect_status(200);
     eventually_told(daemon, "tool_called");

@@ -192,7 +192,9 @@ fn what_an_ask_without_a_session_made_is_handed_over() {
 
 /// Runs a command as a user who sees the daemon where that of the machine is, and whose environment names none.
 fn on_the_machine(daemon: &Daemon, user: User, home: &Path, line: &str) -> String {
+    // The binary has a path that every user may go, which the folder that it was built in need not be.
     let script = "mount -t tmpfs none /run && mkdir /run/belljar && mount --bind \"$SERVED\" /run/belljar && \
+                  touch /run/command && mount --bind \"$BUILT\" /run/command && \
                   exec setpriv --reuid=$USER_ID --regid=$USER_ID $GROUPS_WORD sh -c \"$LINE\"";
     let groups = user.group.map_or_else(|| "--clear-groups".to_owned(), |group| format!("--groups={group}"));
     let output = Command::new("unshare")
@@ -203,7 +205,8 @@ fn on_the_machine(daemon: &Daemon, user: User, home: &Path, line: &str) -> Strin
         .env("SERVED", daemon.home())
         .env("USER_ID", user.uid.to_string())
         .env("GROUPS_WORD", groups)
-        .env("BELLJAR", binary())
+        .env("BUILT", binary())
+        .env("BELLJAR", "/run/command")
         .env("LINE", line)
         .output()
         .expect("unshare");

@@ -89,7 +89,8 @@ fn a_byte_that_was_changed_anywhere_is_noticed() {
     let whole = written();
     // A manifest, a name, a file's rights, padding, contents: everything before the digest.
     let end = whole.len() - 4 * HEADER;
-    for at in (0..end).step_by(331) {
+    let (first, last) = (16 * HEADER, end - 16 * HEADER);
+    for at in (0..first).step_by(61).chain((first..last).step_by(9_973)).chain((last..end).step_by(61)) {
         let mut changed = whole.clone();
         changed[at] ^= 1;
         assert!(read_all(&changed).is_err(), "byte {at}");
