@@ -86,8 +86,22 @@ $(addprefix demo-,$(EXAMPLES)): demo-%:
 demo-list: ## list the examples; `make demo-NAME` runs one
 	@printf '  demo-%s\n' $(EXAMPLES)
 
+# What tests need from elsewhere. `make test` gets it while it compiles: the one waits for the network and the disk, the other
+# for the processors.
+.PHONY: test-needs
+test-needs: setup openai-client job-packages property-packages sdk-core-packages
+
+.PHONY: compile-tests
+compile-tests: lint
+	$(call heading,compiling the tests)
+	cargo test --quiet --no-run
+
 .PHONY: test
-test: setup openai-client job-packages property-packages sdk-core-packages lint ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+test: ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+	@images/setup.sh
+	@mkdir -p target; $(MAKE) --no-print-directory test-needs >target/test-needs.log 2>&1 & needs=$$!; \
+		code=0; $(MAKE) --no-print-directory compile-tests || code=$$?; \
+		wait $$needs || code=$$?; cat target/test-needs.log; exit $$code
 	$(call heading,guardian tests)
 	cargo test --quiet --manifest-path $(GUARDIAN) --target-dir $(GUARDIAN_TARGET)
 	$(call heading,kernel tests)
