@@ -48,7 +48,12 @@ Version: {}
 """
 # What `uv` says of large downloads: `Downloading polars (35.2MiB)`, and ` Downloaded polars` at their end.
 FETCHING = re.compile(r"\s*Downloading (\S+) \(([0-9]{1,9}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB)\)|\s*Downloaded (\S+)")
-UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+# The same from pip, which fetches one after the other and names the file.
+FETCHING_FILE = re.compile(r"\s*Downloading (?:\S*/)?([A-Za-z0-9._]+)-\S+ \(([0-9]{1,9}(?:\.[0-9]{1,9})?) ([kMG]?B)\)")
+UNITS = {
+    **{"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3},
+    **{"kB": 1000, "MB": 1000**2, "GB": 1000**3},
+}
 EXTRA = re.compile(r";.*\bextra\b")
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
@@ -270,9 +275,10 @@ class Settings:
             while is_running:
                 time.sleep(LOOK_S)
                 is_running = program.poll() is None
-                for line in iter(complaints.readline, ""):
+                for line in [*iter(complaints.readline, ""), *iter(said.readline, "")]:
                     self._progress.hear(line)
             complaints.seek(0)
+            said.seek(0)
             text = said.read() if program.returncode == 0 else complaints.read().strip()
         if program.returncode == 0:
             return text
@@ -287,12 +293,15 @@ class Progress:
         self._fetching = {}
 
     def hear(self, line):
-        found = FETCHING.match(line)
-        if found is None:
+        found, file = FETCHING.match(line), FETCHING_FILE.match(line)
+        if file:
+            self._fetching = {file[1]: int(float(file[2]) * UNITS[file[3]])}
+        elif found:
+            self._fetching.pop(found[4], None)
+            if found[1]:
+                self._fetching[found[1]] = int(float(found[2]) * UNITS[found[3]])
+        else:
             return
-        self._fetching.pop(found[4], None)
-        if found[1]:
-            self._fetching[found[1]] = int(float(found[2]) * UNITS[found[3]])
         with open(self._path + ".draft", "w", encoding="utf-8") as file:
             json.dump([{"name": name, "bytes": size} for name, size in self._fetching.items()], file)
         os.rename(self._path + ".draft", self._path)
@@ -365,7 +374,7 @@ class Pip:
             "PIP_INDEX_URL": settings.index,
             "PIP_CERT": settings.authorities,
         }
-        words = [sys.executable, "-I", "-m", "pip", "install", "--quiet", *settings.kinds, *arguments]
+        words = [sys.executable, "-I", "-m", "pip", "install", "--progress-bar", "off", *settings.kinds, *arguments]
         return settings.run(words, variables, ["No matching distribution found", "ResolutionImpossible"])
 
 

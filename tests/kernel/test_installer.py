@@ -64,6 +64,27 @@ class Programs(unittest.TestCase):
         with open(path, encoding="utf-8") as file:
             self.assertEqual(json.load(file), [{"name": "bell", "bytes": 1536}])
 
+    def test_pip_tells_one_file_after_the_other(self):
+        code = """
+print("Collecting glass-bell")
+print("  Downloading https://index.test/files/glass_bell-1.2-py3-none-any.whl (1.5 MB)")
+print("Downloading jar-3.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl.metadata (3 kB)")
+print("Downloading nonsense (1.2.3 MB)")
+print("Installing collected packages: jar, glass-bell")
+"""
+        told = []
+        self.progress.hear = lambda line: told.append((install.Progress.hear(self.progress, line), self.shown())[1])
+        self.assertIn("Installing", self.run_program(code))
+        bell, jar = [{"name": "glass_bell", "bytes": 1_500_000}], [{"name": "jar", "bytes": 3000}]
+        self.assertEqual(told, [None, bell, jar, jar, jar])
+
+    def shown(self):
+        try:
+            with open(os.path.join(self.folder, "progress.json"), encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+
 
 if __name__ == "__main__":
     unittest.main()

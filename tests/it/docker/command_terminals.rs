@@ -23,6 +23,10 @@ pub fn a_person_types_into_a_shell() {
             Shows("^one2$"),
             Shows("^xterm-256color$"),
             Shows("^/workspace$"),
+            // The key for the line before: an interactive shell keeps a history.
+            Keys("\x1b[A\r"),
+            Shows("^one2$"),
+            Shows("^/workspace$"),
             Keys("stty size\r"),
             Shows("^40 120$"),
             // Ctrl-C ends what runs, and not the shell.
