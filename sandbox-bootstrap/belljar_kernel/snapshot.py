@@ -253,7 +253,7 @@ class _Attempts:
         missing = [(name, reason) for name, reason in self._left_out.items()]
         missing += packing.notes.items()
         patches = snapshot_classes.patches(self._namespace, PATCHES_LOOKED_AT)
-        anew = [name for name in packing.modules if snapshot_classes.is_of_session(sys.modules.get(name))]
+        anew = [name for name, module in list(sys.modules.items()) if snapshot_classes.is_of_session(module)]
         missing += [(name, "a module of the session's files, imported anew: what was changed in it is gone") for name in anew]
         missing += [(name, "replaced in the session; the module's own is back") for name in patches]
         writer.end(
@@ -305,7 +305,7 @@ class Packing:
         self._pickler = Pickler(self._sink, 5, buffer_callback=self._take_buffer)
         given = self._given()
         references = [Reference(*made) for _, made in given]
-        self._pickler.dump((FORMAT, CODE_OF, references))
+        self._pickler.dump((FORMAT, CODE_OF, references, snapshot_settings.first()))
         # What is met from here on with one of these identities is the thing that the reference makes.
         memo = self._pickler.memo.copy()
         for (thing, _), reference in zip(given, references):  # noqa: B905

@@ -6,19 +6,36 @@ import types
 
 from . import snapshot_make
 from .late_imports import from_stdlib
+from .preload import PACKAGES
 
 HEAP_TYPE = 1 << 9  # among the flags of a class: it is not made in C, or as if it were not
 # Made by Python for each class, or anew from its attributes.
 _MADE = frozenset(("__dict__", "__weakref__", "_abc_impl", "__annotate_func__", "__annotations_cache__"))
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_NOT_OF_SESSION = (posixpath.dirname(posixpath.__file__) + "/", posixpath.dirname(posixpath.dirname(__file__)) + "/")
+_NOT_OF_SESSION = (
+    posixpath.dirname(posixpath.__file__) + "/",
+    posixpath.dirname(posixpath.dirname(__file__)) + "/",
+    PACKAGES + "/",
+)
 
 
 def comes_from_disk(module):
     """Whether the module can be imported in a fresh process."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and (spec.origin is not None or spec.submodule_search_locations is not None)
+
+
+def submodules(module):
+    """The names of the modules below a package that were imported and can be imported again."""
+    name = module.__name__ + "."
+    if not hasattr(module, "__path__"):
+        return []
+    return [each for each, below in list(sys.modules.items()) if _is_below(each, name) and comes_from_disk(below)]
+
+
+def _is_below(name, package):
+    return isinstance(name, str) and name.startswith(package)
 
 
 def is_of_session(module):

@@ -4,7 +4,7 @@ import gc
 import sys
 import types
 
-from . import snapshot_make, snapshot_records, snapshot_settings
+from . import snapshot_make, snapshot_records, snapshot_settings, snapshot_unfinished
 from .late_imports import from_stdlib
 from .snapshot import CODE_OF, FORMAT, LAST, LOGGING, report
 from .snapshot_classes import HEAP_TYPE
@@ -16,22 +16,34 @@ def load(frame, namespace, injected, commands):
     """Serve a `restore` frame; the result is the message that answers it. `commands` know where cells begin."""
     kept = frozenset(frame["keep"])
     loading = snapshot_make.loading = Loading(namespace, injected, kept)
-    before = dict(namespace)
+    before, settings_before = dict(namespace), snapshot_settings.now()
     try:
         connection = snapshot_records.connect(frame["path"], frame["token"])
         with connection:
             names, settings = loading.read(snapshot_records.Reader(connection))
     except BaseException as error:
         _put_back(namespace, before)
+        snapshot_settings.put_back(settings_before)
         return report(0, error=_told(error, loading.name))
     finally:
         snapshot_make.loading = None
-    missing = _without_lost(names) if loading.has_lost else {}
+    missing = {**loading.missing, **(_without_lost(names) if loading.has_lost else {})}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
+    missing.update(_done(loading))
     return report(len(restored), missing.items(), [each for each in loading.files if each[0] not in missing])
+
+
+def _done(loading):
+    failed = {}
+    for path, do in loading.when_done:
+        try:
+            do()
+        except OSError as error:
+            failed[path] = f"what was not flushed could not be written to it: {error}"
+    return failed
 
 
 def _put_back(namespace, before):
@@ -55,6 +67,8 @@ class Loading:
     def __init__(self, namespace, injected, kept=frozenset(), is_trial=False):
         self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
         self._kept = kept
+        self.missing = {}  # beside the names that lead to something lost
+        self.when_done = []  # for each file what is done when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
         self._reader = self._sizes = None
 
@@ -79,9 +93,18 @@ class Loading:
     def _load(self, section, mark):
         """The things by name, and the settings."""
         unpickler = _Unpickler(section, buffers=self._buffers())
-        form, code_of, _ = unpickler.load()  # and what is there in every session
+        try:
+            return self._load_with(unpickler, mark)
+        except BaseException:
+            snapshot_unfinished.hold(unpickler.memo.copy().values())
+            raise
+
+    def _load_with(self, unpickler, mark):
+        form, code_of, _, first = unpickler.load()  # and what is there in every session
         if form != FORMAT or code_of != CODE_OF:
             raise snapshot_records.Broken("it was made by another version of Python")
+        # The modules of the session are found by its paths, and may look at its environment.
+        self.missing.update(snapshot_settings.apply_first(first))
         names = {}
         while True:
             self.name = name = unpickler.load()
@@ -138,7 +161,7 @@ def _without_lost(names):
         found = _lost_in(value, names, good)
         if found is not None:
             reasons[name] = found
-            del names[name]
+            snapshot_unfinished.hold((names.pop(name),))
     return reasons
 
 

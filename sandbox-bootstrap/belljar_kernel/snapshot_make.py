@@ -61,6 +61,18 @@ def module(name):
         return lost(f"the module {name} could not be imported: {type(error).__name__}: {error}"[:300])
 
 
+def package(name, submodules):
+    """The module, with those below it that the session has imported: each is an attribute of the one above it."""
+    found = module(name)
+    if isinstance(found, types.ModuleType):
+        for each in submodules:
+            try:
+                __import__(each)
+            except BaseException as error:
+                loading.missing[each] = f"the module could not be imported: {type(error).__name__}: {error}"[:300]
+    return found
+
+
 def module_globals(name):
     found = module(name)
     return found.__dict__ if isinstance(found, types.ModuleType) else {}
@@ -339,12 +351,20 @@ def file(path, mode, options, position, pending):
         if position is not None:
             made.seek(position)
         if pending:
-            raw = getattr(made, "buffer", made)
-            raw.write(pending)
+            loading.when_done.append((path, lambda: write_pending(made, position, pending)))
         loading.reopened(path)
         return made
     except (OSError, ValueError) as error:
         return lost(f"the file {path} could not be opened again: {error}"[:300])
+
+
+def write_pending(made, position, pending):
+    """Write what waited to be written when the variables were saved. A load that fails writes nothing: the next one may."""
+    raw = getattr(made, "buffer", made)
+    raw.write(pending)
+    raw.flush()
+    if raw is not made:
+        made.seek(position + len(pending))  # so that no second mark of the encoding follows
 
 
 def closed_file(path, mode, options):

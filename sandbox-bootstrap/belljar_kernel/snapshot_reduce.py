@@ -174,7 +174,8 @@ class Reducer:
         name = module.__name__
         if name == "__main__" or (sys.modules.get(name) is module and snapshot_classes.comes_from_disk(module)):
             self._packing.modules.add(name)
-            return snapshot_make.module, (name,)
+            below = snapshot_classes.submodules(module)
+            return (snapshot_make.package, (name, below)) if below else (snapshot_make.module, (name,))
         if sys.modules.get(name) is module and module.__spec__ is not None:
             return snapshot_make.module, (name,)
         state = {key: value for key, value in module.__dict__.items() if key not in ("__builtins__", "__loader__", "__spec__")}

@@ -1,0 +1,122 @@
+"""A sleep destroys nothing: no file, no record of the stream, and no name for the fault of another one."""
+
+import os
+import unittest
+
+from snapshot_harness import SnapshotTest, stream_of
+
+REMOVES = (
+    "import os, shutil\nos.mkdir('kept'); open('kept/file', 'w').close()\n"
+    "class Folder:\n    def __init__(self, path): self.path = path\n    def __del__(self): shutil.rmtree(getattr(self, 'path', 'kept'), True)\n"
+)
+
+
+class Ends(SnapshotTest):
+    """What is half loaded does not end: its `__del__` may delete what belongs to the session."""
+
+    def is_there(self):
+        return os.path.exists(os.path.join(self.kernel.workspace, "kept", "file"))
+
+    def test_nothing_ends_where_a_name_cannot_be_loaded_on_trial(self):
+        self.run_ok(REMOVES + "class Bad:\n    def __reduce__(self): return int, ('no number',)\nfolder = [Folder('kept'), Bad()]")
+        snapshot = self.take()
+        self.assertIn("cannot be loaded", snapshot.missing["folder"])
+        self.assertTrue(self.is_there())
+
+    def test_nothing_ends_where_a_load_fails_or_something_is_lost(self):
+        self.run_ok(
+            REMOVES + "open('gone_mod.py', 'w').write('class K: pass')\nimport gone_mod\n"
+            "class Late:\n    def __setstate__(self, _state):\n        if os.path.exists('armed'): raise ValueError('late')\n    def __getstate__(self): return 1\n"
+            "half = [Folder('kept'), Late()]; lost = Folder('kept'); lost.other = gone_mod.K()"
+        )
+        snapshot = self.take()
+        workspace = self.kernel.workspace
+        open(os.path.join(workspace, "armed"), "w").close()
+        kernel = self.fresh()
+        self.assertIn("late", self.load(kernel, stream_of(snapshot))["report"]["error"])
+        self.assertEqual(kernel.run("import gc; gc.collect(); 'half' in globals()", cell=2).value, "False")
+        self.assertTrue(self.is_there())
+        os.unlink(os.path.join(workspace, "armed"))
+        os.unlink(os.path.join(workspace, "gone_mod.py"))
+        self.run_ok("shutil.rmtree('__pycache__', True)")
+        kernel, report = self.wake(snapshot)
+        self.assertEqual({each["name"] for each in report["missing"]}, {"gone_mod", "lost"})
+        kernel.run("import gc; gc.collect()", cell=2)
+        self.assertTrue(self.is_there())
+
+    def test_a_load_that_fails_writes_nothing_to_files_and_changes_no_settings(self):
+        self.run_ok(
+            "import os, sys\nos.mkdir('sub'); os.environ['MINE'] = 'yes'; sys.path.append('/mine'); os.chdir('sub')\n"
+            "class Late:\n    def __setstate__(self, _state): raise_if_armed()\n    def __getstate__(self): return 1\n"
+            "def raise_if_armed():\n    if os.path.exists('armed'): raise ValueError('late')\n"
+            "log = open('log.txt', 'a'); _ = log.write('once')\nlate = Late()"
+        )
+        snapshot = self.take()
+        sub = os.path.join(self.kernel.workspace, "sub")
+        open(os.path.join(sub, "armed"), "w").close()
+        kernel = self.fresh()
+        self.assertIn("late", self.load(kernel, stream_of(snapshot))["report"]["error"])
+        asked = "import gc, os, sys; gc.collect(); ('MINE' in os.environ, '/mine' in sys.path, os.getcwd().endswith('sub'))"
+        self.assertEqual(kernel.run(asked, cell=2).value, "(False, False, False)")
+        self.assertEqual(os.path.getsize(os.path.join(sub, "log.txt")), 0)
+        os.unlink(os.path.join(sub, "armed"))
+        kernel, _ = self.wake(snapshot)
+        with open(os.path.join(sub, "log.txt"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), "once")
+
+
+class Modules(SnapshotTest):
+    def test_modules_below_packages_are_there_under_their_names(self):
+        self.run_ok(
+            "import os\nos.mkdir('pk'); open('pk/__init__.py', 'w').close(); open('pk/sub.py', 'w').write('v = 1')\n"
+            "os.mkdir('pk/deep'); open('pk/deep/__init__.py', 'w').close(); open('pk/deep/er.py', 'w').write('v = 2')\n"
+            "import os.path, xml.dom.minidom, xml.etree.ElementTree as ET, concurrent.futures, pk.sub, pk.deep.er"
+        )
+        asked = "(pk.sub.v, pk.deep.er.v, xml.etree.ElementTree is ET, callable(xml.dom.minidom.parse), concurrent.futures.__name__)"
+        before = self.value(asked)
+        snapshot = self.take()
+        kernel, _ = self.wake(snapshot)
+        self.assertEqual(kernel.run(asked, cell=9).value, before)
+        os.unlink(os.path.join(self.kernel.workspace, "pk", "sub.py"))
+        self.run_ok("import shutil; shutil.rmtree('pk/__pycache__', True)")
+        kernel, report = self.wake(snapshot)
+        self.assertIn("pk.sub", [each["name"] for each in report["missing"]])
+        self.assertEqual(kernel.run("pk.deep.er.v", cell=9).value, "2")
+
+    def test_modules_of_the_session_are_found_where_it_found_them(self):
+        self.run_ok(
+            "import os, sys\nos.mkdir('lib'); open('lib/of_path.py', 'w').write('import os\\nclass K: v = os.environ[\"MINE\"]')\n"
+            "os.mkdir('sub'); open('sub/of_folder.py', 'w').write('class K: pass')\n"
+            "sys.path.insert(0, os.path.abspath('lib')); os.environ['MINE'] = 'yes'; os.chdir('sub')\n"
+            "from of_path import K; import of_folder\nthings = K(), of_folder.K()"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {"of_path", "of_folder"})  # imported anew
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run("(things[0].v, type(things[1]) is of_folder.K)", cell=9).value, "('yes', True)")
+
+
+class Files(SnapshotTest):
+    def test_what_is_written_after_the_sleep_goes_on_as_before(self):
+        self.run_ok(
+            "bom = open('bom', 'w', encoding='utf-8-sig'); bom.write('a\\n')\nappended = open('appended', 'a', encoding='utf-16'); appended.write('a\\n')\n"
+            "ended = open('ended', 'w', newline='\\r\\n'); ended.write('a\\n'); ended.flush()\nraw = open('raw', 'w', newline=''); raw.write('a\\r\\n')\n"
+            "within = open('within', 'wb'); within.write(b'abc'); within.flush(); within.seek(1); within.write(b'X')\n"
+            "both = open('both', 'w+'); both.write('abc'); both.flush(); both.seek(1)\nnew = open('new', 'x'); new.write('a')"
+        )
+        snapshot = self.take()
+        self.assertEqual(snapshot.missing, {})
+        kernel, _ = self.wake(snapshot)
+        done = kernel.run(
+            "[each.write('b\\n') for each in (bom, appended, ended, raw)]; within.write(b'Y'); new.write('b')\nrest = both.read()\n"
+            "for each in (bom, appended, ended, raw, within, both, new): each.close()\n"
+            "[open(name, 'rb').read() for name in ('bom', 'ended', 'raw', 'within', 'both', 'new')], open('appended', encoding='utf-16').read(), rest",
+            cell=9,
+        )
+        expected = [b"\xef\xbb\xbfa\nb\n", b"a\r\nb\r\n", b"a\r\nb\n", b"aXY", b"abc", b"ab"], "a\nb\n", "bc"
+        self.assertEqual(done.value, repr(expected), done.end)
+
+
+if __name__ == "__main__":
+    unittest.main()
