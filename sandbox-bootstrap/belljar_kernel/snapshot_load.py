@@ -30,6 +30,8 @@ def load(frame, namespace, injected, commands):
     missing = {**loading.missing, **(_without_lost(names) if loading.has_lost else {})}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
+    for name in set(settings["deleted"]).difference(kept, names):
+        namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
     missing.update(_done(loading))

@@ -1,13 +1,19 @@
 """A sleep destroys nothing: no file, no record of the stream, and no name for the fault of another one."""
 
 import os
+import socket
+import sys
+import threading
+import types
 import unittest
 
+from harness import KERNEL
 from snapshot_harness import SnapshotTest, stream_of
 
 REMOVES = (
     "import os, shutil\nos.mkdir('kept'); open('kept/file', 'w').close()\n"
-    "class Folder:\n    def __init__(self, path): self.path = path\n    def __del__(self): shutil.rmtree(getattr(self, 'path', 'kept'), True)\n"
+    "class Folder:\n    def __init__(self, path): self.path = path\n    def __del__(self):\n"
+    "        import shutil; shutil.rmtree(getattr(self, 'path', 'kept'), True)\n"
 )
 
 
@@ -116,6 +122,84 @@ class Files(SnapshotTest):
         )
         expected = [b"\xef\xbb\xbfa\nb\n", b"a\r\nb\r\n", b"a\r\nb\n", b"aXY", b"abc", b"ab"], "a\nb\n", "bc"
         self.assertEqual(done.value, repr(expected), done.end)
+
+
+class ManyFail(SnapshotTest):
+    """However many names fail, each costs only itself."""
+
+    def test_many_that_cannot_be_loaded_are_left_out_by_name(self):
+        self.run_ok(
+            "import os\nclass Bad:\n    def __reduce__(self): return int, ('no number',)\nclass Dies:\n    def __reduce__(self): return os._exit, (4,)\n"
+            "for n in range(12): globals()[f'bad{n}'] = Bad()\nfor n in range(3): globals()[f'dies{n}'] = Dies()\nx = 1"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {f"bad{n}" for n in range(12)} | {f"dies{n}" for n in range(3)})
+        self.assertIn("ended the process", snapshot.missing["dies2"])
+        kernel, _ = self.wake(snapshot)
+        self.assertEqual(kernel.run("x", cell=9).value, "1")
+
+    def test_many_that_end_the_process_are_left_out_by_name(self):
+        self.run_ok("import os\nclass Dies:\n    def __reduce__(self): os._exit(3)\nfor n in range(6): globals()[f'dies{n}'] = Dies()\nx = 1")
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {f"dies{n}" for n in range(6)})
+        kernel, _ = self.wake(snapshot)
+        self.assertEqual(kernel.run("x", cell=9).value, "1")
+
+    def test_more_than_are_listed_are_counted(self):
+        self.run_ok("for n in range(250): globals()[f'gen{n}'] = (each for each in ())")
+        missing = self.take().missing
+        self.assertEqual((len(missing), list(missing)[-1]), (200, "51 more names"))
+
+
+class Deleted(SnapshotTest):
+    def test_a_preloaded_name_that_was_deleted_stays_so(self):
+        frame = {"type": "preload", "request": 3, "imports": ["import json", "import math"], "families": [], "bind": True}
+        self.kernel.send(**frame)
+        self.kernel.expect("preloaded")
+        self.run_ok("del json")
+        snapshot = self.take()
+        kernel = self.fresh()
+        kernel.send(**frame)
+        kernel.expect("preloaded")
+        self.assertIsNone(self.load(kernel, stream_of(snapshot))["report"]["error"])
+        self.assertEqual(kernel.run("('json' in globals(), 'math' in globals())", cell=9).value, "(False, True)")
+
+
+class Watches(unittest.TestCase):
+    """The watch for a variable that makes no progress, without a process: its looks are called here."""
+
+    def setUp(self):
+        sys.path.insert(0, KERNEL)
+        self.addCleanup(sys.path.remove, KERNEL)
+
+    def test_time_in_which_the_daemon_takes_nothing_is_not_the_variables(self):
+        from belljar_kernel.limits import PACK_STUCK_LOOKS
+        from belljar_kernel.snapshot_watch import Stuck, Watch
+
+        sink = types.SimpleNamespace(sent=5, waits=True)
+        watch = Watch(lambda: (sink, 1))
+        for _ in range(3 * PACK_STUCK_LOOKS):
+            watch.look(None, None)
+        sink.waits = False
+        with self.assertRaises(Stuck):
+            for _ in range(PACK_STUCK_LOOKS + 1):
+                watch.look(None, None)
+
+    def test_a_record_that_is_being_sent_says_so_until_it_is_whole(self):
+        from belljar_kernel import snapshot_records
+
+        here, there = socket.socketpair()
+        with here, there:
+            writer = snapshot_records.Writer(here, 10**9)
+            sending = threading.Thread(target=writer.write, args=(bytes(snapshot_records.RECORD_BYTES),))
+            sending.start()
+            there.recv(1)
+            self.assertTrue(writer.waits)
+            left = snapshot_records.RECORD_BYTES + 4  # the header has five bytes
+            while left:
+                left -= len(there.recv(left))
+            sending.join()
+            self.assertFalse(writer.waits)
 
 
 if __name__ == "__main__":
