@@ -14,7 +14,7 @@ import struct
 import sys
 import types
 
-from . import copies, process, snapshot_classes, snapshot_make, snapshot_records, snapshot_settings, wire
+from . import copies, process, snapshot_classes, snapshot_loggers, snapshot_make, snapshot_records, snapshot_settings, wire
 from .late_imports import from_stdlib
 from .limits import (
     COMPUTE_OOM_SCORE,
@@ -43,8 +43,6 @@ _OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__s
 # Whether it is sending, the place of the name that it packs, and the place of the name that is tried out.
 _PLACE = struct.Struct("<qqq")
 LAST = "the settings of the interpreter"
-# Stands among the names for the root of all loggers, which has no name of the session.
-LOGGING = "logging.root"
 
 
 def pack(frame, namespace, injected, own, folder):
@@ -56,9 +54,9 @@ def pack(frame, namespace, injected, own, folder):
     progress = mmap.mmap(-1, _PLACE.size)
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
-    if _logs():
-        names.append(LOGGING)
+    names += snapshot_loggers.found()
     known = {"cells_begin_in": folder, "deleted": [name for name in injected if name not in namespace]}
+    known.update(snapshot_settings.changed_by_packing())
     left_out, kills = {}, 0
     for _ in range(PACK_DEATHS + 1):
         progress[:] = _PLACE.pack(0, -1, -1)
@@ -112,11 +110,6 @@ def _when(thing):
     if issubclass(kind, types.ModuleType):
         return 0
     return 1 if issubclass(kind, (type, types.FunctionType)) else 2
-
-
-def _logs():
-    logging = sys.modules.get("logging")
-    return logging is not None and (logging.root.handlers or logging.root.level != logging.WARNING)
 
 
 class _Attempts:
@@ -218,7 +211,7 @@ class _Attempts:
             {
                 "format": FORMAT,
                 "python": PYTHON,
-                "variables": len(set(self._names).difference(self._left_out, (LOGGING,))),
+                "variables": len({name for name in self._names if not snapshot_loggers.is_one(name)}.difference(self._left_out)),
                 "missing": missing_list(missing),
                 "files": files_list(packing.files),
                 "sections": 1 + len(packing.buffers),
@@ -250,7 +243,9 @@ class Packing:
         self._sink, self._mark = sink, mark
         self._name = LAST
         self.modules, self.files, self.notes, self.buffers = set(), [], {}, []
+        self.hashes_by_code = False
         self._steps = 0
+        self._loggers = snapshot_loggers.found()
         self._begin()
 
     def _begin(self):
@@ -317,7 +312,7 @@ class Packing:
                 watch.begin()
                 try:
                     self._pickler.dump(name)
-                    self._pickler.dump(sys.modules["logging"].root if name == LOGGING else self.namespace[name])
+                    self._pickler.dump(self._loggers[name] if name in self._loggers else self.namespace[name])
                 except snapshot_records.TooLarge:
                     raise
                 except OSError as error:
@@ -335,7 +330,7 @@ class Packing:
             if not failed:
                 self._pickler.dump(None)
                 order = [name for name in self.namespace if isinstance(name, str)]
-                self._pickler.dump({**snapshot_settings.found(), **self._known, "order": order})
+                self._pickler.dump({**snapshot_settings.found(), **self._known, "order": order, "hashes_by_code": self.hashes_by_code})
         return failed
 
 

@@ -53,15 +53,31 @@ def is_importable(thing):
         return False
     found = module
     try:
-        for part in thing.__qualname__.split("."):
+        for part in (getattr(thing, "__qualname__", None) or thing.__name__).split("."):
             found = getattr(found, part)
     except AttributeError:
         return False
     return found is thing
 
 
-def reduce(cls):
-    """Raises TypeError if the class cannot be made again."""
+def registrations():
+    """The classes of modules that count others as their subclasses, by the ids of those others."""
+    get_dump, found, seen, waiting = from_stdlib("_abc")._get_dump, {}, set(), [object]
+    meta = from_stdlib("abc").ABCMeta
+    while waiting:
+        cls = waiting.pop()
+        if id(cls) in seen:
+            continue
+        seen.add(id(cls))
+        if isinstance(cls, meta) and is_importable(cls):
+            for each in get_dump(cls)[0]:
+                found.setdefault(id(each()), []).append(cls)
+        waiting += type.__subclasses__(cls)
+    return found
+
+
+def reduce(cls, registered_at):
+    """Raises TypeError if the class cannot be made again. `registered_at` are classes of modules that count it as theirs."""
     if not cls.__flags__ & HEAP_TYPE:
         raise TypeError(f"it is or holds the class {cls.__name__}, which is made in C and has no name")
     meta = type(cls)
@@ -82,7 +98,7 @@ def reduce(cls):
     if own.get("__annotate_func__") is not None:
         attributes["__annotate__"] = own["__annotate_func__"]
     arguments = (meta, cls.__name__, cls.__bases__, early)
-    return snapshot_make.class_, arguments, (attributes, registered), None, None, snapshot_make.fill_class
+    return snapshot_make.class_, arguments, (attributes, registered, registered_at), None, None, snapshot_make.fill_class
 
 
 def _is_python(new):
@@ -97,6 +113,8 @@ def patches(namespace, most):
             continue
         for key, value in list(module.__dict__.items()):
             left -= 1
+            if name == "sys" and key.startswith("last_"):
+                continue  # the exception of a cell
             if _is_own(value, namespace):
                 yield f"{name}.{key}"
             elif type(value) is type and value.__module__ == name:
@@ -109,4 +127,26 @@ def patches(namespace, most):
 
 
 def _is_own(value, namespace):
-    return type(value) is types.FunctionType and value.__globals__ is namespace
+    """Whether the session has made it, as far as can be told: a constant looks like any other."""
+    kind = type(value)
+    if kind is types.FunctionType:
+        return value.__globals__ is namespace
+    if isinstance(value, type):
+        return value.__dict__.get("__module__") == "__main__"
+    beneath = _BENEATH.get((kind.__module__, kind.__name__))
+    if beneath is not None:
+        inner = getattr(value, beneath, None)
+        return inner is not value and _is_own(inner, namespace)
+    return kind.__dict__.get("__module__") == "__main__"
+
+
+# The attribute of what is put around a function that has the function.
+_BENEATH = {
+    ("builtins", "staticmethod"): "__func__",
+    ("builtins", "classmethod"): "__func__",
+    ("builtins", "method"): "__func__",
+    ("builtins", "property"): "fget",
+    ("functools", "partial"): "func",
+    ("functools", "_lru_cache_wrapper"): "__wrapped__",
+    ("functools", "cached_property"): "func",
+}

@@ -1,13 +1,10 @@
 """Loads a snapshot into the namespace of a fresh worker: all of it, or nothing."""
 
-import gc
 import sys
-import types
 
-from . import snapshot_make, snapshot_records, snapshot_settings, snapshot_unfinished
+from . import snapshot_hashes, snapshot_loggers, snapshot_lost, snapshot_make, snapshot_records, snapshot_settings, snapshot_unfinished
 from .late_imports import from_stdlib
-from .snapshot import CODE_OF, FORMAT, LAST, LOGGING, report
-from .snapshot_classes import HEAP_TYPE
+from .snapshot import CODE_OF, FORMAT, LAST, report
 
 pickle = from_stdlib("pickle")
 
@@ -27,7 +24,7 @@ def load(frame, namespace, injected, commands):
         return report(0, error=_told(error, loading.name))
     finally:
         snapshot_make.loading = None
-    missing = {**loading.missing, **(_without_lost(names) if loading.has_lost else {})}
+    missing = {**loading.missing, **loading.without_lost(names)}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
     for name in set(settings["deleted"]).difference(kept, names):
@@ -35,6 +32,8 @@ def load(frame, namespace, injected, commands):
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
     missing.update(_done(loading))
+    if settings["hashes_by_code"]:
+        missing.update(snapshot_hashes.mend())
     return report(len(restored), missing.items(), [each for each in loading.files if each[0] not in missing])
 
 
@@ -57,9 +56,6 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         if module == snapshot_make.__name__:
             return getattr(snapshot_make, name)
-        found = snapshot_make.module(module)
-        if isinstance(found, type):
-            return found  # the module is lost
         return snapshot_make.attribute(module, name)
 
 
@@ -70,6 +66,7 @@ class Loading:
         self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
         self._kept = kept
         self.missing = {}  # beside the names that lead to something lost
+        self.loggers, self.made_modules = {}, []
         self.when_done = []  # for each file what is done when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
         self._reader = self._sizes = None
@@ -81,7 +78,13 @@ class Loading:
             names, _ = self._load(section, mark)
         except BaseException as error:
             return {self.name or LAST: f"it cannot be loaded again: {_told(error, None)}"}
-        return _without_lost(names) if self.has_lost else {}
+        return self.without_lost(names)
+
+    def without_lost(self, names):
+        """Take out what leads to something lost; the result says why."""
+        if not self.has_lost:
+            return {}
+        return snapshot_lost.take_out(names, self.loggers, self.made_modules)
 
     def read(self, reader):
         pieces = reader.section()
@@ -115,7 +118,9 @@ class Loading:
             value = unpickler.load()
             if name is None:
                 break
-            if name != LOGGING:
+            if snapshot_loggers.is_one(name):
+                self.loggers[name] = value
+            else:
                 names[name] = value
                 if name not in self._kept:
                     self.namespace[name] = value  # code of the session that the load calls may need it
@@ -153,42 +158,3 @@ def _told(error, name):
     except BaseException:
         told = type(error).__name__
     return told if name is None else f"loading {name}: {told}"
-
-
-def _without_lost(names):
-    """Take out the names that lead to something lost; the result says why."""
-    reasons = {}
-    good = set()  # ids of what leads to nothing lost
-    for name, value in list(names.items()):
-        found = _lost_in(value, names, good)
-        if found is not None:
-            reasons[name] = found
-            snapshot_unfinished.hold((names.pop(name),))
-    return reasons
-
-
-def _lost_in(value, names, good):
-    """Why something that the value leads to is lost, or None."""
-    seen, waiting = set(), [value]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or id(thing) in good or isinstance(thing, types.ModuleType):
-            continue
-        kind = thing if isinstance(thing, type) else type(thing)
-        if issubclass(kind, snapshot_make.Lost):
-            return kind.reason
-        seen.add(id(thing))
-        if thing is names or thing is sys.modules:
-            continue
-        if isinstance(thing, types.FunctionType):
-            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
-        elif isinstance(thing, type) and not thing.__flags__ & HEAP_TYPE:
-            continue
-        elif isinstance(thing, dict) and "__builtins__" in thing:
-            continue  # globals
-        else:
-            waiting += gc.get_referents(thing)
-            if isinstance(thing, types.BuiltinMethodType) or kind.__module__ == "numpy":
-                continue
-    good |= seen
-    return None

@@ -20,6 +20,8 @@ class Lost:
 
     reason = "it could not be made again"
 
+    __slots__ = ("__weakref__",)
+
     def __new__(cls, *_positional, **_named):
         return object.__new__(cls)
 
@@ -79,12 +81,19 @@ def module_globals(name):
 
 
 def attribute(of_module, path):
-    found = module(of_module)
-    for part in path.split("."):
-        try:
+    first, *parts = path.split(".")
+    try:
+        if of_module == "__main__":
+            found = loading.namespace[first]  # on trial, the module itself has all names already
+        else:
+            found = module(of_module)
+            if not isinstance(found, types.ModuleType):
+                return found  # it is lost
+            found = getattr(found, first)
+        for part in parts:
             found = getattr(found, part)
-        except AttributeError:
-            return lost(f"{of_module} has no {path} any more")
+    except (AttributeError, KeyError):
+        return lost(f"{of_module} has no {path} any more")
     return found
 
 
@@ -99,8 +108,8 @@ def injected(name):
 def bare_module(name, is_listed):
     made = types.ModuleType(name)
     if is_listed:
-        sys.modules.setdefault(name, made)
-        return sys.modules[name]
+        made = sys.modules.setdefault(name, made)
+    loading.made_modules.append(made)
     return made
 
 
@@ -165,13 +174,16 @@ def class_(meta, name, bases, early):
 
 
 def fill_class(made, state):
-    attributes, registered = state
+    attributes, registered, registered_at = state
     for name, value in attributes.items():
         type.__setattr__(made, name, value)
     if registered is not None:
         from_stdlib("_abc")._abc_init(made)
         for each in registered:
             made.register(each)
+    for each in registered_at:
+        if isinstance(each, from_stdlib("abc").ABCMeta):
+            each.register(made)
 
 
 def bare(base, cls, *arguments):
@@ -184,15 +196,29 @@ def fill_instance(made, state):
     container, contents, its_state, is_own = state
     if container is not None:
         CONTAINERS[container](made, *contents)
-    if is_own:
-        set_state = getattr(made, "__setstate__", None)
-        if set_state is not None and its_state is not None:
-            set_state(its_state)
-            return
+    if is_own and its_state is not None:
+        # Of the class: the instance may answer to every name.
+        for each in type(made).__mro__:
+            if "__setstate__" in each.__dict__:
+                each.__dict__["__setstate__"].__get__(made, type(made))(its_state)
+                return
     attributes, slots = its_state if isinstance(its_state, tuple) and len(its_state) == 2 else (its_state, None)
     if attributes:
         object.__getattribute__(made, "__dict__").update(attributes)
     for name, value in (slots or {}).items():
+        object.__setattr__(made, name, value)
+
+
+def fill_attributes(made, state):
+    """Give it these attributes instead of those that it has."""
+    if isinstance(made, type):
+        return  # it is lost
+    attributes, slots = state
+    if attributes is not None:
+        its_dict = object.__getattribute__(made, "__dict__")
+        its_dict.clear()
+        its_dict.update(attributes)
+    for name, value in slots.items():
         object.__setattr__(made, name, value)
 
 
@@ -224,16 +250,29 @@ def exception(base, cls, arguments):
 
 
 def fill_exception(made, state):
-    cause, context, suppresses, rest = state
-    if isinstance(rest, dict):
-        made.__dict__.update(rest)
-    elif rest is not None:
+    *links, members, attributes = state
+    for name, value in members.items():
+        object.__setattr__(made, name, value)
+    made.__dict__.update(attributes)
+    made.__cause__, made.__context__, made.__suppress_context__ = links
+
+
+def fill_own_exception(made, state):
+    """The same of one whose class says in Python how it is taken apart."""
+    *links, rest = state
+    if rest is not None:
         made.__setstate__(rest)
-    made.__cause__, made.__context__, made.__suppress_context__ = cause, context, suppresses
+    made.__cause__, made.__context__, made.__suppress_context__ = links
 
 
 def type_variable(kind, name, options):
     return getattr(from_stdlib("typing"), kind)(name, *options.pop("constraints", ()), **options)
+
+
+def type_alias(name, its_module, value, parameters):
+    made_in = {"__name__": its_module, "make": from_stdlib("typing").TypeAliasType}
+    made_in.update(name=name, value=value, parameters=parameters)
+    return eval("make(name, value, type_params=parameters)", made_in)
 
 
 def fill_type_variable(made, its_module):
@@ -288,6 +327,10 @@ def fill_logger(made, state):
     made.manager._clear_cache()
 
 
+def decimal_context():
+    return module("decimal").getcontext()
+
+
 # Arrays.
 
 
@@ -317,6 +360,12 @@ def array_view(root, shape, dtype, strides, offset, is_writable):
     if made.flags.writeable and not is_writable:
         made.setflags(write=False)
     return made
+
+
+def fill_array(made, state):
+    its_state, its_dict = state
+    made.__setstate__(its_state)
+    made.__dict__.update(its_dict)
 
 
 def array_as(made, kind, its_dict):

@@ -4,7 +4,7 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import time
 
-from . import copies, snapshot_make
+from . import copies, snapshot_classes, snapshot_make
 from .late_imports import from_stdlib
 
 
@@ -15,6 +15,22 @@ def first():
     changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
     removed = [key for key in began if key not in environment._data]
     return {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
+
+
+def changed_by_packing():
+    """Settings that are looked at before variables are packed, which needs others."""
+    filters = getattr(sys.modules.get("warnings"), "filters", None)
+    kept = [each for each in list(filters) if _is_filter(each)] if isinstance(filters, list) else None
+    return {"warnings": kept, "recursion": sys.getrecursionlimit()}
+
+
+def _is_filter(entry):
+    """Whether it can be set again."""
+    if type(entry) is not tuple or len(entry) != 5:
+        return False
+    action, message, category, module, line = entry
+    patterns = (type(each) in (type(None), str, from_stdlib("re").Pattern) for each in (message, module))
+    return type(action) is str and type(line) is int and all(patterns) and snapshot_classes.is_importable(category)
 
 
 def _folder():
@@ -89,6 +105,13 @@ def apply(settings, commands):
     """Set the rest of what no name leads to, as far as it can be."""
     missing = {}
     from_stdlib("linecache").cache.update(settings["sources"])
+    if settings["warnings"] is not None:
+        warnings = from_stdlib("warnings")
+        # A category may be lost.
+        warnings.filters[:] = [each for each in settings["warnings"] if issubclass(each[2], Warning)]
+        with warnings.catch_warnings():
+            pass  # makes known that they have changed
+    sys.setrecursionlimit(settings["recursion"])
     begins = settings["cells_begin_in"]
     if isinstance(begins, str) and begins != commands.folder:
         try:
@@ -130,8 +153,11 @@ def _of_decimal(decimal):
 
 
 def _set_decimal(decimal, kept):
-    traps = [getattr(decimal, name) for name in kept.pop("traps")]
-    decimal.setcontext(decimal.Context(**kept, traps=traps))
+    context, traps = decimal.getcontext(), kept.pop("traps")  # this one may have a name of the session
+    for name, value in kept.items():
+        setattr(context, name, value)
+    for signal in context.traps:
+        context.traps[signal] = signal.__name__ in traps
 
 
 def _of_numpy(numpy):
