@@ -12,7 +12,7 @@ pickle = from_stdlib("pickle")
 def load(frame, namespace, injected, commands):
     """Serve a `restore` frame; the result is the message that answers it. `commands` know where cells begin."""
     kept = frozenset(frame["keep"])
-    loading = snapshot_make.loading = Loading(namespace, injected, kept)
+    loading = snapshot_make.loading = Loading(namespace, injected, kept, is_partial=frame.get("partial", False))
     before, settings_before = dict(namespace), snapshot_settings.now()
     try:
         connection = snapshot_records.connect(frame["path"], frame["token"])
@@ -54,19 +54,19 @@ def _put_back(namespace, before):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
-        if module == snapshot_make.__name__:
-            return getattr(snapshot_make, name)
-        return snapshot_make.attribute(module, name)
+        return snapshot_make.found_class(module, name)
 
 
 class Loading:
     """What the functions that make things again need of the load that is under way."""
 
-    def __init__(self, namespace, injected, kept=frozenset(), is_trial=False):
+    def __init__(self, namespace, injected, kept=frozenset(), is_trial=False, is_partial=False):
         self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
+        self._is_partial = is_partial  # what fails is lost, and the load goes on
         self._kept = kept
         self.missing = {}  # beside the names that lead to something lost
         self.loggers, self.made_modules = {}, []
+        self.spoilt = {}  # things that could not be filled and why, by their ids
         self.when_done = []  # for each file what is done when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
         self._reader = self._sizes = None
@@ -84,7 +84,7 @@ class Loading:
         """Take out what leads to something lost; the result says why."""
         if not self.has_lost:
             return {}
-        return snapshot_lost.take_out(names, self.loggers, self.made_modules)
+        return snapshot_lost.take_out(names, self)
 
     def read(self, reader):
         pieces = reader.section()
@@ -97,12 +97,19 @@ class Loading:
 
     def _load(self, section, mark):
         """The things by name, and the settings."""
-        unpickler = _Unpickler(section, buffers=self._buffers())
+        unpickler = self._unpickler(section)
         try:
             return self._load_with(unpickler, mark)
         except BaseException:
             snapshot_unfinished.hold(unpickler.memo.copy().values())
             raise
+
+    def _unpickler(self, section):
+        if self._is_partial:
+            from . import snapshot_partial  # hardly ever needed
+
+            return snapshot_partial.Unpickler(section, buffers=self._buffers())
+        return _Unpickler(section, buffers=self._buffers())
 
     def _load_with(self, unpickler, mark):
         form, code_of, _, first = unpickler.load()  # and what is there in every session
@@ -141,6 +148,16 @@ class Loading:
             if not self.is_trial:
                 self._reader.section_into(memoryview(data))
             yield data
+
+    def spoil(self, thing, reason):
+        self.has_lost = True
+        self.spoilt[id(thing)] = thing, reason
+
+    def pass_section(self):
+        """Let go of the next one, whose array cannot be made."""
+        size = self._next_size()
+        if not self.is_trial:
+            self._reader.section_into(memoryview(bytearray(size)))
 
     def section_into(self, view):
         if self._next_size() != view.nbytes:

@@ -11,28 +11,29 @@ from .snapshot_classes import HEAP_TYPE
 _ANNOTATIONS_ARE_CODE = sys.version_info >= (3, 14)
 
 
-def take_out(names, loggers, made_modules):
+def take_out(names, loading):
     """Take these names out, and handlers and filters from loggers; the result says why."""
     reasons = {}
-    search = _Search(names, made_modules)
+    search = _Search(names, loading)
     for name, value in list(names.items()):
         found = search.lost_in(value)
         if found is not None:
             reasons[name] = found
             snapshot_unfinished.hold((names.pop(name),))
-    for name, logger in loggers.items():
+    for name, logger in loading.loggers.items():
         found = search.lost_in(logger)
         if found is not None:
             reasons[name] = found
             for parts in (logger.handlers, logger.filters):
                 parts[:] = [each for each in parts if search.lost_in(each) is None]
+    snapshot_unfinished.hold(thing for thing, _ in loading.spoilt.values())
     return reasons
 
 
 class _Search:
-    def __init__(self, names, made_modules):
-        self._names = names
-        self._made_modules = {id(each) for each in made_modules}
+    def __init__(self, names, loading):
+        self._names, self._spoilt = names, loading.spoilt
+        self._made_modules = {id(each) for each in loading.made_modules}
         self._good = set()  # ids of what leads to nothing lost
 
     def lost_in(self, value):
@@ -45,6 +46,8 @@ class _Search:
             kind = thing if isinstance(thing, type) else type(thing)
             if issubclass(kind, snapshot_make.Lost):
                 return kind.reason
+            if id(thing) in self._spoilt:
+                return self._spoilt[id(thing)][1]
             seen.add(id(thing))
             waiting += self._parts(thing)
         self._good |= seen

@@ -97,6 +97,11 @@ def attribute(of_module, path):
     return found
 
 
+def found_class(of_module, path):
+    """What the pickle names."""
+    return globals()[path] if of_module == __name__ else attribute(of_module, path)
+
+
 def injected(name):
     """A tool, or something else that the kernel puts into the namespace."""
     try:
@@ -336,6 +341,10 @@ def decimal_context():
 
 def array(shape, dtype, order, data, is_writable):
     numpy = sys.modules.get("numpy") or module("numpy")
+    if isinstance(numpy, type) or isinstance(dtype, Lost):
+        if data is None:
+            loading.pass_section()
+        return numpy() if isinstance(numpy, type) else dtype
     made = numpy.empty(shape, dtype, order)
     raw = made.reshape(-1, order="A").view(numpy.uint8)
     if data is None:
@@ -348,6 +357,9 @@ def array(shape, dtype, order, data, is_writable):
 
 def array_view(root, shape, dtype, strides, offset, is_writable):
     numpy = sys.modules.get("numpy") or module("numpy")
+    for each in (root, dtype):
+        if isinstance(each, Lost):
+            return each
     if isinstance(root, numpy.ndarray):
         flat = root.view(numpy.ndarray).reshape(-1, order="A")
         if dtype.hasobject:
@@ -369,6 +381,8 @@ def fill_array(made, state):
 
 
 def array_as(made, kind, its_dict):
+    if isinstance(made, Lost) or issubclass(kind, Lost):
+        return made if isinstance(made, Lost) else kind()
     made = made.view(kind)
     if its_dict:
         made.__dict__.update(its_dict)
@@ -377,6 +391,8 @@ def array_as(made, kind, its_dict):
 
 def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
+    if isinstance(numpy, type):
+        return numpy()
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
     except (OSError, ValueError) as error:

@@ -151,6 +151,38 @@ class ManyFail(SnapshotTest):
         self.assertEqual((len(missing), list(missing)[-1]), (200, "51 more names"))
 
 
+class InPart(SnapshotTest):
+    def test_what_can_be_loaded_of_a_snapshot_that_fails_is_loaded_when_that_is_asked_for(self):
+        self.run_ok(
+            "import collections, os\ndef fail_if_armed(what):\n    if os.path.exists('armed'): raise ValueError(what)\n"
+            "class Late:\n    def __setstate__(self, _state): fail_if_armed('late')\n    def __getstate__(self): return 1\n"
+            "class Key:\n    def __hash__(self): fail_if_armed('hash'); return 1\n"
+            "class Calls:\n    def __reduce__(self): return make, ()\ndef make(): fail_if_armed('calls'); return 5\n"
+            "late = Late(); holds = {'late': late}; keyed = {Key(): 1}; calls = [Calls()]\n"
+            "after = [1, [2]]; same = after; ordered = collections.OrderedDict(a=after); big = bytearray(300_000); by = {Late: 1}"
+        )
+        snapshot = self.take()
+        self.assertEqual(snapshot.missing, {})
+        open(os.path.join(self.kernel.workspace, "armed"), "w").close()
+        kernel = self.fresh()
+        self.assertIn("late", self.load(kernel, stream_of(snapshot))["report"]["error"])
+        kernel, report = self.wake(snapshot, partial=True)
+        missing = {each["name"]: each["reason"] for each in report["missing"]}
+        self.assertEqual(set(missing), {"late", "holds", "keyed", "calls"})
+        self.assertIn("ValueError: hash", missing["keyed"])
+        asked = "same is after is ordered['a'], after, len(big), by[Late], 'late' in globals()"
+        self.assertEqual(kernel.run(asked, cell=9).value, "(True, [1, [2]], 300000, 1, False)")
+
+    def test_a_stream_that_breaks_off_is_not_loaded_in_part(self):
+        self.run_ok("x = bytearray(300_000)")
+        stream = b"".join(stream_of(self.take()))
+        for cut in (len(stream) // 2, len(stream) - 1):
+            kernel = self.fresh()
+            answer = self.load(kernel, [stream[:cut]], partial=True)
+            self.assertTrue(answer["report"]["error"], answer)
+            kernel.close()
+
+
 class Deleted(SnapshotTest):
     def test_a_preloaded_name_that_was_deleted_stays_so(self):
         frame = {"type": "preload", "request": 3, "imports": ["import json", "import math"], "families": [], "bind": True}
