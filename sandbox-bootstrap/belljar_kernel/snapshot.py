@@ -244,6 +244,7 @@ class Packing:
         self._name = LAST
         self.modules, self.files, self.notes, self.buffers = set(), [], {}, []
         self.hashes_by_code = False
+        self.copied_at_most = 0  # bytes of buffers that the load may copy, which are not of arrays
         self._steps = 0
         self._loggers = snapshot_loggers.found()
         self._begin()
@@ -289,6 +290,7 @@ class Packing:
         if raw.nbytes < INLINE_BYTES:
             return True
         self.add_buffer(raw)
+        self.copied_at_most += raw.nbytes
         return False
 
     def add_buffer(self, view):

@@ -8,11 +8,12 @@ it, unless the class itself says how it is pickled.
 import collections
 import types
 
-from . import snapshot_make
+from . import snapshot_hashes, snapshot_make
 from .late_imports import from_stdlib
 
 _slot_names = from_stdlib("copyreg")._slotnames
 
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _VALUES = (int, float, complex, str, bytes, tuple)
 # How each container is read: what its `fill` in `snapshot_make.CONTAINERS` is given. The most special come first.
 _READS = (
@@ -38,6 +39,9 @@ def plan(kind):
     if any(base in _VALUES for base in kind.__mro__):
         is_special = _owner(kind, ("__new__",)) not in _VALUES or _answers_anything(kind)
         return _value if _has_plain_arguments(kind) and is_special else None
+    is_plain = _owner(kind, ("__setstate__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")) in (None, object)
+    if is_plain and snapshot_hashes.are_by_code(kind) and _maker(kind) is object:
+        return _hashed
     if _answers_anything(kind):
         return plan_of_answering(kind)
     if _owner(kind, ("__setstate__", "__getstate__")) not in (None, object) or not _slot_names(kind):
@@ -100,6 +104,15 @@ def _instance(thing, container, read):
         given, contents, container = contents, (), None
     state = None if container is None else container.__name__, contents, *_state(thing)
     return snapshot_make.bare, (maker, kind, *given), state, None, None, snapshot_make.fill_instance
+
+
+def _hashed(thing):
+    """One whose hash may be asked for before it is filled, if it is in a set that it holds: it begins with what it has of
+    plain attributes, from which hashes are made."""
+    kind = type(thing)
+    attributes, slots = attributes_of(thing)
+    early = [{name: value for name, value in each.items() if type(value) in _PLAIN} for each in (attributes or {}, slots)]
+    return snapshot_make.begun, (kind, *early), (None, (), *_state(thing)), None, None, snapshot_make.fill_instance
 
 
 def _state(thing):

@@ -196,6 +196,16 @@ def bare(base, cls, *arguments):
     return base.__new__(cls, *arguments)
 
 
+def begun(cls, attributes, slots):
+    """An instance that has some of its attributes."""
+    made = object.__new__(cls)
+    if attributes:
+        object.__getattribute__(made, "__dict__").update(attributes)
+    for name, value in slots.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def fill_instance(made, state):
     """Neither the contents nor the attributes go through methods of the class, but what it says of its own state does."""
     container, contents, its_state, is_own = state
@@ -209,7 +219,9 @@ def fill_instance(made, state):
                 return
     attributes, slots = its_state if isinstance(its_state, tuple) and len(its_state) == 2 else (its_state, None)
     if attributes:
-        object.__getattribute__(made, "__dict__").update(attributes)
+        its_dict = object.__getattribute__(made, "__dict__")
+        its_dict.clear()  # so that they come in the order that they had
+        its_dict.update(attributes)
     for name, value in (slots or {}).items():
         object.__setattr__(made, name, value)
 

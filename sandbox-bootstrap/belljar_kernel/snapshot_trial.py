@@ -33,7 +33,7 @@ class Trial:
         What was too large to be kept is packed once more for it, unless it is so large that trying it out would take
         the memory that checkpoints may have.
         """
-        if spool.pieces is None and spool.written > TRY_OUT_BYTES:
+        if spool.written + packing.copied_at_most > TRY_OUT_BYTES:
             return {}, 0
         hears, feeds = posix.pipe() if spool.pieces is None else (None, None)
         sizes = [each.nbytes for each in packing.buffers]
@@ -94,7 +94,7 @@ class Trial:
             packing = self._pack_into(spool)
             if packing.names((name,), {}, goes_on=True):
                 continue  # that shows when all are packed
-            written += spool.written
+            written += spool.written + packing.copied_at_most
             if written > TRY_OUT_BYTES or spool.pieces is None:
                 break
             loading = snapshot_load.Loading(beside, self._injected, is_trial=True)

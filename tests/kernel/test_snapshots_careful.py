@@ -151,6 +151,20 @@ class ManyFail(SnapshotTest):
         self.assertEqual((len(missing), list(missing)[-1]), (200, "51 more names"))
 
 
+class Memory(SnapshotTest):
+    def test_what_would_copy_much_memory_is_not_tried_out(self):
+        self.run_ok(
+            "import pickle\nclass Copied:\n    def __init__(self, size): self.size = size\n    def __reduce_ex__(self, _): return made, (pickle.PickleBuffer(bytes(self.size)),)\n"
+            "def made(buffer): open('tried', 'a').write('x'); return Copied(len(bytes(buffer)))\ncopied = Copied(1 << 20)"
+        )
+        tried = os.path.join(self.kernel.workspace, "tried")
+        self.take()
+        self.assertEqual(os.path.getsize(tried), 1)
+        self.run_ok("copied = Copied(257 << 20)")
+        self.take()
+        self.assertEqual(os.path.getsize(tried), 1)
+
+
 class InPart(SnapshotTest):
     def test_what_can_be_loaded_of_a_snapshot_that_fails_is_loaded_when_that_is_asked_for(self):
         self.run_ok(

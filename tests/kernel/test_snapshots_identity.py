@@ -97,6 +97,14 @@ class OfClasses(Same):
             "one in one.near, two in one.near, one in two.near, one.by[two], two.by[one]",
         )
 
+    def test_objects_in_the_sets_and_keys_of_each_other_are_hashed_by_their_names(self):
+        self.same(
+            "class Node:\n    def __init__(self, name): self.near, self.name, self.by = set(), name, {}\n    def __hash__(self): return hash(self.name)\n    def __eq__(self, other): return self.name == other.name\n"
+            "class Slot:\n    __slots__ = ('by', 'name')\n    def __init__(self, name): self.by, self.name = {}, name\n    def __hash__(self): return hash(self.name)\n    def __eq__(self, other): return self.name == other.name\n"
+            "one, two = Node('one'), Node('two'); one.near |= {one, two}; two.by[one] = 1; graph = {one, two}; slot = Slot('s'); slot.by[slot] = 3; frozen = frozenset([one]); one.frozen = frozen",
+            "one in one.near, two in graph, two.by[Node('one')], slot.by[slot], list(one.__dict__), one in one.frozen, one.frozen is frozen",
+        )
+
     @unittest.skipIf(sys.version_info < (3, 10), "needs Python 3.10")
     def test_static_methods_keep_their_attributes(self):
         self.same("class Has:\n    @staticmethod\n    def of(): return 1\nHas.__dict__['of'].tag = 5", "Has.__dict__['of'].tag")
