@@ -35,8 +35,9 @@ class BackgroundCells:
     def begin(self, frame, descriptors):
         """Start the thread of a cell. That the cell has ended is reported in any case."""
         above = self.runner.own_descriptors().stop
-        cell = _BackgroundCell(self, frame["cell"], [_Held(each, above) for each in descriptors])
+        cell = _BackgroundCell(self, frame["cell"], [])
         try:
+            cell.hold(descriptors, above)
             if len(descriptors) != _DESCRIPTORS:
                 raise RuntimeError("no descriptors are left for the cell: close some files")
             compiled = self.cells.compile_beside(frame)
@@ -93,6 +94,10 @@ class _BackgroundCell:
         self._all = all_cells
         self._descriptors = descriptors
         self._interrupt = None
+
+    def hold(self, descriptors, above):
+        for each in descriptors:
+            self._descriptors.append(_Held(each, above))
 
     def run(self, compiled):
         """The main function of the cell's thread."""

@@ -81,9 +81,12 @@ SPOOL_BYTES = 64 * 1024 * 1024
 INLINE_BYTES = 64 * 1024
 # A longer pickle is not loaded on trial: its things would take a multiple of it.
 TRY_OUT_BYTES = 256 * 1024 * 1024
-# Processes that may end while they pack a name, which is then left out; tries to pack what is left when names fail.
-PACK_DEATHS = 3
-PACK_TRIES = 4
+# Processes that may end while they pack a name, which is then left out; how many of them may be killed, as they are
+# where memory is short; tries to pack what is left when names fail; and processes that try out names one by one.
+PACK_DEATHS = 16
+PACK_KILLS = 3
+PACK_TRIES = 8
+ALONE_PROCESSES = 64
 # A name is left out that makes no progress for so many looks, each of them a second after the one before.
 PACK_STUCK_LOOKS = 8
 # Nesting of what can be packed: the stack of a process is long enough for that.

@@ -7,7 +7,6 @@ a name that turns out to be impossible must not be half sent. Processes do it of
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import builtins
-import io
 import mmap
 import platform
 import posix  # not `os`, whose functions user code may replace
@@ -15,26 +14,24 @@ import struct
 import sys
 import types
 
-from . import copies, process, snapshot_classes, snapshot_make, snapshot_records, snapshot_settings, wire
+from . import copies, process, snapshot_classes, snapshot_loggers, snapshot_make, snapshot_records, snapshot_settings, wire
 from .late_imports import from_stdlib
 from .limits import (
     COMPUTE_OOM_SCORE,
     INLINE_BYTES,
-    LEFT_OUT_BYTES,
     MISSING_NAME_CHARS,
     MISSING_NAMES,
     MISSING_REASON_CHARS,
     PACK_DEATHS,
+    PACK_KILLS,
     PACK_RECURSION,
-    PACK_STUCK_LOOKS,
     PACK_TRIES,
     PATCHES_LOOKED_AT,
-    RECORD_BYTES,
     SPOOL_BYTES,
-    TRY_OUT_BYTES,
     cut,
 )
 from .snapshot_reduce import Reducer, Reference
+from .snapshot_watch import Stuck, Watch
 
 pickle = from_stdlib("pickle")
 
@@ -46,8 +43,6 @@ _OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__s
 # Whether it is sending, the place of the name that it packs, and the place of the name that is tried out.
 _PLACE = struct.Struct("<qqq")
 LAST = "the settings of the interpreter"
-# Stands among the names for the root of all loggers, which has no name of the session.
-LOGGING = "logging.root"
 
 
 def pack(frame, namespace, injected, own, folder):
@@ -59,26 +54,30 @@ def pack(frame, namespace, injected, own, folder):
     progress = mmap.mmap(-1, _PLACE.size)
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
-    if _logs():
-        names.append(LOGGING)
-    left_out = {}
+    names += snapshot_loggers.found()
+    known = {"cells_begin_in": folder, "deleted": [name for name in injected if name not in namespace]}
+    known.update(snapshot_settings.changed_by_packing())
+    left_out, kills = {}, 0
     for _ in range(PACK_DEATHS + 1):
         progress[:] = _PLACE.pack(0, -1, -1)
-        status = _in_child(lambda: _Attempts(frame, namespace, own, folder, names, left_out, connection, progress).run())
+        status = _in_child(lambda: _Attempts(frame, namespace, own, known, names, left_out, connection, progress).run())
         if status == 0:
             return
         is_sending, place, _ = _PLACE.unpack(progress[:])
         if is_sending or not 0 <= place < len(names):
             break
-        left_out[names[place]] = f"packing it ended the process ({_death(status)})"
-    else:
-        snapshot_records.Writer(connection, 0).give_up("not_packed", "too many variables end the process that packs them")
-        return
+        left_out[names[place]] = f"the process ended while it was packed ({_death(status)})"
+        kills += status == -_signal.SIGKILL
+        if kills > PACK_KILLS:
+            break
     if not is_sending:
-        snapshot_records.Writer(connection, 0).give_up("not_packed", "the process that packed the variables ended")
+        reason = f"the processes that pack the variables end again and again, the last one with {_death(status)}"
+        snapshot_records.Writer(connection, 0).give_up("not_packed", reason)
 
 
 def _death(status):
+    if status == -_signal.SIGKILL:
+        return "signal 9, which is sent by code, or where memory is short"
     return f"signal {-status}" if status < 0 else f"exit code {status}"
 
 
@@ -113,20 +112,11 @@ def _when(thing):
     return 1 if issubclass(kind, (type, types.FunctionType)) else 2
 
 
-def _logs():
-    logging = sys.modules.get("logging")
-    return logging is not None and (logging.root.handlers or logging.root.level != logging.WARNING)
-
-
-class Stuck(Exception):
-    """A variable makes no progress."""
-
-
 class _Attempts:
     """Tries until all names that are left can be packed, then sends."""
 
-    def __init__(self, frame, namespace, injected, folder, names, left_out, connection, progress):
-        self._namespace, self._injected, self._folder, self._names = namespace, injected, folder, names
+    def __init__(self, frame, namespace, injected, known, names, left_out, connection, progress):
+        self._namespace, self._injected, self._known, self._names = namespace, injected, known, names
         self._left_out, self._progress = left_out, progress
         self._most = frame["bytes"]
         self._writer = snapshot_records.Writer(connection, self._most)
@@ -147,6 +137,7 @@ class _Attempts:
             self._writer.give_up("not_packed", cut(_told(error), MISSING_REASON_CHARS))
 
     def _try(self):
+        is_first = True
         for _ in range(PACK_TRIES):
             spool = snapshot_records.Spool(SPOOL_BYTES, self._most)
             packing = self._packing_into(spool)
@@ -154,7 +145,8 @@ class _Attempts:
             self._left_out.update(failed)
             if failed:
                 continue
-            if not self._can_be_loaded(spool, packing):
+            if self._cannot_be_loaded(spool, packing, is_first):
+                is_first = False
                 continue
             self._mark(-1, is_sending=True)
             if spool.pieces is None:
@@ -172,68 +164,24 @@ class _Attempts:
         self._writer.give_up("not_packed", "variables fail to be packed again and again")
 
     def _packing_into(self, sink):
-        return Packing(self._namespace, self._injected, self._folder, sink, self.open_files, self._mark)
+        return Packing(self._namespace, self._injected, self._known, sink, self.open_files, self._mark)
 
-    def _can_be_loaded(self, spool, packing):
-        """Whether what was packed can be loaded, tried out in another process; else the name that cannot is left out.
+    def _cannot_be_loaded(self, spool, packing, is_first):
+        """Leave out the names that fail when what was packed is loaded; whether there are any."""
+        from . import snapshot_trial  # it needs this module
 
-        Buffers are not filled there, and so take no memory. What was too large to be kept is packed once more for it,
-        unless it is so large that trying it out would take the memory that checkpoints may have.
-        """
-        from . import snapshot_load
-
-        if spool.pieces is None and spool.written > TRY_OUT_BYTES:
-            return True
-        reads, writes = posix.pipe()
-        hears, feeds = posix.pipe() if spool.pieces is None else (None, None)
-        sizes = [each.nbytes for each in packing.buffers]
-
-        def try_out():
-            posix.close(reads)
-            if feeds is None:
-                source, section = spool, snapshot_records.Pieces(spool.pieces)
-            else:
-                posix.close(feeds)
-                source = snapshot_records.PipeEnd(hears)
-                section = io.BufferedReader(source, RECORD_BYTES)
-            # What is packed while this waits for it has a watch of its own, which comes first.
-            with _Watch(lambda: (source, loading.steps), patient=feeds is not None):
-                found = loading.try_out(section, sizes, lambda name: self._mark_loaded(places.get(name, -1)))
-            posix.write(writes, wire.encode_json(missing_list(list(found.items())))[:LEFT_OUT_BYTES])
-
-        def feed():
-            posix.close(hears)
-            sink = snapshot_records.Pipe(feeds)
-            try:
-                self._packing_into(sink).names(self._names, self._left_out, goes_on=False)
-            except BrokenPipeError:
-                pass  # it has found a name that cannot be loaded
-            finally:
-                posix.close(feeds)
-
-        like_fresh = {"__name__": "__main__", "__builtins__": builtins, **self._injected}
-        loading = snapshot_load.Loading(like_fresh, self._injected, is_trial=True)
-        places = {name: place for place, name in enumerate(self._names)}
-        self._mark_loaded(-1)
-        status = _in_child(try_out, feed if feeds is not None else None)
-        posix.close(writes)
-        with open(reads, "rb") as said:
-            found = said.read()
-        if status == 0:
-            failed = {each["name"]: each["reason"] for each in wire.decode_json(found.decode())}
-        else:
-            place = _PLACE.unpack(self._progress[:])[2]
-            if 0 <= place < len(self._names):
-                failed = {self._names[place]: "loading it again ended the process"}
-            elif status == -_signal.SIGKILL:
-                return True  # for want of memory, which says nothing of the variables
-            else:
-                failed = {LAST: f"loading them again ended the process ({_death(status)})"}
-        for name, reason in failed.items():
-            if name not in places:
-                raise pickle.PicklingError(f"{name}: {reason}")
+        trial = snapshot_trial.Trial(
+            self._namespace, self._injected, self._names, self._packing_into, self._mark_loaded, self._loaded, _in_child
+        )
+        failed, status = trial.together(spool, packing, self._left_out)
+        if status and not failed and not snapshot_trial.is_for_want_of_memory(status):
+            failed = {LAST: f"loading them again ended the process ({_death(status)})"}
+        if LAST in failed:
+            raise pickle.PicklingError(f"{LAST}: {failed[LAST]}")
         self._left_out.update(failed)
-        return not failed
+        if failed and not is_first:
+            self._left_out.update(trial.one_by_one(self._left_out))
+        return bool(failed)
 
     def _mark(self, place, is_sending=None):
         was_sending, _, loaded = _PLACE.unpack(self._progress[:])
@@ -242,6 +190,9 @@ class _Attempts:
     def _mark_loaded(self, place):
         is_sending, packed, _ = _PLACE.unpack(self._progress[:])
         self._progress[:] = _PLACE.pack(is_sending, packed, place)
+
+    def _loaded(self):
+        return _PLACE.unpack(self._progress[:])[2]
 
     def _send_rest(self, packing):
         writer = self._writer
@@ -253,14 +204,14 @@ class _Attempts:
         missing = [(name, reason) for name, reason in self._left_out.items()]
         missing += packing.notes.items()
         patches = snapshot_classes.patches(self._namespace, PATCHES_LOOKED_AT)
-        anew = [name for name in packing.modules if snapshot_classes.is_of_session(sys.modules.get(name))]
+        anew = [name for name, module in list(sys.modules.items()) if snapshot_classes.is_of_session(module)]
         missing += [(name, "a module of the session's files, imported anew: what was changed in it is gone") for name in anew]
         missing += [(name, "replaced in the session; the module's own is back") for name in patches]
         writer.end(
             {
                 "format": FORMAT,
                 "python": PYTHON,
-                "variables": len(set(self._names).difference(self._left_out, (LOGGING,))),
+                "variables": len({name for name in self._names if not snapshot_loggers.is_one(name)}.difference(self._left_out)),
                 "missing": missing_list(missing),
                 "files": files_list(packing.files),
                 "sections": 1 + len(packing.buffers),
@@ -271,9 +222,11 @@ class _Attempts:
 
 
 def missing_list(missing):
+    if len(missing) > MISSING_NAMES:
+        listed = missing[: MISSING_NAMES - 1]
+        missing = [*listed, (f"{len(missing) - len(listed)} more names", "only so many are listed")]
     return [
-        {"name": cut(name, MISSING_NAME_CHARS), "reason": cut(reason, MISSING_REASON_CHARS)}
-        for name, reason in missing[:MISSING_NAMES]
+        {"name": cut(name, MISSING_NAME_CHARS), "reason": cut(reason, MISSING_REASON_CHARS)} for name, reason in missing
     ]
 
 
@@ -284,13 +237,16 @@ def files_list(files):
 class Packing:
     """One pickle of the names, and what belongs to it."""
 
-    def __init__(self, namespace, injected, folder, sink, open_files, mark):
+    def __init__(self, namespace, injected, known, sink, open_files, mark):
         self.namespace, self.injected, self.open_files = namespace, injected, open_files
-        self._folder = folder
+        self._known = known  # what only the runner knows of the session's settings
         self._sink, self._mark = sink, mark
         self._name = LAST
         self.modules, self.files, self.notes, self.buffers = set(), [], {}, []
+        self.hashes_by_code = False
+        self.copied_at_most = 0  # bytes of buffers that the load may copy, which are not of arrays
         self._steps = 0
+        self._loggers = snapshot_loggers.found()
         self._begin()
 
     def _begin(self):
@@ -305,7 +261,7 @@ class Packing:
         self._pickler = Pickler(self._sink, 5, buffer_callback=self._take_buffer)
         given = self._given()
         references = [Reference(*made) for _, made in given]
-        self._pickler.dump((FORMAT, CODE_OF, references))
+        self._pickler.dump((FORMAT, CODE_OF, references, snapshot_settings.first()))
         # What is met from here on with one of these identities is the thing that the reference makes.
         memo = self._pickler.memo.copy()
         for (thing, _), reference in zip(given, references):  # noqa: B905
@@ -334,6 +290,7 @@ class Packing:
         if raw.nbytes < INLINE_BYTES:
             return True
         self.add_buffer(raw)
+        self.copied_at_most += raw.nbytes
         return False
 
     def add_buffer(self, view):
@@ -348,7 +305,7 @@ class Packing:
     def names(self, names, left_out, goes_on):
         """Pack them one after the other; the result says why which of them failed."""
         failed = {}
-        with _Watch(lambda: (self._sink, self._steps)) as watch:
+        with Watch(lambda: (self._sink, self._steps)) as watch:
             for place, name in enumerate(names):
                 if name in left_out:
                     continue
@@ -357,7 +314,7 @@ class Packing:
                 watch.begin()
                 try:
                     self._pickler.dump(name)
-                    self._pickler.dump(sys.modules["logging"].root if name == LOGGING else self.namespace[name])
+                    self._pickler.dump(self._loggers[name] if name in self._loggers else self.namespace[name])
                 except snapshot_records.TooLarge:
                     raise
                 except OSError as error:
@@ -375,36 +332,8 @@ class Packing:
             if not failed:
                 self._pickler.dump(None)
                 order = [name for name in self.namespace if isinstance(name, str)]
-                self._pickler.dump({**snapshot_settings.found(), "cells_begin_in": self._folder, "order": order})
+                self._pickler.dump({**snapshot_settings.found(), **self._known, "order": order, "hashes_by_code": self.hashes_by_code})
         return failed
-
-
-class _Watch:
-    """Raises in what makes no progress; a process that is stopped is not looked at."""
-
-    def __init__(self, progress, patient=False):
-        self._progress, self._looks_at_most = progress, PACK_STUCK_LOOKS * (2 if patient else 1)
-        self._last, self._looks = None, 0
-
-    def begin(self):
-        self._looks = 0
-
-    def __enter__(self):
-        _signal.signal(_signal.SIGALRM, self._look)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (_signal.SIGALRM,))
-        _signal.setitimer(_signal.ITIMER_REAL, 1, 1)
-        return self
-
-    def __exit__(self, *_error):
-        _signal.setitimer(_signal.ITIMER_REAL, 0)
-
-    def _look(self, _number, _frame):
-        sink, steps = self._progress()
-        now = getattr(sink, "written", None) or getattr(sink, "sent", 0), steps
-        self._looks = self._looks + 1 if now == self._last else 0
-        self._last = now
-        if self._looks >= self._looks_at_most:
-            raise Stuck(f"packing it makes no progress for {self._looks_at_most} s")
 
 
 def _told(error):

@@ -22,11 +22,19 @@ def plan(kind, packing):
     if kind is getattr(numpy, "memmap", None):
         return lambda array: _mapped(array, numpy, packing)
     ndarray = getattr(numpy, "ndarray", None)
-    if ndarray is not None and issubclass(kind, ndarray):
-        own = ("__reduce__", "__reduce_ex__", "__setstate__")
-        if all(getattr(kind, name) is getattr(ndarray, name) for name in own):
-            return lambda array: _of_subclass(array, numpy)
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    # Elements of masked arrays are of a class below that of the arrays, and are no arrays.
+    if ndarray is None or not issubclass(kind, ndarray) or kind.__name__ == "mvoid":
+        return None
+    if any(issubclass(kind, each) and _says_the_same(kind, each) for each in (ndarray, masked) if each):
+        return lambda array: _of_subclass(array, numpy, packing)
     return None
+
+
+def _says_the_same(kind, base):
+    """Whether the class is taken apart as that one is."""
+    names = ("__reduce__", "__reduce_ex__", "__setstate__")
+    return all(getattr(kind, name) is getattr(base, name) for name in names)
 
 
 def memory_view(view):
@@ -61,11 +69,15 @@ def _array(array, numpy, packing):
     return snapshot_make.array, (array.shape, array.dtype, order, data, array.flags.writeable)
 
 
-def _of_subclass(array, numpy):
+def _of_subclass(array, numpy, packing):
     """One that has memory of another array comes back as a view of that, as the class of its own."""
-    if array.base is None or array.dtype.hasobject:
-        return NotImplemented
-    return snapshot_make.array_as, (array.view(numpy.ndarray), type(array), dict(getattr(array, "__dict__", ())))
+    its_dict = dict(getattr(array, "__dict__", ()))
+    if array.base is not None and not array.dtype.hasobject:
+        return snapshot_make.array_as, (array.view(numpy.ndarray), type(array), its_dict)
+    if array.base is not None:
+        packing.note("memory", f"an array came back with memory of its own, which it shared with a {_owner(array, numpy)}")
+    make, arguments, state = type(array).__reduce__(array)
+    return make, arguments, (state, its_dict), None, None, snapshot_make.fill_array
 
 
 def _root(array, numpy):

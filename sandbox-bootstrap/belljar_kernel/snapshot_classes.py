@@ -6,19 +6,36 @@ import types
 
 from . import snapshot_make
 from .late_imports import from_stdlib
+from .preload import PACKAGES
 
 HEAP_TYPE = 1 << 9  # among the flags of a class: it is not made in C, or as if it were not
 # Made by Python for each class, or anew from its attributes.
 _MADE = frozenset(("__dict__", "__weakref__", "_abc_impl", "__annotate_func__", "__annotations_cache__"))
 
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_NOT_OF_SESSION = (posixpath.dirname(posixpath.__file__) + "/", posixpath.dirname(posixpath.dirname(__file__)) + "/")
+_NOT_OF_SESSION = (
+    posixpath.dirname(posixpath.__file__) + "/",
+    posixpath.dirname(posixpath.dirname(__file__)) + "/",
+    PACKAGES + "/",
+)
 
 
 def comes_from_disk(module):
     """Whether the module can be imported in a fresh process."""
     spec = getattr(module, "__spec__", None)
     return spec is not None and (spec.origin is not None or spec.submodule_search_locations is not None)
+
+
+def submodules(module):
+    """The names of the modules below a package that were imported and can be imported again."""
+    name = module.__name__ + "."
+    if not hasattr(module, "__path__"):
+        return []
+    return [each for each, below in list(sys.modules.items()) if _is_below(each, name) and comes_from_disk(below)]
+
+
+def _is_below(name, package):
+    return isinstance(name, str) and name.startswith(package)
 
 
 def is_of_session(module):
@@ -36,15 +53,31 @@ def is_importable(thing):
         return False
     found = module
     try:
-        for part in thing.__qualname__.split("."):
+        for part in (getattr(thing, "__qualname__", None) or thing.__name__).split("."):
             found = getattr(found, part)
     except AttributeError:
         return False
     return found is thing
 
 
-def reduce(cls):
-    """Raises TypeError if the class cannot be made again."""
+def registrations():
+    """The classes of modules that count others as their subclasses, by the ids of those others."""
+    get_dump, found, seen, waiting = from_stdlib("_abc")._get_dump, {}, set(), [object]
+    meta = from_stdlib("abc").ABCMeta
+    while waiting:
+        cls = waiting.pop()
+        if id(cls) in seen:
+            continue
+        seen.add(id(cls))
+        if isinstance(cls, meta) and is_importable(cls):
+            for each in get_dump(cls)[0]:
+                found.setdefault(id(each()), []).append(cls)
+        waiting += type.__subclasses__(cls)
+    return found
+
+
+def reduce(cls, registered_at):
+    """Raises TypeError if the class cannot be made again. `registered_at` are classes of modules that count it as theirs."""
     if not cls.__flags__ & HEAP_TYPE:
         raise TypeError(f"it is or holds the class {cls.__name__}, which is made in C and has no name")
     meta = type(cls)
@@ -65,7 +98,7 @@ def reduce(cls):
     if own.get("__annotate_func__") is not None:
         attributes["__annotate__"] = own["__annotate_func__"]
     arguments = (meta, cls.__name__, cls.__bases__, early)
-    return snapshot_make.class_, arguments, (attributes, registered), None, None, snapshot_make.fill_class
+    return snapshot_make.class_, arguments, (attributes, registered, registered_at), None, None, snapshot_make.fill_class
 
 
 def _is_python(new):
@@ -80,6 +113,8 @@ def patches(namespace, most):
             continue
         for key, value in list(module.__dict__.items()):
             left -= 1
+            if name == "sys" and key.startswith("last_"):
+                continue  # the exception of a cell
             if _is_own(value, namespace):
                 yield f"{name}.{key}"
             elif type(value) is type and value.__module__ == name:
@@ -92,4 +127,26 @@ def patches(namespace, most):
 
 
 def _is_own(value, namespace):
-    return type(value) is types.FunctionType and value.__globals__ is namespace
+    """Whether the session has made it, as far as can be told: a constant looks like any other."""
+    kind = type(value)
+    if kind is types.FunctionType:
+        return value.__globals__ is namespace
+    if isinstance(value, type):
+        return value.__dict__.get("__module__") == "__main__"
+    beneath = _BENEATH.get((kind.__module__, kind.__name__))
+    if beneath is not None:
+        inner = getattr(value, beneath, None)
+        return inner is not value and _is_own(inner, namespace)
+    return kind.__dict__.get("__module__") == "__main__"
+
+
+# The attribute of what is put around a function that has the function.
+_BENEATH = {
+    ("builtins", "staticmethod"): "__func__",
+    ("builtins", "classmethod"): "__func__",
+    ("builtins", "method"): "__func__",
+    ("builtins", "property"): "fget",
+    ("functools", "partial"): "func",
+    ("functools", "_lru_cache_wrapper"): "__wrapped__",
+    ("functools", "cached_property"): "func",
+}

@@ -89,8 +89,8 @@ def _place(file, is_text, options):
                 position = file.tell()
             else:
                 position = raw_position
-        if is_text and file.readable():
-            options["newline"] = _newline(file, elsewhere)
+        if is_text:
+            options["newline"] = _newline(file, elsewhere) if file.readable() else _newline_written(file, elsewhere)
         return position, pending
     except OSError as error:
         raise pickle.PicklingError(f"it is or holds an open file whose position is not told ({error})") from None
@@ -116,3 +116,16 @@ def _newline(file, elsewhere):
     posix.pwrite(elsewhere, _LINES.encode(file.encoding), 0)
     file.seek(0)
     return _SPLIT_BY.get(tuple(iter(file.readline, "")))
+
+
+def _newline_written(file, elsewhere):
+    """The end of a line that it writes, which is all that the setting means to a file that is only written."""
+    posix.ftruncate(elsewhere, 0)
+    posix.lseek(elsewhere, 0, io.SEEK_SET)
+    file.write("\n")
+    file.flush()
+    written = _written(elsewhere, 0)
+    for newline in ("\r\n", "\r"):
+        if newline in written.decode(file.encoding, "replace"):
+            return newline
+    return "\n"

@@ -8,11 +8,12 @@ it, unless the class itself says how it is pickled.
 import collections
 import types
 
-from . import snapshot_make
+from . import snapshot_hashes, snapshot_make
 from .late_imports import from_stdlib
 
 _slot_names = from_stdlib("copyreg")._slotnames
 
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _VALUES = (int, float, complex, str, bytes, tuple)
 # How each container is read: what its `fill` in `snapshot_make.CONTAINERS` is given. The most special come first.
 _READS = (
@@ -36,12 +37,33 @@ def plan(kind):
         if issubclass(kind, container):
             return lambda it: _instance(it, container, read)
     if any(base in _VALUES for base in kind.__mro__):
-        return _value if _has_plain_arguments(kind) and _owner(kind, ("__new__",)) not in _VALUES else None
+        is_special = _owner(kind, ("__new__",)) not in _VALUES or _answers_anything(kind)
+        return _value if _has_plain_arguments(kind) and is_special else None
+    is_plain = _owner(kind, ("__setstate__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")) in (None, object)
+    if is_plain and snapshot_hashes.are_by_code(kind) and _maker(kind) is object:
+        return _hashed
+    if _answers_anything(kind):
+        return plan_of_answering(kind)
     if _owner(kind, ("__setstate__", "__getstate__")) not in (None, object) or not _slot_names(kind):
         return None
     if _owner(kind, ("__getnewargs__", "__getnewargs_ex__")) is not None or _maker(kind) is not object:
         return None
     return lambda it: _instance(it, None, None)
+
+
+def plan_of_answering(kind):
+    """How instances of a class are taken apart that may have an answer to any name, as to those that `pickle` asks for."""
+    if not _answers_anything(kind) or _owner(kind, ("__getnewargs__", "__getnewargs_ex__")) is not None:
+        return None
+    if _maker(kind) is not object or not _is_of_python(_owner(kind, ("__reduce_ex__", "__reduce__"))):
+        return None
+    return lambda it: _instance(it, None, None)
+
+
+def _answers_anything(kind):
+    return _owner(kind, ("__getattr__",)) is not None or isinstance(
+        _owner(kind, ("__getattribute__",)).__dict__["__getattribute__"], types.FunctionType
+    )
 
 
 def _owner(kind, names):
@@ -84,20 +106,36 @@ def _instance(thing, container, read):
     return snapshot_make.bare, (maker, kind, *given), state, None, None, snapshot_make.fill_instance
 
 
+def _hashed(thing):
+    """One whose hash may be asked for before it is filled, if it is in a set that it holds: it begins with what it has of
+    plain attributes, from which hashes are made."""
+    kind = type(thing)
+    attributes, slots = attributes_of(thing)
+    early = [{name: value for name, value in each.items() if type(value) in _PLAIN} for each in (attributes or {}, slots)]
+    return snapshot_make.begun, (kind, *early), (None, (), *_state(thing)), None, None, snapshot_make.fill_instance
+
+
 def _state(thing):
     """What the instance has beside its contents, and whether its class has said so itself."""
     kind = type(thing)
-    if _owner(kind, ("__getstate__",)) not in (None, object):
-        return thing.__getstate__(), True
+    of_class = _owner(kind, ("__getstate__",))
+    if of_class not in (None, object):
+        return of_class.__dict__["__getstate__"].__get__(thing, kind)(), True
+    its_dict, slots = attributes_of(thing)
+    own = _owner(kind, ("__setstate__",)) is not None
+    return ((its_dict or None, slots) if slots else its_dict or None), own
+
+
+def attributes_of(thing):
+    """Its dictionary or None, and what is in its slots."""
     try:
         its_dict = object.__getattribute__(thing, "__dict__")
     except AttributeError:
         its_dict = None
     slots = {}
-    for name in _slot_names(kind):
+    for name in _slot_names(type(thing)):
         try:
             slots[name] = object.__getattribute__(thing, name)
         except AttributeError:
             pass  # nothing is in it
-    own = hasattr(kind, "__setstate__")
-    return ((its_dict or None, slots) if slots else its_dict or None), own
+    return its_dict, slots

@@ -1,13 +1,10 @@
 """Loads a snapshot into the namespace of a fresh worker: all of it, or nothing."""
 
-import gc
 import sys
-import types
 
-from . import snapshot_make, snapshot_records, snapshot_settings
+from . import snapshot_hashes, snapshot_loggers, snapshot_lost, snapshot_make, snapshot_records, snapshot_settings, snapshot_unfinished
 from .late_imports import from_stdlib
-from .snapshot import CODE_OF, FORMAT, LAST, LOGGING, report
-from .snapshot_classes import HEAP_TYPE
+from .snapshot import CODE_OF, FORMAT, LAST, report
 
 pickle = from_stdlib("pickle")
 
@@ -15,23 +12,39 @@ pickle = from_stdlib("pickle")
 def load(frame, namespace, injected, commands):
     """Serve a `restore` frame; the result is the message that answers it. `commands` know where cells begin."""
     kept = frozenset(frame["keep"])
-    loading = snapshot_make.loading = Loading(namespace, injected, kept)
-    before = dict(namespace)
+    loading = snapshot_make.loading = Loading(namespace, injected, kept, is_partial=frame.get("partial", False))
+    before, settings_before = dict(namespace), snapshot_settings.now()
     try:
         connection = snapshot_records.connect(frame["path"], frame["token"])
         with connection:
             names, settings = loading.read(snapshot_records.Reader(connection))
     except BaseException as error:
         _put_back(namespace, before)
+        snapshot_settings.put_back(settings_before)
         return report(0, error=_told(error, loading.name))
     finally:
         snapshot_make.loading = None
-    missing = _without_lost(names) if loading.has_lost else {}
+    missing = {**loading.missing, **loading.without_lost(names)}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
+    for name in set(settings["deleted"]).difference(kept, names):
+        namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
+    missing.update(_done(loading))
+    if settings["hashes_by_code"]:
+        missing.update(snapshot_hashes.mend())
     return report(len(restored), missing.items(), [each for each in loading.files if each[0] not in missing])
+
+
+def _done(loading):
+    failed = {}
+    for path, do in loading.when_done:
+        try:
+            do()
+        except OSError as error:
+            failed[path] = f"what was not flushed could not be written to it: {error}"
+    return failed
 
 
 def _put_back(namespace, before):
@@ -41,20 +54,20 @@ def _put_back(namespace, before):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
-        if module == snapshot_make.__name__:
-            return getattr(snapshot_make, name)
-        found = snapshot_make.module(module)
-        if isinstance(found, type):
-            return found  # the module is lost
-        return snapshot_make.attribute(module, name)
+        return snapshot_make.found_class(module, name)
 
 
 class Loading:
     """What the functions that make things again need of the load that is under way."""
 
-    def __init__(self, namespace, injected, kept=frozenset(), is_trial=False):
+    def __init__(self, namespace, injected, kept=frozenset(), is_trial=False, is_partial=False):
         self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
+        self._is_partial = is_partial  # what fails is lost, and the load goes on
         self._kept = kept
+        self.missing = {}  # beside the names that lead to something lost
+        self.loggers, self.made_modules = {}, []
+        self.spoilt = {}  # things that could not be filled and why, by their ids
+        self.when_done = []  # for each file what is done when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
         self._reader = self._sizes = None
 
@@ -65,7 +78,13 @@ class Loading:
             names, _ = self._load(section, mark)
         except BaseException as error:
             return {self.name or LAST: f"it cannot be loaded again: {_told(error, None)}"}
-        return _without_lost(names) if self.has_lost else {}
+        return self.without_lost(names)
+
+    def without_lost(self, names):
+        """Take out what leads to something lost; the result says why."""
+        if not self.has_lost:
+            return {}
+        return snapshot_lost.take_out(names, self)
 
     def read(self, reader):
         pieces = reader.section()
@@ -78,10 +97,26 @@ class Loading:
 
     def _load(self, section, mark):
         """The things by name, and the settings."""
-        unpickler = _Unpickler(section, buffers=self._buffers())
-        form, code_of, _ = unpickler.load()  # and what is there in every session
+        unpickler = self._unpickler(section)
+        try:
+            return self._load_with(unpickler, mark)
+        except BaseException:
+            snapshot_unfinished.hold(unpickler.memo.copy().values())
+            raise
+
+    def _unpickler(self, section):
+        if self._is_partial:
+            from . import snapshot_partial  # hardly ever needed
+
+            return snapshot_partial.Unpickler(section, buffers=self._buffers())
+        return _Unpickler(section, buffers=self._buffers())
+
+    def _load_with(self, unpickler, mark):
+        form, code_of, _, first = unpickler.load()  # and what is there in every session
         if form != FORMAT or code_of != CODE_OF:
             raise snapshot_records.Broken("it was made by another version of Python")
+        # The modules of the session are found by its paths, and may look at its environment.
+        self.missing.update(snapshot_settings.apply_first(first))
         names = {}
         while True:
             self.name = name = unpickler.load()
@@ -90,7 +125,9 @@ class Loading:
             value = unpickler.load()
             if name is None:
                 break
-            if name != LOGGING:
+            if snapshot_loggers.is_one(name):
+                self.loggers[name] = value
+            else:
                 names[name] = value
                 if name not in self._kept:
                     self.namespace[name] = value  # code of the session that the load calls may need it
@@ -112,6 +149,16 @@ class Loading:
                 self._reader.section_into(memoryview(data))
             yield data
 
+    def spoil(self, thing, reason):
+        self.has_lost = True
+        self.spoilt[id(thing)] = thing, reason
+
+    def pass_section(self):
+        """Let go of the next one, whose array cannot be made."""
+        size = self._next_size()
+        if not self.is_trial:
+            self._reader.section_into(memoryview(bytearray(size)))
+
     def section_into(self, view):
         if self._next_size() != view.nbytes:
             raise snapshot_records.Broken("a buffer has another size than its array")
@@ -128,42 +175,3 @@ def _told(error, name):
     except BaseException:
         told = type(error).__name__
     return told if name is None else f"loading {name}: {told}"
-
-
-def _without_lost(names):
-    """Take out the names that lead to something lost; the result says why."""
-    reasons = {}
-    good = set()  # ids of what leads to nothing lost
-    for name, value in list(names.items()):
-        found = _lost_in(value, names, good)
-        if found is not None:
-            reasons[name] = found
-            del names[name]
-    return reasons
-
-
-def _lost_in(value, names, good):
-    """Why something that the value leads to is lost, or None."""
-    seen, waiting = set(), [value]
-    while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen or id(thing) in good or isinstance(thing, types.ModuleType):
-            continue
-        kind = thing if isinstance(thing, type) else type(thing)
-        if issubclass(kind, snapshot_make.Lost):
-            return kind.reason
-        seen.add(id(thing))
-        if thing is names or thing is sys.modules:
-            continue
-        if isinstance(thing, types.FunctionType):
-            waiting += [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
-        elif isinstance(thing, type) and not thing.__flags__ & HEAP_TYPE:
-            continue
-        elif isinstance(thing, dict) and "__builtins__" in thing:
-            continue  # globals
-        else:
-            waiting += gc.get_referents(thing)
-            if isinstance(thing, types.BuiltinMethodType) or kind.__module__ == "numpy":
-                continue
-    good |= seen
-    return None

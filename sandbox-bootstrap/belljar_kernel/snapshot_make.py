@@ -20,6 +20,8 @@ class Lost:
 
     reason = "it could not be made again"
 
+    __slots__ = ("__weakref__",)
+
     def __new__(cls, *_positional, **_named):
         return object.__new__(cls)
 
@@ -61,19 +63,43 @@ def module(name):
         return lost(f"the module {name} could not be imported: {type(error).__name__}: {error}"[:300])
 
 
+def package(name, submodules):
+    """The module, with those below it that the session has imported: each is an attribute of the one above it."""
+    found = module(name)
+    if isinstance(found, types.ModuleType):
+        for each in submodules:
+            try:
+                __import__(each)
+            except BaseException as error:
+                loading.missing[each] = f"the module could not be imported: {type(error).__name__}: {error}"[:300]
+    return found
+
+
 def module_globals(name):
     found = module(name)
     return found.__dict__ if isinstance(found, types.ModuleType) else {}
 
 
 def attribute(of_module, path):
-    found = module(of_module)
-    for part in path.split("."):
-        try:
+    first, *parts = path.split(".")
+    try:
+        if of_module == "__main__":
+            found = loading.namespace[first]  # on trial, the module itself has all names already
+        else:
+            found = module(of_module)
+            if not isinstance(found, types.ModuleType):
+                return found  # it is lost
+            found = getattr(found, first)
+        for part in parts:
             found = getattr(found, part)
-        except AttributeError:
-            return lost(f"{of_module} has no {path} any more")
+    except (AttributeError, KeyError):
+        return lost(f"{of_module} has no {path} any more")
     return found
+
+
+def found_class(of_module, path):
+    """What the pickle names."""
+    return globals()[path] if of_module == __name__ else attribute(of_module, path)
 
 
 def injected(name):
@@ -87,8 +113,8 @@ def injected(name):
 def bare_module(name, is_listed):
     made = types.ModuleType(name)
     if is_listed:
-        sys.modules.setdefault(name, made)
-        return sys.modules[name]
+        made = sys.modules.setdefault(name, made)
+    loading.made_modules.append(made)
     return made
 
 
@@ -153,13 +179,16 @@ def class_(meta, name, bases, early):
 
 
 def fill_class(made, state):
-    attributes, registered = state
+    attributes, registered, registered_at = state
     for name, value in attributes.items():
         type.__setattr__(made, name, value)
     if registered is not None:
         from_stdlib("_abc")._abc_init(made)
         for each in registered:
             made.register(each)
+    for each in registered_at:
+        if isinstance(each, from_stdlib("abc").ABCMeta):
+            each.register(made)
 
 
 def bare(base, cls, *arguments):
@@ -167,20 +196,46 @@ def bare(base, cls, *arguments):
     return base.__new__(cls, *arguments)
 
 
+def begun(cls, attributes, slots):
+    """An instance that has some of its attributes."""
+    made = object.__new__(cls)
+    if attributes:
+        object.__getattribute__(made, "__dict__").update(attributes)
+    for name, value in slots.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
 def fill_instance(made, state):
     """Neither the contents nor the attributes go through methods of the class, but what it says of its own state does."""
     container, contents, its_state, is_own = state
     if container is not None:
         CONTAINERS[container](made, *contents)
-    if is_own:
-        set_state = getattr(made, "__setstate__", None)
-        if set_state is not None and its_state is not None:
-            set_state(its_state)
-            return
+    if is_own and its_state is not None:
+        # Of the class: the instance may answer to every name.
+        for each in type(made).__mro__:
+            if "__setstate__" in each.__dict__:
+                each.__dict__["__setstate__"].__get__(made, type(made))(its_state)
+                return
     attributes, slots = its_state if isinstance(its_state, tuple) and len(its_state) == 2 else (its_state, None)
     if attributes:
-        object.__getattribute__(made, "__dict__").update(attributes)
+        its_dict = object.__getattribute__(made, "__dict__")
+        its_dict.clear()  # so that they come in the order that they had
+        its_dict.update(attributes)
     for name, value in (slots or {}).items():
+        object.__setattr__(made, name, value)
+
+
+def fill_attributes(made, state):
+    """Give it these attributes instead of those that it has."""
+    if isinstance(made, type):
+        return  # it is lost
+    attributes, slots = state
+    if attributes is not None:
+        its_dict = object.__getattribute__(made, "__dict__")
+        its_dict.clear()
+        its_dict.update(attributes)
+    for name, value in slots.items():
         object.__setattr__(made, name, value)
 
 
@@ -212,16 +267,29 @@ def exception(base, cls, arguments):
 
 
 def fill_exception(made, state):
-    cause, context, suppresses, rest = state
-    if isinstance(rest, dict):
-        made.__dict__.update(rest)
-    elif rest is not None:
+    *links, members, attributes = state
+    for name, value in members.items():
+        object.__setattr__(made, name, value)
+    made.__dict__.update(attributes)
+    made.__cause__, made.__context__, made.__suppress_context__ = links
+
+
+def fill_own_exception(made, state):
+    """The same of one whose class says in Python how it is taken apart."""
+    *links, rest = state
+    if rest is not None:
         made.__setstate__(rest)
-    made.__cause__, made.__context__, made.__suppress_context__ = cause, context, suppresses
+    made.__cause__, made.__context__, made.__suppress_context__ = links
 
 
 def type_variable(kind, name, options):
     return getattr(from_stdlib("typing"), kind)(name, *options.pop("constraints", ()), **options)
+
+
+def type_alias(name, its_module, value, parameters):
+    made_in = {"__name__": its_module, "make": from_stdlib("typing").TypeAliasType}
+    made_in.update(name=name, value=value, parameters=parameters)
+    return eval("make(name, value, type_params=parameters)", made_in)
 
 
 def fill_type_variable(made, its_module):
@@ -276,11 +344,19 @@ def fill_logger(made, state):
     made.manager._clear_cache()
 
 
+def decimal_context():
+    return module("decimal").getcontext()
+
+
 # Arrays.
 
 
 def array(shape, dtype, order, data, is_writable):
     numpy = sys.modules.get("numpy") or module("numpy")
+    if isinstance(numpy, type) or isinstance(dtype, Lost):
+        if data is None:
+            loading.pass_section()
+        return numpy() if isinstance(numpy, type) else dtype
     made = numpy.empty(shape, dtype, order)
     raw = made.reshape(-1, order="A").view(numpy.uint8)
     if data is None:
@@ -293,6 +369,9 @@ def array(shape, dtype, order, data, is_writable):
 
 def array_view(root, shape, dtype, strides, offset, is_writable):
     numpy = sys.modules.get("numpy") or module("numpy")
+    for each in (root, dtype):
+        if isinstance(each, Lost):
+            return each
     if isinstance(root, numpy.ndarray):
         flat = root.view(numpy.ndarray).reshape(-1, order="A")
         if dtype.hasobject:
@@ -307,7 +386,15 @@ def array_view(root, shape, dtype, strides, offset, is_writable):
     return made
 
 
+def fill_array(made, state):
+    its_state, its_dict = state
+    made.__setstate__(its_state)
+    made.__dict__.update(its_dict)
+
+
 def array_as(made, kind, its_dict):
+    if isinstance(made, Lost) or issubclass(kind, Lost):
+        return made if isinstance(made, Lost) else kind()
     made = made.view(kind)
     if its_dict:
         made.__dict__.update(its_dict)
@@ -316,6 +403,8 @@ def array_as(made, kind, its_dict):
 
 def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
+    if isinstance(numpy, type):
+        return numpy()
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
     except (OSError, ValueError) as error:
@@ -339,12 +428,20 @@ def file(path, mode, options, position, pending):
         if position is not None:
             made.seek(position)
         if pending:
-            raw = getattr(made, "buffer", made)
-            raw.write(pending)
+            loading.when_done.append((path, lambda: write_pending(made, position, pending)))
         loading.reopened(path)
         return made
     except (OSError, ValueError) as error:
         return lost(f"the file {path} could not be opened again: {error}"[:300])
+
+
+def write_pending(made, position, pending):
+    """Write what waited to be written when the variables were saved. A load that fails writes nothing: the next one may."""
+    raw = getattr(made, "buffer", made)
+    raw.write(pending)
+    raw.flush()
+    if raw is not made:
+        made.seek(position + len(pending))  # so that no second mark of the encoding follows
 
 
 def closed_file(path, mode, options):

@@ -38,13 +38,18 @@ class Writer:
         self._pid = posix.getpid()
         self._left = most
         self.sent = 0
+        self.waits = False  # for the other side, in the middle of a record
 
     def _send(self, kind, payload=b""):
         if posix.getpid() != self._pid:
             posix._exit(1)
-        descriptor_io.send_all(self._descriptor, _HEADER.pack(kind, len(payload)))
-        if payload:
-            descriptor_io.send_all(self._descriptor, payload)
+        self.waits = True
+        try:
+            descriptor_io.send_all(self._descriptor, _HEADER.pack(kind, len(payload)))
+            if payload:
+                descriptor_io.send_all(self._descriptor, payload)
+        finally:
+            self.waits = False
 
     def write(self, data):
         view = memoryview(data).cast("B")
@@ -86,12 +91,16 @@ class Pipe:
     """Writes to the process that tries out what is packed."""
 
     def __init__(self, descriptor):
-        self._descriptor, self.written = descriptor, 0
+        self._descriptor, self.written, self.waits = descriptor, 0, False
 
     def write(self, data):
         view = memoryview(data).cast("B")
         self.written += len(view)
-        descriptor_io.send_all(self._descriptor, view)
+        self.waits = True
+        try:
+            descriptor_io.send_all(self._descriptor, view)
+        finally:
+            self.waits = False
 
 
 class PipeEnd(io.FileIO):

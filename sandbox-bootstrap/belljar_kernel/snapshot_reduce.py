@@ -4,7 +4,17 @@ import builtins
 import sys
 import types
 
-from . import snapshot_arrays, snapshot_classes, snapshot_files, snapshot_instances, snapshot_make
+from . import (
+    snapshot_arrays,
+    snapshot_classes,
+    snapshot_exceptions,
+    snapshot_files,
+    snapshot_hashes,
+    snapshot_instances,
+    snapshot_loggers,
+    snapshot_make,
+    snapshot_typing,
+)
 from .late_imports import from_stdlib
 from .snapshot_classes import HEAP_TYPE, is_importable
 
@@ -45,6 +55,7 @@ class Reducer:
         self._namespace = packing.namespace
         self._plans = {}
         self._singletons = {}
+        self._registrations = None
         self._references = {}  # to the globals of modules
         self._known = {id(thing): (thing, reduced) for thing, reduced in _known(packing.injected)}
         self._by_type = {
@@ -56,8 +67,8 @@ class Reducer:
             types.ModuleType: self._module,
             Reference: lambda it: it.reduced,
             property: lambda it: (property, (it.fget, it.fset, it.fdel, it.__doc__)),
-            classmethod: lambda it: (classmethod, (it.__func__,)),
-            staticmethod: lambda it: (staticmethod, (it.__func__,)),
+            classmethod: _wrapper,
+            staticmethod: _wrapper,
             memoryview: snapshot_arrays.memory_view,
             **snapshot_files.reducers(packing),
             **_of_locks(),
@@ -76,6 +87,7 @@ class Reducer:
             plan = self._plans[kind]
         except KeyError:
             plan = self._plans[kind] = self._plan(kind)
+            self._packing.hashes_by_code |= snapshot_hashes.are_by_code(kind)
         return NotImplemented if plan is None else plan(thing)
 
     def _plan(self, kind):
@@ -94,17 +106,18 @@ class Reducer:
         if kind.__module__.partition(".")[0] == "belljar_kernel":
             return _refusal("a part of the sandbox itself")
         if issubclass(kind, BaseException):
-            return self._exception if not _has_own_reduce(kind, BaseException) else self._own_reduce
+            return snapshot_exceptions.plan(kind, _base(kind), self._own_reduce, self._packing)
         of_arrays = snapshot_arrays.plan(kind, self._packing)
         if of_arrays is not None:
             return of_arrays
         if kind in from_stdlib("copyreg").dispatch_table:
             return None
-        if kind.__name__ in ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType") and kind.__module__ in ("typing", "_typing"):
-            return self._type_variable
+        of_typing = snapshot_typing.plan(kind, is_importable)
+        if of_typing is not None:
+            return of_typing
         logging = sys.modules.get("logging")
         if logging is not None and issubclass(kind, logging.Logger):
-            return lambda it: _logger(it, logging)
+            return lambda it: snapshot_loggers.reduce(it, logging)
         enum = sys.modules.get("enum")
         if enum is not None and issubclass(kind, enum.Enum) and not is_importable(kind):
             return _enum_member
@@ -117,10 +130,12 @@ class Reducer:
         found = snapshot_instances.plan(kind) if is_own else None
         if found is not None:
             return found
-        if _has_own_reduce(kind, object):
-            return self._own_reduce if is_own else None
+        has_own = _has_own_reduce(kind, object)
         if not is_own:
-            return self._of_library
+            beneath = None if has_own else snapshot_instances.plan_of_answering(kind)
+            return lambda it: self._of_library(it, beneath)
+        if has_own:
+            return self._own_reduce
         if _makes_itself(kind):
             return _bare
         return None
@@ -166,7 +181,9 @@ class Reducer:
             if value is cls:
                 return snapshot_make.attribute, ("types", name)
         try:
-            return snapshot_classes.reduce(cls)
+            if self._registrations is None:
+                self._registrations = snapshot_classes.registrations()
+            return snapshot_classes.reduce(cls, self._registrations.get(id(cls), []))
         except TypeError as problem:
             raise Unpackable(str(problem)) from None
 
@@ -174,7 +191,8 @@ class Reducer:
         name = module.__name__
         if name == "__main__" or (sys.modules.get(name) is module and snapshot_classes.comes_from_disk(module)):
             self._packing.modules.add(name)
-            return snapshot_make.module, (name,)
+            below = snapshot_classes.submodules(module)
+            return (snapshot_make.package, (name, below)) if below else (snapshot_make.module, (name,))
         if sys.modules.get(name) is module and module.__spec__ is not None:
             return snapshot_make.module, (name,)
         state = {key: value for key, value in module.__dict__.items() if key not in ("__builtins__", "__loader__", "__spec__")}
@@ -194,25 +212,20 @@ class Reducer:
         slots = {name: getattr(thing, name) for name in from_stdlib("copyreg")._slotnames(type(thing)) if hasattr(thing, name)}
         return snapshot_make.bare, (_base(type(thing)), type(thing)), (getattr(thing, "__dict__", None), slots)
 
-    def _of_library(self, thing):
-        """A thing that a library has one of, such as a mark for «no value», has to be that one again."""
+    def _of_library(self, thing, beneath):
+        """A thing that a library has one of, such as a mark for «no value», has to be that one again. What a module of the
+        session has one of is in a file without its changes, so it is filled with what it holds."""
         kind = type(thing)
         names = self._singletons.get(kind)
         if names is None:
             names = self._singletons[kind] = _singletons(kind)
         name = names.get(id(thing))
-        if name is not None:
-            return snapshot_make.attribute, name
-        return NotImplemented
-
-    def _exception(self, error):
-        kind = type(error)
-        base = _base(kind)
-        reduced = base.__reduce__(error)
-        if error.__traceback__ is not None:
-            self._packing.note("__traceback__", "an exception came back without the traceback of where it was raised")
-        state = error.__cause__, error.__context__, error.__suppress_context__, (*reduced[2:], None)[0]
-        return snapshot_make.exception, (base, kind, reduced[1]), state, None, None, snapshot_make.fill_exception
+        if name is None:
+            return NotImplemented if beneath is None else beneath(thing)
+        made = snapshot_make.attribute, name
+        if not snapshot_classes.is_of_session(sys.modules.get(name[0])) or _has_own_reduce(kind, object):
+            return made
+        return (*made, snapshot_instances.attributes_of(thing), None, None, snapshot_make.fill_attributes)
 
     def _cached(self, function):
         if is_importable(function):
@@ -222,23 +235,6 @@ class Reducer:
             raise Unpackable("a function with a cache, whose size is not known")
         made = snapshot_make.cached, (function.__wrapped__, parameters())
         return (*made, dict(function.__dict__), None, None, snapshot_make.fill_dict)
-
-    def _type_variable(self, variable):
-        if is_importable(variable):
-            return NotImplemented
-        kind, options = type(variable).__name__, {}
-        if kind == "NewType":
-            made = snapshot_make.type_variable, (kind, variable.__name__, {"tp": variable.__supertype__})
-            return (*made, variable.__module__, None, None, snapshot_make.fill_type_variable)
-        if kind != "TypeVarTuple":
-            names = ("covariant", "contravariant", "infer_variance")
-            options = {name: True for name in names if getattr(variable, f"__{name}__", False)}
-            if variable.__bound__ is not None:
-                options["bound"] = variable.__bound__
-        if getattr(variable, "__constraints__", ()):
-            options["constraints"] = variable.__constraints__
-        made = snapshot_make.type_variable, (kind, variable.__name__, options)
-        return (*made, variable.__module__, None, None, snapshot_make.fill_type_variable)
 
 
 class Reference:
@@ -259,8 +255,20 @@ def _known(injected):
     for name, thing in injected.items():
         if type(thing) not in (str, int, float, list, dict, types.ModuleType):
             yield thing, (snapshot_make.injected, (name,))
+    for thing, of_module, path in _states_of_modules():
+        yield thing, (snapshot_make.attribute, (of_module, path))
+    if "decimal" in sys.modules:
+        yield sys.modules["decimal"].getcontext(), (snapshot_make.decimal_context, ())
     if "os" in sys.modules:
         yield sys.modules["os"].environ, (snapshot_make.attribute, ("os", "environ"))
+
+
+def _states_of_modules():
+    """Things whose methods modules offer as functions; what they hold is among the settings."""
+    for of_module, path in (("random", "_inst"), ("numpy.random.mtrand", "_rand")):
+        thing = getattr(sys.modules.get(of_module), path, None)
+        if thing is not None:
+            yield thing, of_module, path
 
 
 def _refusal(reason):
@@ -318,6 +326,13 @@ def _singletons(kind):
     return found
 
 
+def _wrapper(method):
+    """A class or static method; since Python 3.10 it has attributes, most of them those of its function."""
+    its_own = dict(getattr(method, "__dict__", ()))
+    made = type(method), (method.__func__,)
+    return (*made, its_own, None, None, snapshot_make.fill_dict) if its_own else made
+
+
 def _cell(cell):
     try:
         content = (cell.cell_contents,)
@@ -339,12 +354,6 @@ def _match(match):
         if again is not None and again.regs == match.regs:
             return snapshot_make.match, (pattern, name, *arguments)
     raise Unpackable("it is or holds a match of a pattern that cannot be found again by itself")
-
-
-def _logger(logger, logging):
-    state = {name: logger.__dict__[name] for name in ("level", "propagate", "handlers", "disabled", "filters")}
-    name = None if logger is logging.root else logger.name
-    return snapshot_make.logger, (name,), state, None, None, snapshot_make.fill_logger
 
 
 def _of_locks():

@@ -2,26 +2,49 @@
 
 import posix  # not `os`, whose functions user code may replace
 import sys
+import time
 
-from . import copies, snapshot_make
+from . import copies, snapshot_classes, snapshot_make
 from .late_imports import from_stdlib
 
 
-def found():
-    """The states that no name leads to."""
+def first():
+    """Those that have to be there before anything is imported."""
     environment = from_stdlib("os").environ
     began = dict(each.partition(b"=")[::2] for each in _read("/proc/self/environ").split(b"\0") if each)
     changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
+    removed = [key for key in began if key not in environment._data]
+    return {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
+
+
+def changed_by_packing():
+    """Settings that are looked at before variables are packed, which needs others."""
+    filters = getattr(sys.modules.get("warnings"), "filters", None)
+    kept = [each for each in list(filters) if _is_filter(each)] if isinstance(filters, list) else None
+    return {"warnings": kept, "recursion": sys.getrecursionlimit()}
+
+
+def _is_filter(entry):
+    """Whether it can be set again."""
+    if type(entry) is not tuple or len(entry) != 5:
+        return False
+    action, message, category, module, line = entry
+    patterns = (type(each) in (type(None), str, from_stdlib("re").Pattern) for each in (message, module))
+    return type(action) is str and type(line) is int and all(patterns) and snapshot_classes.is_importable(category)
+
+
+def _folder():
+    try:
+        return posix.getcwd()
+    except OSError:
+        return None
+
+
+def found():
+    """The others."""
     cache = from_stdlib("linecache").cache
     sources = {name: entry for name, entry in list(cache.items()) if len(entry) == 4 and entry[1] is None}
-    kept = {"path": list(sys.path), "environment": changed, "removed": [key for key in began if key not in environment._data]}
-    kept["sources"] = sources
-    try:
-        kept["folder"] = posix.getcwd()
-    except OSError:
-        kept["folder"] = None
-    kept["random"] = copies.random_state()
-    kept["libraries"] = {}
+    kept = {"sources": sources, "random": copies.random_state(), "libraries": {}}
     for name, (look, _) in _LIBRARIES.items():
         if name in sys.modules:
             try:
@@ -44,21 +67,51 @@ def _read(path):
         return b""
 
 
-def apply(settings, commands):
-    """Set what no name leads to, as far as it can be."""
-    missing = {}
+def apply_first(settings):
+    """Set what `first` has found; the result says what could not be set, and why."""
     sys.path[:] = settings["path"]
     environment = from_stdlib("os").environ
     for key, value in settings["environment"].items():
         environment[environment.decodekey(key)] = environment.decodevalue(value)
     for key in settings["removed"]:
         environment.pop(environment.decodekey(key), None)
-    from_stdlib("linecache").cache.update(settings["sources"])
+    time.tzset()  # the zone may be among the variables
     if settings["folder"] is not None:
         try:
             posix.chdir(settings["folder"])
         except OSError as error:
-            missing["the working folder"] = f"{settings['folder']} is not there any more ({error.strerror})"
+            return {"the working folder": f"{settings['folder']} is not there any more ({error.strerror})"}
+    return {}
+
+
+def now():
+    """What `apply_first` may change, for `put_back`."""
+    return list(sys.path), dict(from_stdlib("os").environ), _folder()
+
+
+def put_back(before):
+    path, variables, folder = before
+    sys.path[:] = path
+    environment = from_stdlib("os").environ
+    for key in set(environment).difference(variables):
+        del environment[key]
+    environment.update(variables)
+    time.tzset()
+    if folder is not None:
+        posix.chdir(folder)
+
+
+def apply(settings, commands):
+    """Set the rest of what no name leads to, as far as it can be."""
+    missing = {}
+    from_stdlib("linecache").cache.update(settings["sources"])
+    if settings["warnings"] is not None:
+        warnings = from_stdlib("warnings")
+        # A category may be lost.
+        warnings.filters[:] = [each for each in settings["warnings"] if issubclass(each[2], Warning)]
+        with warnings.catch_warnings():
+            pass  # makes known that they have changed
+    sys.setrecursionlimit(settings["recursion"])
     begins = settings["cells_begin_in"]
     if isinstance(begins, str) and begins != commands.folder:
         try:
@@ -100,8 +153,11 @@ def _of_decimal(decimal):
 
 
 def _set_decimal(decimal, kept):
-    traps = [getattr(decimal, name) for name in kept.pop("traps")]
-    decimal.setcontext(decimal.Context(**kept, traps=traps))
+    context, traps = decimal.getcontext(), kept.pop("traps")  # this one may have a name of the session
+    for name, value in kept.items():
+        setattr(context, name, value)
+    for signal in context.traps:
+        context.traps[signal] = signal.__name__ in traps
 
 
 def _of_numpy(numpy):

@@ -16,7 +16,9 @@ from .report import type_name
 from .rich import bounded_repr
 
 # Names that Python or the kernel puts into the namespace.
-_OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "_"))
+_OWN_NAMES = frozenset(
+    ("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__warningregistry__", "_")
+)
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _PREVIEW_ITEMS = 20
 _MOST_BYTES = 2**63  # what objects claim to hold

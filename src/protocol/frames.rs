@@ -182,6 +182,9 @@ pub enum HostFrame {
         state_of: CellNumber,
         /// Names that keep the value that they have.
         keep: Vec<String>,
+        /// What cannot be loaded is left out by name. Otherwise all is loaded, or nothing.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        partial: bool,
     },
     /// List the names that the code would assign at its top level.
     Names {

@@ -135,10 +135,10 @@ class SnapshotTest(CheckpointTest):
         snapshot.state_of = begun["state_of"]
         return snapshot
 
-    def load(self, kernel, stream, state_of=1, keep=(), timeout=60):
+    def load(self, kernel, stream, state_of=1, keep=(), timeout=60, **options):
         data = DataSocket(kernel)
         data.send(stream)
-        kernel.send(type="restore", request=51, token=TOKEN, path=data.path, state_of=state_of, keep=list(keep))
+        kernel.send(type="restore", request=51, token=TOKEN, path=data.path, state_of=state_of, keep=list(keep), **options)
         answer = kernel.next_frame(timeout)
         data.close()
         return answer

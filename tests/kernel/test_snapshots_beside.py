@@ -96,7 +96,8 @@ class Programs(SnapshotTest):
         answer = self.load(kernel, stream_of(snapshot))
         self.assertEqual(answer["type"], "restored", answer)
         for of, name in ((self.kernel, "packed"), (kernel, "loaded")):
-            with open(f"{of.workspace}/{name}", encoding="utf-8") as file:
+            # What is loaded begins in the folder where the session was.
+            with open(f"{self.kernel.workspace}/{name}", encoding="utf-8") as file:
                 said = [json.loads(answer) for answer in file.read().split("|")]
             self.assertEqual([answer["type"] for answer in said], ["tool_failed"] * 3)
             self.assertIn("only a cell can call tools", said[0]["error"]["message"])

@@ -25,6 +25,11 @@ class Variables(KernelTest):
         self.assertEqual(listed["a"]["preview"], "'text'")
         self.assertGreater(listed["a"]["bytes"], 10)
 
+    def test_what_python_notes_of_warnings_is_no_variable(self):
+        self.run_ok("import warnings; warnings.simplefilter('default'); warnings.warn('x'); there = '__warningregistry__' in globals()")
+        self.assertEqual(self.value("there"), "True")
+        self.assertNotIn("__warningregistry__", self.listed(private=True))
+
     def test_the_names_that_a_value_has_are_told_and_asking_changes_nothing(self):
         code = "class C:\n    def __getattr__(self, name):\n        seen.append(name)\n        return {'k': 1, 2: 3}\n"
         self.run_ok(code + "seen = []\nc = C()\nc.alpha = 1\ntable = {'price': 1, '_own': 2, 3: 4}")

@@ -84,7 +84,7 @@ impl ExecutorState {
             KernelFrame::ResetDone { request } => {
                 if matches!(self.requests.get(&request), Some(Request::Unload)) {
                     self.requests.remove(&request);
-                    self.unloaded();
+                    self.unloaded(myself);
                 } else if let Some(Request::Reset { up_to, base, inherited, reply_to, cpu_boost }) =
                     self.requests.remove(&request)
                 {

@@ -73,6 +73,10 @@ pub(super) struct Loading {
     failure: Option<RestoreReport>,
     /// The variables that may be loaded in part are being dropped.
     is_given_up: bool,
+    /// Whether what cannot be loaded is left out, as all could not be loaded.
+    is_partial: bool,
+    /// It failed for its variables, and what can be loaded of them is loaded after that.
+    goes_on_in_part: bool,
     task: Option<AbortOnDropHandle<()>>,
 }
 
@@ -265,6 +269,8 @@ impl ExecutorState {
             is_sent: false,
             failure: None,
             is_given_up: false,
+            is_partial: false,
+            goes_on_in_part: false,
             task: None,
         };
         self.loading = Some(loading);
@@ -276,6 +282,7 @@ impl ExecutorState {
     fn load(&mut self, myself: &ExecutorRef, request: u64) -> Result<(), Problem> {
         let Some(loading) = &self.loading else { return Ok(()) };
         let Wake { snapshot, state_of, keep: given, .. } = (*loading.wake).clone();
+        let partial = loading.is_partial;
         let has = self.python.clone();
         if !is_same_python(&snapshot.python, &has) {
             let what = format!("it was made by Python {}, and the sandbox has {has}", snapshot.python);
@@ -300,7 +307,7 @@ impl ExecutorState {
         if let Some(loading) = &mut self.loading {
             loading.task = Some(AbortOnDropHandle::new(task));
         }
-        self.send(myself, &HostFrame::Restore { request, token, path, state_of, keep });
+        self.send(myself, &HostFrame::Restore { request, token, path, state_of, keep, partial });
         Ok(())
     }
 
@@ -332,6 +339,9 @@ impl ExecutorState {
             return;
         }
         let own = self.loading.as_mut().and_then(|loading| loading.problem.take());
+        if let Some(loading) = &mut self.loading {
+            loading.goes_on_in_part = own.is_none() && report.error.is_some() && !loading.is_partial;
+        }
         // Whatever the kernel says of the variables, code of the snapshot may have run that goes on beside them.
         if let Some(why) = own.map(|problem| problem.message).or_else(|| report.error.clone()) {
             self.give_up_loading(myself, why);
@@ -365,8 +375,21 @@ impl ExecutorState {
         }
     }
 
-    /// The worker is fresh again, after a snapshot that could not be loaded.
-    pub(super) fn unloaded(&mut self) {
+    /// The worker is fresh again, after a snapshot that could not be loaded. One thing that fails is not to cost all: what
+    /// can be loaded is tried once.
+    pub(super) fn unloaded(&mut self, myself: &ExecutorRef) {
+        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.goes_on_in_part) {
+            let request = request_number();
+            loading.request = request;
+            (loading.is_partial, loading.goes_on_in_part) = (true, false);
+            (loading.is_given_up, loading.is_sent) = (false, false);
+            (loading.problem, loading.failure) = (None, None);
+            loading.began = Instant::now();
+            if let Err(problem) = self.load(myself, request) {
+                self.not_loaded(problem.message);
+            }
+            return;
+        }
         let why = self.loading.as_mut().and_then(|loading| loading.problem.take());
         self.not_loaded(why.map_or_else(String::new, |problem| problem.message));
     }

@@ -62,6 +62,7 @@ impl Client {
 fn work_of(kernel: &FakeKernel) -> Vec<String> {
     let frames = kernel.received_frames().into_iter();
     let work = frames.filter_map(|frame| match frame {
+        HostFrame::Restore { state_of, partial: true, .. } => Some(format!("part of the state of {state_of}")),
         HostFrame::Restore { state_of, .. } => Some(format!("state of {state_of}")),
         HostFrame::Cell { cell, code, .. } => Some(format!("{cell}: {code}")),
         HostFrame::Reset { .. } => Some("reset".to_owned()),
@@ -234,6 +235,7 @@ async fn a_daemon_that_dies_before_the_sandbox_has_woken_leaves_it_to_the_next_o
 async fn a_snapshot_that_cannot_be_loaded_costs_the_variables_and_is_not_tried_again() {
     let home = Home::new();
     home.backend.plays(WHILE_LOADING, &[Step::Die]);
+    home.backend.plays(WHILE_LOADING, &[Step::Die]);
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
     client.runs("a").await;
@@ -242,13 +244,30 @@ async fn a_snapshot_that_cannot_be_loaded_costs_the_variables_and_is_not_tried_a
     let note = result.state.note.clone().unwrap_or_default();
     assert!(note.contains("could not be loaded: the test wants it so."), "{note}");
     // What the load has left behind ends before anything else runs.
-    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "reset", "2: b"]);
+    let work = work_of(&home.backend.kernel());
+    assert_eq!(work, ["state of 1", "reset", "part of the state of 1", "reset", "2: b"]);
     assert_eq!(client.times(|event| matches!(event, EventBody::WakeFailed { .. })), 1);
     home.backend.kernel().end();
     client.has_gone(2).await;
     client.runs("c").await;
     assert_eq!(work_of(&home.backend.kernel()), ["3: c"]);
     assert!(client.snapshots().await.wakes_from.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_snapshot_that_cannot_be_loaded_whole_the_rest_is_loaded() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::Die]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    client.runs("b").await;
+    let work = work_of(&home.backend.kernel());
+    assert_eq!(work, ["state of 1", "reset", "part of the state of 1", "2: b"]);
+    assert_eq!(client.times(|event| matches!(event, EventBody::WakeFailed { .. })), 0);
+    assert_eq!(client.times(|event| matches!(event, EventBody::Woken { .. })), 1);
 }
 
 /// The code of a variable can end the stream itself, and go on in the copy for ever.

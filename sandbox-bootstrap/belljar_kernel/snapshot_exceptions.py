@@ -1,0 +1,40 @@
+"""Exceptions, taken apart with the exceptions that led to them."""
+
+import types
+
+from . import snapshot_make
+
+
+def plan(kind, base, own_reduce, packing):
+    """How exceptions of this class are taken apart; `base` is the nearest one that is made in C.
+
+    The ways of the C ones forget `__cause__` and `__context__`; that of a Python class is followed for all else.
+    """
+    is_own = _is_python(kind, "__reduce_ex__") or _is_python(kind, "__reduce__")
+
+    def reduce(error):
+        if error.__traceback__ is not None:
+            packing.note("__traceback__", "an exception came back without the traceback of where it was raised")
+        links = error.__cause__, error.__context__, error.__suppress_context__
+        if not is_own:
+            reduced = base.__reduce__(error)
+            attributes = dict((*reduced[2:], None)[0] or {})
+            # Some are places in the C object, such as the `name` of an `ImportError`.
+            members = {name: attributes.pop(name) for name in list(attributes) if hasattr(base, name)}
+            state = *links, members, attributes
+            return snapshot_make.exception, (base, kind, reduced[1]), state, None, None, snapshot_make.fill_exception
+        reduced = own_reduce(error)
+        if not any(links):
+            return reduced
+        if isinstance(reduced, str) or len(reduced) > 3:
+            packing.note("__cause__", "an exception came back without the exceptions that led to it")
+            return reduced
+        state = *links, (*reduced[2:], None)[0]
+        return (*reduced[:2], state, None, None, snapshot_make.fill_own_exception)
+
+    return reduce
+
+
+def _is_python(kind, name):
+    found = next(each.__dict__[name] for each in kind.__mro__ if name in each.__dict__)
+    return isinstance(found, (types.FunctionType, staticmethod, classmethod))

@@ -1,0 +1,74 @@
+"""Finds what leads to something that could not be made again, and takes it out by name."""
+
+import gc
+import sys
+import types
+
+from . import snapshot_make, snapshot_unfinished
+from .snapshot_classes import HEAP_TYPE
+
+# Since this version, asking for annotations may run code.
+_ANNOTATIONS_ARE_CODE = sys.version_info >= (3, 14)
+
+
+def take_out(names, loading):
+    """Take these names out, and handlers and filters from loggers; the result says why."""
+    reasons = {}
+    search = _Search(names, loading)
+    for name, value in list(names.items()):
+        found = search.lost_in(value)
+        if found is not None:
+            reasons[name] = found
+            snapshot_unfinished.hold((names.pop(name),))
+    for name, logger in loading.loggers.items():
+        found = search.lost_in(logger)
+        if found is not None:
+            reasons[name] = found
+            for parts in (logger.handlers, logger.filters):
+                parts[:] = [each for each in parts if search.lost_in(each) is None]
+    snapshot_unfinished.hold(thing for thing, _ in loading.spoilt.values())
+    return reasons
+
+
+class _Search:
+    def __init__(self, names, loading):
+        self._names, self._spoilt = names, loading.spoilt
+        self._made_modules = {id(each) for each in loading.made_modules}
+        self._good = set()  # ids of what leads to nothing lost
+
+    def lost_in(self, value):
+        """Why something that the value leads to is lost, or None."""
+        seen, waiting = set(), [value]
+        while waiting:
+            thing = waiting.pop()
+            if id(thing) in seen or id(thing) in self._good or self._is_of_all(thing):
+                continue
+            kind = thing if isinstance(thing, type) else type(thing)
+            if issubclass(kind, snapshot_make.Lost):
+                return kind.reason
+            if id(thing) in self._spoilt:
+                return self._spoilt[id(thing)][1]
+            seen.add(id(thing))
+            waiting += self._parts(thing)
+        self._good |= seen
+        return None
+
+    def _is_of_all(self, thing):
+        """Whether the thing belongs to no value."""
+        if isinstance(thing, types.ModuleType):
+            return id(thing) not in self._made_modules
+        if isinstance(thing, type):
+            return not thing.__flags__ & HEAP_TYPE
+        return thing is self._names or thing is sys.modules or (isinstance(thing, dict) and "__builtins__" in thing)
+
+    def _parts(self, thing):
+        if isinstance(thing, types.ModuleType):
+            return list(thing.__dict__.values())
+        if isinstance(thing, types.FunctionType):
+            annotations = None if _ANNOTATIONS_ARE_CODE else thing.__annotations__
+            return [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__, annotations]
+        parts = gc.get_referents(thing)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(thing, numpy.ndarray) and thing.dtype.hasobject:
+            parts.append(thing.view(numpy.ndarray).tolist())  # the collector does not look into it
+        return parts

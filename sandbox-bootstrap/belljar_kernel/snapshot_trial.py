@@ -1,0 +1,132 @@
+"""Loads what was packed once in another process, before it is sent: a name that cannot be loaded must not be half sent.
+
+Buffers are not filled there, and so take no memory.
+"""
+
+import _signal  # the C half: the other runs through `enum`, which user code may have broken
+import builtins
+import io
+import posix  # not `os`, whose functions user code may replace
+
+from . import snapshot_load, snapshot_records, wire
+from .limits import ALONE_PROCESSES, LEFT_OUT_BYTES, MISSING_REASON_CHARS, RECORD_BYTES, SPOOL_BYTES, TRY_OUT_BYTES, cut
+from .snapshot_watch import Watch
+
+_ENDED = "loading it again ended the process"
+# So many reasons are less than a pipe holds, each with its characters as JSON may write them.
+_TOLD_AT_ONCE = LEFT_OUT_BYTES // (6 * MISSING_REASON_CHARS)
+
+
+class Trial:
+    """`pack_into` makes a packing that writes to a sink, `mark` notes which name is being loaded, `marked` tells it, and
+    `in_child` does work in a process of its own."""
+
+    def __init__(self, namespace, injected, names, pack_into, mark, marked, in_child):
+        self._namespace, self._injected, self._names = namespace, injected, names
+        self._pack_into, self._mark, self._marked, self._in_child = pack_into, mark, marked, in_child
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def together(self, spool, packing, left_out):
+        """The names that cannot be loaded from what was packed, as far as they show, with their reasons; and whether the
+        process ended for a reason that is nobody's fault that is known, as its status.
+
+        What was too large to be kept is packed once more for it, unless it is so large that trying it out would take
+        the memory that checkpoints may have.
+        """
+        if spool.written + packing.copied_at_most > TRY_OUT_BYTES:
+            return {}, 0
+        hears, feeds = posix.pipe() if spool.pieces is None else (None, None)
+        sizes = [each.nbytes for each in packing.buffers]
+        fresh = {"__name__": "__main__", "__builtins__": builtins, **self._injected}
+        loading = snapshot_load.Loading(fresh, self._injected, is_trial=True)
+
+        def try_out():
+            if feeds is None:
+                source, section = spool, snapshot_records.Pieces(spool.pieces)
+            else:
+                posix.close(feeds)
+                source = snapshot_records.PipeEnd(hears)
+                section = io.BufferedReader(source, RECORD_BYTES)
+            # What is packed while this waits for it has a watch of its own, which comes first.
+            with Watch(lambda: (source, loading.steps), patient=feeds is not None):
+                return loading.try_out(section, sizes, lambda name: self._mark(self._places.get(name, -1)))
+
+        def feed():
+            posix.close(hears)
+            sink = snapshot_records.Pipe(feeds)
+            try:
+                self._pack_into(sink).names(self._names, left_out, goes_on=False)
+            except BrokenPipeError:
+                pass  # it has found a name that cannot be loaded
+            finally:
+                posix.close(feeds)
+
+        self._mark(-1)
+        found, status = self._told_by_child(try_out, feed if feeds is not None else None)
+        place = self._marked()
+        if status and 0 <= place < len(self._names):
+            return {self._names[place]: _ENDED}, 0
+        return found, status
+
+    def one_by_one(self, left_out):
+        """The names that cannot be loaded each by itself, with their reasons: there may be many, and a load of all names
+        ends at the first of them. Where one ends the process, another goes on behind it."""
+        failed, first = {}, 0
+        for _ in range(ALONE_PROCESSES):
+            self._mark(first)
+            found, status = self._told_by_child(lambda: self._alone(first, left_out))  # noqa: B023
+            failed.update(found)
+            first = self._marked() + 1
+            if status and 0 < first <= len(self._names):
+                failed[self._names[first - 1]] = _ENDED
+            if first >= len(self._names):
+                break
+        return failed
+
+    def _alone(self, first, left_out):
+        beside, written, failed = dict(self._namespace), 0, {}
+        for place in range(first, len(self._names)):
+            self._mark(place)
+            name = self._names[place]
+            if name in left_out:
+                continue
+            spool = snapshot_records.Spool(SPOOL_BYTES, TRY_OUT_BYTES)
+            packing = self._pack_into(spool)
+            if packing.names((name,), {}, goes_on=True):
+                continue  # that shows when all are packed
+            written += spool.written + packing.copied_at_most
+            if written > TRY_OUT_BYTES or spool.pieces is None:
+                break
+            loading = snapshot_load.Loading(beside, self._injected, is_trial=True)
+            sizes = [each.nbytes for each in packing.buffers]
+            with Watch(lambda: (spool, loading.steps)):  # noqa: B023
+                found = loading.try_out(snapshot_records.Pieces(spool.pieces), sizes, lambda _name: None)
+            failed.update((each, reason) for each, reason in found.items() if each == name)
+            if len(failed) == _TOLD_AT_ONCE:
+                return failed
+        self._mark(len(self._names))
+        return failed
+
+    def _told_by_child(self, work, meanwhile=None):
+        """The failures that the work in another process has found, as far as they fit into a pipe; and how that ended."""
+        reads, writes = posix.pipe()
+
+        def tell():
+            posix.close(reads)
+            posix.write(writes, self._encoded(work()))
+
+        status = self._in_child(tell, meanwhile)
+        posix.close(writes)
+        with open(reads, "rb") as said:
+            found = said.read()
+        told = wire.decode_json(found.decode()) if status == 0 else []
+        return {self._names[place] if place >= 0 else snapshot_load.LAST: reason for place, reason in told}, status
+
+    def _encoded(self, failed):
+        told = [[self._places.get(name, -1), cut(reason, MISSING_REASON_CHARS)] for name, reason in failed.items()]
+        return wire.encode_json(told[:_TOLD_AT_ONCE])
+
+
+def is_for_want_of_memory(status):
+    """Whether a trial has ended in a way that says nothing of the variables."""
+    return status == -_signal.SIGKILL
