@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::protocol::ids::SessionId;
 use crate::protocol::principal::Principal;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::SnapshotRecord;
@@ -14,6 +14,7 @@ use crate::sandbox::workspace::disk;
 use crate::store::snapshots::{
     SnapshotCharge, SnapshotError, SnapshotLimits, SnapshotReader, SnapshotStore, SnapshotWriter,
 };
+use std::time::{Duration, Instant};
 
 /// What the snapshots of a session take of its owner's disk; given back when it is dropped.
 pub struct SnapshotRoom(Permit);
@@ -85,6 +86,22 @@ impl SessionSnapshots {
 
     pub fn read(&self, snapshot: &SnapshotRecord) -> Result<SnapshotReader, SnapshotError> {
         self.store.read(self.session, &snapshot.id, &snapshot.digest)
+    }
+
+    /// Begins a snapshot as soon as no other one of the session is being written: one that was given up may still have to
+    /// remove what it has written, or even to sync it.
+    pub fn next_writer(&self) -> Result<SnapshotWriter, Problem> {
+        const LONGEST_WAIT: Duration = Duration::from_secs(60);
+        const PAUSE: Duration = Duration::from_millis(20);
+        let began = Instant::now();
+        loop {
+            match self.writer() {
+                Err(problem) if problem.code == Code::Busy && began.elapsed() < LONGEST_WAIT => {
+                    std::thread::sleep(PAUSE);
+                }
+                writer => return writer,
+            }
+        }
     }
 
     /// Removes these, with what only they have.

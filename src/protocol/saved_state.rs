@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{CellNumber, SessionId, SessionName};
-use super::snapshot::SnapshotRecord;
+use super::snapshot::{MissingVariable, SnapshotRecord};
 use super::word_enums::words;
 
 /// Characters of a snapshot's name.
@@ -39,6 +39,21 @@ pub struct SnapshotList {
     pub snapshots: Vec<SnapshotRecord>,
     /// The snapshot that the session wakes from if its sandbox is removed or lost.
     pub wakes_from: Option<String>,
+}
+
+/// `POST /v1/sessions/{s}/sleep`: what the session has when it wakes, and what it has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Asleep {
+    /// The snapshot that it wakes from; none if it has none, and begins anew.
+    pub snapshot: Option<String>,
+    /// The newest cell whose changes that has.
+    pub cell: CellNumber,
+    /// Names that could not be saved, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingVariable>,
+    /// The sandbox had ended before, with changes that were not saved. The cells after `cell` run again when the session
+    /// wakes; without a snapshot only a replay runs them again.
+    pub unsaved: bool,
 }
 
 /// Where the variables come from with which a session begins.

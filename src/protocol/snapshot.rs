@@ -4,6 +4,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 use super::ids::CellNumber;
 
@@ -87,8 +88,16 @@ impl RestoreReport {
     }
 }
 
-fn bound_names(missing: &mut Vec<MissingVariable>, files: &mut Vec<ReopenedFile>) {
+/// Adds what else is missing. A name for which there are several reasons is there once, with the first of them.
+pub fn add_missing(missing: &mut Vec<MissingVariable>, more: Vec<MissingVariable>) {
+    missing.extend(more);
+    let mut known = BTreeSet::new();
+    missing.retain(|missing| known.insert(missing.name.clone()));
     missing.truncate(MISSING_NAMES);
+}
+
+fn bound_names(missing: &mut Vec<MissingVariable>, files: &mut Vec<ReopenedFile>) {
+    add_missing(missing, Vec::new());
     for MissingVariable { name, reason } in missing {
         cut(name, MISSING_NAME_CHARS);
         cut(reason, MISSING_REASON_CHARS);
@@ -144,12 +153,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_name_that_is_missing_for_several_reasons_is_listed_once() {
+        let missing = |name: &str, reason: &str| MissingVariable { name: name.into(), reason: reason.into() };
+        let twice = vec![missing("a", "a thread"), missing("b", "a lock"), missing("a", "too large")];
+        let mut report = RestoreReport { missing: twice, ..RestoreReport::default() };
+        report.bound();
+        assert_eq!(report.missing, [missing("a", "a thread"), missing("b", "a lock")]);
+        add_missing(&mut report.missing, vec![missing("b", "not loaded"), missing("c", "no module")]);
+        assert_eq!(report.missing[1..], [missing("b", "a lock"), missing("c", "no module")]);
+    }
+
+    #[test]
     fn what_a_guest_lists_is_cut_to_the_bounds() {
-        let missing = MissingVariable { name: "ä".repeat(9_000), reason: "ö".repeat(9_000) };
+        let missing = |number| MissingVariable {
+            name: format!("{number}{}", "ä".repeat(9_000)),
+            reason: "ö".repeat(9_000),
+        };
         let file = ReopenedFile { name: "f".repeat(9_000), path: "p".repeat(9_000) };
         let mut report = RestoreReport {
             restored: 1,
-            missing: vec![missing; 900],
+            missing: (0..900).map(missing).collect(),
             reopened: vec![file; 900],
             error: Some("e".repeat(9_000)),
         };

@@ -170,6 +170,7 @@ impl<W> SessionMachine<W> {
             Input::NotWoken { reason } => {
                 let before = self.note.told_by(Mode::Main);
                 self.note.set(notices::not_woken(before.as_deref(), &reason));
+                self.replays_no_more("What its replay begins with could not be loaded.", out);
             }
             Input::SandboxReady if self.phase == Phase::Starting => {
                 self.phase = Phase::Ready { since: now };
@@ -384,6 +385,7 @@ impl<W> SessionMachine<W> {
         self.note.set(notices::new_sandbox(&reason));
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
         self.wakes_no_more(out);
+        self.replays_no_more("The sandbox ended while earlier cells ran again in it.", out);
         // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };

@@ -24,8 +24,8 @@ const EVENTS_BYTES: usize = 1024 * 1024;
 
 /// An archive that is about to be written.
 pub struct Export {
-    /// The owner of the session, whose threads write.
-    owner: Principal,
+    /// The user who asked for it, whose threads write: they are held up if that user reads slowly.
+    caller: Principal,
     manifest: ArchiveManifest,
     log: Arc<EventLog>,
     /// The newest event that is written.
@@ -37,6 +37,7 @@ pub struct Export {
 /// Takes a snapshot of the session, and finds all that its archive has.
 pub async fn prepare(
     maker: &SessionMaker,
+    caller: Principal,
     session: &SessionRef,
     handles: Handles,
 ) -> Result<Export, Problem> {
@@ -59,7 +60,7 @@ pub async fn prepare(
             let (store, id) = (maker.snapshots.clone(), view.id);
             let (name, digest) = (snapshot.id.clone(), snapshot.digest.clone());
             let opened = move || store.read(id, &name, &digest);
-            Some(folders::run(record.owner, WorkKind::Transfer, None, opened).await??)
+            Some(folders::run(caller, WorkKind::Transfer, None, opened).await??)
         }
     };
     let archived = reader.as_ref().map(|reader| {
@@ -92,8 +93,8 @@ pub async fn prepare(
         lacks,
     };
     let newest = handles.log.newest();
-    let (owner, workspace) = (record.owner, handles.workspace);
-    Ok(Export { owner, manifest, log: handles.log, newest, snapshot: reader, workspace })
+    let workspace = handles.workspace;
+    Ok(Export { caller, manifest, log: handles.log, newest, snapshot: reader, workspace })
 }
 
 impl Export {
@@ -105,9 +106,9 @@ impl Export {
 
     /// Writes the archive. Gives how many files were left out.
     pub async fn write(self, out: impl Write + Send + 'static) -> io::Result<usize> {
-        let Self { owner, manifest, log, newest, snapshot, workspace } = self;
+        let Self { caller, manifest, log, newest, snapshot, workspace } = self;
         let failed = |problem: Problem| io::Error::other(problem.message);
-        let begun = folders::run(owner, WorkKind::Transfer, None, move || {
+        let begun = folders::run(caller, WorkKind::Transfer, None, move || {
             let mut writer = ArchiveWriter::begin(out, &manifest)?;
             write_events(&log, newest, &mut writer)?;
             if let Some(snapshot) = snapshot {
@@ -116,7 +117,7 @@ impl Export {
             Ok::<_, io::Error>(writer)
         });
         let mut writer = begun.await.map_err(failed)??;
-        let written = workspace.access(WorkKind::Transfer, move |root| {
+        let written = workspace.access_for(caller, WorkKind::Transfer, move |root| {
             let left_out = writer.workspace(root)?;
             writer.finish()?.flush()?;
             Ok(left_out)

@@ -8,7 +8,8 @@
 //! other requests to the kernel, `tool_calls` the tool calls of the kernel, `call_approvals` asks people about them,
 //! `lent_calls` those that clients of an earlier daemon answer, `responses` keeps the answers of tools, `preload` imports
 //! modules into a new sandbox, `workspace` watches the files, `freeze` and `foreign_pauses` handle frozen sandboxes,
-//! `snapshots` saves and loads variables with the tasks in `transfers`, `teardown` ends a sandbox.
+//! `snapshots` saves and loads variables with the tasks in `transfers` and by the `progress` of a copy, `teardown`
+//! ends a sandbox.
 
 pub mod actor;
 mod attach;
@@ -24,6 +25,7 @@ mod overdue;
 mod packages;
 mod pending;
 mod preload;
+mod progress;
 mod requests;
 mod responses;
 mod running;

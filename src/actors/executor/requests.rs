@@ -94,7 +94,11 @@ impl ExecutorState {
                     // The answers of tools to the earlier code are forgotten with it.
                     *self.responses.0.lock() = Responses::default();
                     self.args.log.append(EventBody::ResetDone { cells: up_to });
+                    let resets_again =
+                        self.requests.values().any(|next| matches!(next, Request::Reset { .. }));
                     match base {
+                        // It would come into what the next reset leaves.
+                        Some(_) if resets_again => drop(reply_to.send(Err(reset_meanwhile()))),
                         Some(base) => self.load_base(myself, *base, reply_to),
                         None => drop(reply_to.send(Ok(()))),
                     }
@@ -222,6 +226,11 @@ impl ExecutorState {
 /// lists the session's variables instead.
 fn of_question(list: VariableList, asked: Option<&str>, answered: Option<&str>) -> VariableList {
     if asked == answered { list } else { VariableList { variables: Vec::new(), total: 0, ..list } }
+}
+
+/// Why the variables that belong to a reset are not loaded after it.
+pub(super) fn reset_meanwhile() -> Problem {
+    Problem::new(Code::Busy, "the session was reset meanwhile")
 }
 
 fn refusal(code: RefusedCode, message: &str) -> Problem {

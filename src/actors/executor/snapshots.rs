@@ -13,6 +13,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::kernel::request_number;
 use super::messages::{ExecutorMsg, ExecutorRef, WakePlan, WantedSnapshot};
 use super::pending::Request;
+use super::progress::Progress;
+use super::requests::reset_meanwhile;
 use super::state::ExecutorState;
 use super::transfers::{self, About, DataEnd, Told, failed};
 use crate::actors::calls::Reply;
@@ -30,10 +32,6 @@ use crate::security_controls;
 use crate::session::restore::Wake;
 use crate::session::rules::SandboxRules;
 
-/// The longest time a kernel sends nothing while it packs.
-const SILENCE: Duration = Duration::from_secs(120);
-/// The longest time that packing takes in all, without the time in which the copy is stopped.
-const PACKING: Duration = Duration::from_secs(15 * 60);
 /// How long a copy stays stopped for a running cell: its memory is not free, and other snapshots of the owner wait.
 const STOPPED: Duration = Duration::from_secs(30);
 /// The longest time that loading takes.
@@ -49,10 +47,7 @@ pub(super) struct Taking {
     reply_to: Reply<TakenSnapshot>,
     told: watch::Sender<Told>,
     moved: Arc<AtomicU64>,
-    /// What had moved when it was looked at last, and for how long nothing has since.
-    seen: u64,
-    silent: Duration,
-    packing: Duration,
+    progress: Progress,
     stopped: Duration,
     looked_at: Instant,
     _task: AbortOnDropHandle<()>,
@@ -124,9 +119,7 @@ impl ExecutorState {
             reply_to,
             told,
             moved,
-            seen: 0,
-            silent: Duration::ZERO,
-            packing: Duration::ZERO,
+            progress: Progress::default(),
             stopped: Duration::ZERO,
             looked_at: Instant::now(),
             _task: AbortOnDropHandle::new(task),
@@ -230,11 +223,7 @@ impl ExecutorState {
             taking.stopped += since;
             (taking.stopped >= STOPPED).then(|| "the session did not rest for long enough".to_owned())
         } else {
-            taking.packing += since;
-            taking.silent = if moved == taking.seen { taking.silent + since } else { Duration::ZERO };
-            taking.seen = moved;
-            let is_late = taking.silent >= SILENCE || taking.packing >= PACKING;
-            is_late.then(|| "it took too long".to_owned())
+            taking.progress.look(since, moved)
         };
         if let Some(why) = why {
             self.end_snapshot(myself, failed(why));
@@ -371,7 +360,7 @@ impl ExecutorState {
     pub(super) fn drop_loading(&mut self) {
         let is_of_reset = |loading: &mut Loading| matches!(loading.then, AfterLoading::Reset(_));
         if let Some(Loading { then: AfterLoading::Reset(reply_to), .. }) = self.loading.take_if(is_of_reset) {
-            let _ = reply_to.send(Err(Problem::new(Code::Busy, "the session was reset meanwhile")));
+            let _ = reply_to.send(Err(reset_meanwhile()));
         }
     }
 

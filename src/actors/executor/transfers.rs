@@ -99,7 +99,7 @@ fn write(
     on_disk: &SessionSnapshots,
     mut parts: mpsc::Receiver<Part>,
 ) -> Result<Option<TakenSnapshot>, Problem> {
-    let mut writer = on_disk.writer()?;
+    let mut writer = on_disk.next_writer()?;
     while let Some(part) = parts.blocking_recv() {
         match part {
             Part::Bytes(bytes) => writer.piece(&bytes)?,

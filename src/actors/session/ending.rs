@@ -49,6 +49,17 @@ pub(super) async fn remove_folder(launcher: &Launcher, owner: Principal, id: Ses
     }
 }
 
+/// Why a replay does not begin whose sandbox ended over the variables with which it begins.
+pub(super) fn base_is_lost() -> Problem {
+    Problem::new(Code::SandboxFailed, "the sandbox ended before the cells ran again").hint("ask again")
+}
+
+/// The same if they cannot be loaded.
+pub(super) fn base_is_unusable(reason: &str) -> Problem {
+    let what = format!("the variables with which the session began could not be loaded: {reason}");
+    Problem::new(Code::SnapshotFailed, what).hint("no cell was run again; the variables are as at the start")
+}
+
 impl SessionActorState {
     /// Reserves the session for a replay before any data is read for it, so that no second replay starts
     /// meanwhile.
@@ -107,10 +118,16 @@ impl SessionActorState {
                 // If the sandbox ended meanwhile, the next one is fresh anyway.
                 let _ = reply_to.send(done.await.unwrap_or(Ok(())).and(noted));
             });
+        } else if noted.is_ok() && self.base_of_replay().is_some() {
+            // Its cells are sent when it is answered, and would find nothing of what it begins with before.
+            self.saving.replay_without_base = Some(reply_to);
         } else {
             let _ = reply_to.send(noted);
         }
         self.apply(Input::ResetNoted);
+        if self.saving.replay_without_base.is_some() {
+            self.apply(Input::SandboxWanted);
+        }
         // What waited for the cells of a session that woke waits for nothing any more.
         self.resume_deferred();
     }
@@ -120,20 +137,33 @@ impl SessionActorState {
         self.saving.states.base_wake().filter(|_| self.machine.is_replaying()).map(Box::new)
     }
 
-    /// Sends a reset to a sandbox that could not get it when it was wanted. Its caller has been answered.
-    pub(super) fn reset_late(&self) {
+    /// Answers a replay that waits for the variables with which it begins.
+    pub(super) fn base_is_there(&mut self, outcome: Result<(), Problem>) {
+        if let Some(reply_to) = self.saving.replay_without_base.take() {
+            let _ = reply_to.send(outcome);
+        }
+    }
+
+    /// Sends a reset to a sandbox that could not get it when it was wanted. Its caller has been answered, but for a replay that
+    /// waits for what it begins with.
+    pub(super) fn reset_late(&mut self) {
+        let replay = self.saving.replay_without_base.take();
         let Some(executor) = &self.executor else { return };
         let (base, inherited) = (self.base_of_replay(), self.inherited());
         let reset = |reply_to| ExecutorMsg::Command(Command::Reset { base, inherited, reply_to });
         let done = send_now(executor, reset);
         let session = self.myself.clone();
         tokio::spawn(async move {
-            if let Some(Err(problem)) = done.await
+            let done = done.await.unwrap_or_else(|| Err(base_is_lost()));
+            if let Err(problem) = &done
                 && problem.code == Code::SnapshotFailed
             {
                 // The cells of a replay need what it begins with.
                 tracing::warn!(%problem, "a late reset failed");
                 let _ = session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
+            }
+            if let Some(reply_to) = replay {
+                let _ = reply_to.send(done);
             }
         });
     }

@@ -32,7 +32,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::{ExecutionResult, Mode};
-use crate::protocol::saved_state::SnapshotList;
+use crate::protocol::saved_state::{Asleep, SnapshotList};
 use crate::protocol::snapshot::{RestoreReport, SnapshotRecord};
 use crate::protocol::tool::{ClientAnswer, NewClientTools};
 use crate::quota::{Gauge, Permit};
@@ -291,7 +291,7 @@ pub enum SessionMsg {
     },
     /// End the sandbox once its variables are saved: `busy` while anything runs or waits.
     Sleep {
-        reply_to: Reply<()>,
+        reply_to: Reply<Asleep>,
     },
     /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
     /// replay is under way. The replay then counts as under way until `ReplayEnded`.

@@ -39,6 +39,7 @@ impl SessionMsg {
             Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Lend { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::Sleep { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Freeze { reply_to }
             | Self::Thaw { reply_to }
@@ -50,7 +51,6 @@ impl SessionMsg {
             | Self::AnswerCall { reply_to, .. }
             | Self::EndCommand { reply_to, .. }
             | Self::RemoveSnapshot { reply_to, .. }
-            | Self::Sleep { reply_to }
             | Self::ToTerminal { reply_to, .. }
             | Self::FreezeDone { reply_to, .. } => drop(reply_to.send(Err(problem))),
             Self::Remove { remover } => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
+use super::ending::base_is_lost;
 use super::journal_waits::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg, WakeOutcome};
 use super::sandbox_place::make_place;
@@ -303,6 +304,10 @@ impl SessionActorState {
         if let Some(woken) = woken {
             self.woken(woken, reset.is_some());
         }
+        if reset.is_none() {
+            // Where it could not be loaded, the replay knows already.
+            self.base_is_there(Ok(()));
+        }
         if let Some(reset) = reset {
             self.saving.states.take(&reset);
             self.log.append(reset);
@@ -359,6 +364,7 @@ impl SessionActorState {
     /// Handles that the sandbox could not be started, and gives the machine's input for it.
     pub(super) fn sandbox_failed(&mut self, problem: Problem) -> Input<Reply<VariableList>> {
         self.executor = None;
+        self.base_is_there(Err(problem.clone()));
         self.refuse_deferred(&problem);
         if let Some(created) = self.args.created.take() {
             // The session never existed for a client: its name and its resources are free before the caller
@@ -378,6 +384,7 @@ impl SessionActorState {
     /// Gives up the session's claim to the sandbox; its remains are left to the reaper.
     pub(super) fn forgo_sandbox(&mut self) {
         self.executor = None;
+        self.base_is_there(Err(base_is_lost()));
         self.rebuilding.stop();
         self.give_up_snapshots(CHANGED);
         self.counters = Arc::default();
@@ -422,7 +429,12 @@ impl SessionActorState {
             self.remove(myself, None);
             return;
         }
-        self.apply(Input::Tick);
+        if self.is_being_saved_for_a_client() {
+            // Whoever waits for a snapshot uses the session.
+            self.touch();
+        } else {
+            self.apply(Input::Tick);
+        }
     }
 
     /// Whether only idleness and age are to be checked.

@@ -18,7 +18,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::saved_state::{
-    BoundRules, SNAPSHOT_NAME_CHARS, SnapshotList, SnapshotPolicy, is_snapshot_name,
+    Asleep, BoundRules, SNAPSHOT_NAME_CHARS, SnapshotList, SnapshotPolicy, is_snapshot_name,
 };
 use crate::protocol::snapshot::SnapshotRecord;
 use crate::session::machine::{Input, Phase};
@@ -45,8 +45,10 @@ pub(super) struct SavedSession {
     unremoved: Vec<String>,
     /// A reset that came while the sandbox was being started, and is repeated when it is there.
     pub late_reset: Option<EventBody>,
+    /// A replay that waits for the variables with which it begins, because there was no sandbox to load them into.
+    pub replay_without_base: Option<Reply<()>>,
     /// Callers that wait until the session sleeps.
-    sleepers: Vec<Reply<()>>,
+    sleepers: Vec<Reply<Asleep>>,
 }
 
 struct Taking {
@@ -72,6 +74,7 @@ impl SavedSession {
             problem: None,
             unremoved: Vec::new(),
             late_reset: None,
+            replay_without_base: None,
             sleepers: Vec::new(),
         }
     }
@@ -144,6 +147,11 @@ impl SessionActorState {
     fn may_take(&self, name: Option<&str>) -> Result<(), Problem> {
         self.is_saved()?;
         self.can_write()?;
+        if self.machine.is_replaying() {
+            // It would hold half of them, and be newer than what the replay begins with.
+            return Err(Problem::new(Code::Busy, "a replay rebuilds the variables")
+                .hint("wait until it has ended, or interrupt it"));
+        }
         let wanted = self.saving.taking.values().filter(|taking| taking.number.is_none()).count();
         if wanted >= WANTED_AT_ONCE {
             return Err(Problem::new(
@@ -377,16 +385,64 @@ impl SessionActorState {
         }
     }
 
+    /// Whether a client waits for a snapshot: the end of the sandbox would be that of the snapshot.
+    pub(super) fn is_being_saved_for_a_client(&self) -> bool {
+        self.saving.taking.values().any(|taking| taking.number.is_none())
+    }
+
+    fn may_sleep(&self) -> Result<(), Problem> {
+        self.is_saved()?;
+        if !self.args.launcher.settings.snapshots.wake && self.saving.states.base().is_none() {
+            let what =
+                "sessions do not wake with their variables (`snapshots.wake` is false), so all would be lost";
+            return Err(Problem::new(Code::Forbidden, what)
+                .hint("`belljar snapshot` saves them for a branch, and `belljar rm` ends the session"));
+        }
+        self.machine.may_sleep()?;
+        if self.is_being_saved_for_a_client() {
+            return Err(Problem::new(Code::Busy, "a client waits for a snapshot of the session")
+                .hint("ask again when it is taken"));
+        }
+        self.can_write()
+    }
+
     /// Ends the sandbox, once its variables are saved.
-    pub(super) fn sleep(&mut self, reply_to: Reply<()>) {
-        let may = self.is_saved().and_then(|()| self.machine.may_sleep()).and_then(|()| self.can_write());
-        if let Err(problem) = may {
+    pub(super) fn sleep(&mut self, reply_to: Reply<Asleep>) {
+        if let Err(problem) = self.may_sleep() {
             let _ = reply_to.send(Err(problem));
+            return;
+        }
+        if self.machine.phase() == Phase::None {
+            let _ = reply_to.send(Ok(self.asleep()));
             return;
         }
         self.saving.problem = None;
         self.saving.sleepers.push(reply_to);
         self.apply(Input::Sleep);
+    }
+
+    /// What is saved of a session that sleeps.
+    fn asleep(&self) -> Asleep {
+        let latest = self.saving.states.latest();
+        Asleep {
+            snapshot: latest.map(|latest| latest.id.clone()),
+            cell: latest.map_or(0, |latest| latest.cell),
+            missing: latest.map(|latest| latest.missing.clone()).unwrap_or_default(),
+            unsaved: self.machine.is_unsaved(),
+        }
+    }
+
+    /// How a session was put to sleep that has no sandbox any more.
+    fn fell_asleep(&self) -> Result<Asleep, Problem> {
+        if self.machine.is_ending() {
+            return Err(Problem::new(Code::Busy, "the session is ending"));
+        }
+        if !self.machine.is_unsaved() {
+            return Ok(self.asleep());
+        }
+        let lost = "the sandbox ended before its newest changes were saved";
+        let lost = Problem::new(Code::SandboxFailed, lost);
+        Err(lost.hint("the cells after its newest snapshot run again with the next one; `belljar replay` runs all of them again"))
     }
 
     /// Says that the session sleeps, if it can wake again.
@@ -403,7 +459,8 @@ impl SessionActorState {
         }
         let used = || Problem::new(Code::Busy, "the session was used before it slept").hint("ask again");
         let is_asleep = self.machine.phase() == Phase::None;
-        let outcome = if is_asleep { Ok(()) } else { Err(self.saving.problem.take().unwrap_or_else(used)) };
+        let outcome =
+            if is_asleep { self.fell_asleep() } else { Err(self.saving.problem.take().unwrap_or_else(used)) };
         let (log, sleepers) = (Arc::clone(&self.log), std::mem::take(&mut self.saving.sleepers));
         tokio::spawn(async move {
             log.flushed().await;

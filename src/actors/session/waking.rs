@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::ending::base_is_unusable;
 use super::messages::{OwnSession, SessionMsg, WakeOutcome};
 use super::restore::fold;
 use super::state::SessionActorState;
@@ -17,7 +18,7 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Status;
-use crate::protocol::snapshot::MISSING_NAMES;
+use crate::protocol::snapshot::add_missing;
 use crate::session::machine::Input;
 use crate::session::notices;
 use crate::session::replay::Replay;
@@ -80,11 +81,7 @@ impl SessionActorState {
             }
         };
         let mut missing = wake.snapshot.missing;
-        for lost in report.missing {
-            if !missing.iter().any(|known| known.name == lost.name) && missing.len() < MISSING_NAMES {
-                missing.push(lost);
-            }
-        }
+        add_missing(&mut missing, report.missing);
         // A replay that somebody wants runs them itself.
         let may_run_again = self.machine.may_run_again() && !is_past;
         let replays = if may_run_again { wake.replays } else { Vec::new() };
@@ -111,6 +108,7 @@ impl SessionActorState {
         self.saving.states.take(&failed);
         self.log.append(failed);
         if !is_past {
+            self.base_is_there(Err(base_is_unusable(&reason)));
             self.apply(Input::NotWoken { reason });
         }
     }

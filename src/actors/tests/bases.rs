@@ -1,3 +1,5 @@
+mod replays;
+
 use super::*;
 use crate::actors::branches::beginning::Beginning;
 use crate::actors::snapshots::{SessionBase, SessionSnapshots, SnapshotRoom, TakenSnapshot};
@@ -57,22 +59,8 @@ async fn a_session_is_not_made_if_its_sandbox_ends_over_the_variables_that_it_be
     let home = Home::new();
     home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
     let daemon = home.daemon().await;
-    let id = SessionId::fresh();
-    let (on_disk, room) = on_disk(&home, &daemon, id);
-    let snapshot = take(&on_disk, b"1").keep();
-    let source = BaseSource::Archive { name: "lab".into(), cell: 1 };
-    let base = SessionBase { source, snapshot: Some(snapshot), bound: BoundRules::default(), room };
-    let create = |reply_to| SupervisorMsg::Create {
-        id,
-        owner: OWNER,
-        request: Box::default(),
-        nested: false,
-        job: None,
-        base: Some(Box::new(Beginning { variables: Some(base), ..Beginning::default() })),
-        memory: None,
-        reply_to,
-    };
-    let problem = within("an answer", try_call(&daemon.supervisor, create)).await.unwrap_err();
+    let (id, made) = replays::makes_with_variables(&home, &daemon).await;
+    let problem = made.unwrap_err();
     assert_eq!(problem.code, Code::SandboxFailed, "{problem}");
     assert!(daemon.directory.find(OWNER, &id.to_string(), false).is_none(), "nothing is left of it");
 }

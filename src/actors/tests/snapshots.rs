@@ -1,3 +1,4 @@
+mod asleep;
 mod changes;
 
 use super::asks::ONE_CELL;
@@ -7,7 +8,7 @@ use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::event::ToolOutcome;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::result::Status;
-use crate::protocol::saved_state::{SnapshotList, SnapshotPolicy};
+use crate::protocol::saved_state::{Asleep, SnapshotList, SnapshotPolicy};
 use crate::protocol::snapshot::SnapshotRecord;
 use crate::sandbox::backend::fake::{FakeKernel, WHILE_LOADING, WHILE_PACKING};
 use tokio::sync::oneshot;
@@ -22,7 +23,7 @@ impl Client {
         within("a snapshot is taken", try_call(&self.session, take)).await
     }
 
-    async fn sleeps(&self) -> Result<(), Problem> {
+    async fn sleeps(&self) -> Result<Asleep, Problem> {
         within("it sleeps", try_call(&self.session, |reply_to| SessionMsg::Sleep { reply_to })).await
     }
 
@@ -376,7 +377,7 @@ async fn work_that_comes_keeps_a_session_from_falling_asleep() {
     assert_eq!((home.backend.started(), client.times(is_gone), client.times(is_taken)), (1, 0, 0));
 }
 
-/// The session's own snapshot waits for its turn, while that of the client is being taken.
+/// Nor is the session put to sleep over it.
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_comes_does_not_end_a_snapshot_that_a_client_wants() {
     let home = Home::new();
@@ -388,10 +389,9 @@ async fn work_that_comes_does_not_end_a_snapshot_that_a_client_wants() {
     let taken = send_now(&client.session, take);
     let kernel = home.backend.kernel();
     kernel.hears(|frame| matches!(frame, HostFrame::Snapshot { .. })).await;
-    let falls = send_now(&client.session, |reply_to| SessionMsg::Sleep { reply_to });
-    assert_eq!(client.runs("b").await.status, Status::Success);
-    let problem = within("an answer", falls).await.unwrap().unwrap_err();
+    let problem = client.sleeps().await.unwrap_err();
     assert_eq!(problem.code, Code::Busy, "{problem}");
+    assert_eq!(client.runs("b").await.status, Status::Success);
     kernel.lets_go_on(0);
     let taken = within("the snapshot", taken).await.unwrap().unwrap();
     assert_eq!((taken.name.as_deref(), taken.cell), (Some("mine"), 1));

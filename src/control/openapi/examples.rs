@@ -81,6 +81,10 @@ fn of_answer(name: &str) -> Option<Value> {
         "SnapshotList" => {
             json!({"snapshots": [of_answer("SnapshotRecord")?], "wakes_from": "9f86d081884c7d65"})
         }
+        "Asleep" => {
+            let missing = of_answer("SnapshotRecord")?["missing"].clone();
+            json!({"snapshot": "9f86d081884c7d65", "cell": 3, "missing": missing, "unsaved": false})
+        }
         "Interrupted" => json!({"cell": 2}),
         "ReplayReport" => json!({"cells": [{"cell": 1, "replayed_as": 4, "differences": []}]}),
         "VariableList" => {

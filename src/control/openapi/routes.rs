@@ -24,7 +24,7 @@ use crate::protocol::packages::{ClearedPackages, InstalledPackages, KeptPackages
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::result::ExecutionResult;
-use crate::protocol::saved_state::{NewSnapshot, SnapshotList};
+use crate::protocol::saved_state::{Asleep, NewSnapshot, SnapshotList};
 use crate::protocol::snapshot::SnapshotRecord;
 use crate::protocol::tool::{ClientAnswer, ClientCall, NewClientTools};
 
@@ -215,8 +215,8 @@ fn sessions(document: &mut Document) {
         .fails(&[Code::NoSuchSnapshot]);
     let summary = "End the sandbox, once its variables are saved; the next cell wakes the session";
     document
-        .act::<Done>("put_session_to_sleep", "/v1/sessions/{session}/sleep", summary)
-        .fails(&[Code::SnapshotFailed]);
+        .act::<Asleep>("put_session_to_sleep", "/v1/sessions/{session}/sleep", summary)
+        .fails(&[Code::SnapshotFailed, Code::SandboxFailed]);
     let summary = "Let an ephemeral session stay for its idle time when no client holds it any more";
     document.act::<Done>("let_session_linger", "/v1/sessions/{session}/linger", summary);
     let summary = "Raise KeyboardInterrupt in the running cell";

@@ -70,13 +70,13 @@ pub async fn diff(
     let first = request.handles().await?;
     let session = request.app.session(&request.caller, &other).await?;
     let handles = try_call(&session, |reply_to| SessionMsg::Handles { reply_to }).await?;
-    Ok(Json(compare::compare(&first, &(session, handles)).await?))
+    Ok(Json(compare::compare(request.caller.principal, &first, &(session, handles)).await?))
 }
 
 /// Sends all of a session. What fails before the first byte is a problem; what fails later cuts the stream off.
 pub async fn archive(request: SessionRequest) -> ApiResult<Response> {
     let (session, handles) = request.handles().await?;
-    let exported = export::prepare(&maker(&request.app), &session, handles).await?;
+    let exported = export::prepare(&maker(&request.app), request.caller.principal, &session, handles).await?;
     let (writer, reader) = Outgoing::new();
     let (outcome_sender, outcome) = oneshot::channel();
     tokio::spawn(async move {

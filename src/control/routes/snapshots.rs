@@ -9,7 +9,7 @@ use crate::actors::session::messages::SessionMsg;
 use crate::control::body::{JsonBody, Path};
 use crate::control::problems::ApiResult;
 use crate::protocol::api::Done;
-use crate::protocol::saved_state::{NewSnapshot, SnapshotList};
+use crate::protocol::saved_state::{Asleep, NewSnapshot, SnapshotList};
 use crate::protocol::snapshot::SnapshotRecord;
 
 #[derive(Deserialize)]
@@ -38,6 +38,6 @@ pub async fn remove(
 }
 
 /// Ends the sandbox, once its variables are saved.
-pub async fn sleep(request: SessionRequest) -> ApiResult<Json<Done>> {
-    request.act(|reply_to| SessionMsg::Sleep { reply_to }).await
+pub async fn sleep(request: SessionRequest) -> ApiResult<Json<Asleep>> {
+    request.try_call(|reply_to| SessionMsg::Sleep { reply_to }).await.map(Json)
 }

@@ -83,7 +83,10 @@ impl EventBody {
             Self::Slept { reason, .. } => {
                 notice(format!("the session sleeps, and the next cell wakes it: {reason}"))
             }
-            Self::Woken { cell, missing, replays, .. } => notice(woken(*cell, missing.len(), replays.len())),
+            Self::Woken { cell, missing, reopened, replays, left_out, .. } => {
+                let counts = [missing.len(), replays.len(), left_out.len(), reopened.len()];
+                notice(woken(*cell, counts))
+            }
             Self::WakeFailed { snapshot, reason } => {
                 warning(format!("snapshot {snapshot} could not be loaded: {}", one_line(reason)))
             }
@@ -217,13 +220,22 @@ fn snapshot_taken(snapshot: &SnapshotRecord) -> String {
     format!("the variables after cell {cell} were saved: snapshot {id}{name}")
 }
 
-fn woken(cell: CellNumber, missing: usize, replays: usize) -> String {
-    let mut text = format!("the session woke: the variables are as after cell {cell}");
+fn woken(cell: CellNumber, [missing, replays, left_out, reopened]: [usize; 4]) -> String {
+    let mut text = match cell {
+        0 => "the session woke: the variables are as at the start".to_owned(),
+        cell => format!("the session woke: the variables are as after cell {cell}"),
+    };
     if missing > 0 {
         let _ = write!(text, ", without {missing} that could not be kept");
     }
-    if replays > 0 {
-        let _ = write!(text, "; {replays} later cells run again");
+    for (count, what) in [
+        (replays, "later cells run again"),
+        (left_out, "later cells do not run again"),
+        (reopened, "files were opened again"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, "; {count} {what}");
+        }
     }
     text
 }
@@ -278,6 +290,16 @@ mod tests {
     use super::*;
     use crate::protocol::exit_codes::tests::result;
     use crate::protocol::result::Reason;
+
+    #[test]
+    fn a_session_that_woke_says_what_it_has_and_what_not() {
+        assert_eq!(woken(0, [0; 4]), "the session woke: the variables are as at the start");
+        assert_eq!(
+            woken(3, [1, 2, 3, 4]),
+            "the session woke: the variables are as after cell 3, without 1 that could not be kept; 2 later cells run \
+             again; 3 later cells do not run again; 4 files were opened again"
+        );
+    }
 
     #[test]
     fn events_are_told_in_sentences() {

@@ -65,9 +65,21 @@ impl<W> SessionMachine<W> {
         if self.replay != ReplayPhase::Waking {
             return;
         }
+        self.end_cells_that_run_again("The sandbox ended while the session woke.", out);
+    }
+
+    /// The variables that a replay has rebuilt so far, or with which it begins, are not there: the cells that are left of it
+    /// would run without them.
+    pub(super) fn replays_no_more(&mut self, why: &str, out: &mut Vec<Effect<W>>) {
+        if self.replay == ReplayPhase::Running {
+            self.end_cells_that_run_again(why, out);
+        }
+    }
+
+    fn end_cells_that_run_again(&mut self, why: &str, out: &mut Vec<Effect<W>>) {
         self.replay = ReplayPhase::None;
         for cell in self.queue.replaying() {
-            self.give_up(cell, "The sandbox ended while the session woke.", out);
+            self.give_up(cell, why, out);
         }
     }
 }

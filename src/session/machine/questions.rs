@@ -90,7 +90,7 @@ impl<W> SessionMachine<W> {
     /// Whether a cell may be queued; at most `limit` cells may wait.
     pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
         if replays && !self.is_replaying() && !self.is_waking() {
-            return Err(was_reset());
+            return Err(replay_has_ended());
         }
         // A main cell during a replay would find half-rebuilt variables, and the replay would overwrite its
         // changes.
@@ -136,7 +136,7 @@ impl<W> SessionMachine<W> {
     /// Whether a reset is allowed. The reset of a replay needs the replay to be prepared.
     pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
         match replay {
-            true if self.replay != ReplayPhase::Prepared => Err(was_reset()),
+            true if self.replay != ReplayPhase::Prepared => Err(replay_has_ended()),
             true => self.may_go_back(),
             false => self.may_change(),
         }
@@ -180,6 +180,7 @@ fn busy(why: &str) -> Problem {
     Problem::new(Code::Busy, why).hint("wait for it, or interrupt it, before you replay")
 }
 
-fn was_reset() -> Problem {
-    Problem::new(Code::Busy, "the session was reset, which ended the replay")
+fn replay_has_ended() -> Problem {
+    Problem::new(Code::Busy, "the replay has ended: the session was reset, or its sandbox is gone")
+        .hint("`belljar replay` runs the cells again from the start")
 }

@@ -94,6 +94,11 @@ impl<W> SessionMachine<W> {
         self.saving.changes
     }
 
+    /// Whether the variables have changes that no snapshot holds. After the end of a sandbox: whether they had.
+    pub fn is_unsaved(&self) -> bool {
+        self.saving.is_unsaved()
+    }
+
     /// Whether the sandbox ends as soon as the variables are saved.
     pub fn falls_asleep(&self) -> bool {
         self.saving.current.as_ref().is_some_and(|save| save.then.is_some())

@@ -98,6 +98,34 @@ fn a_replay_that_is_being_prepared_is_the_only_one() {
     assert!(machine.may_reset(true).is_err());
 }
 
+/// A session that waits for its sandbox, with a cell that is to run again in it.
+fn replays_a_cell(now: Instant) -> SessionMachine<u32> {
+    let mut machine = SessionMachine::new(NEVER, now);
+    machine.step(Input::Placed, now);
+    machine.step(Input::ReplayWanted, now);
+    machine.step(Input::Reset { replay: true }, now);
+    machine.step(Input::ResetNoted, now);
+    let replay = Some(crate::session::replay::RecordedCalls::default());
+    machine.step(Input::Cell(CellStart { cell: 1, replay, ..CellStart::default() }), now);
+    machine
+}
+
+#[test]
+fn no_cell_runs_again_without_the_variables_that_are_to_be_there_before_it() {
+    let now = Instant::now();
+    let ends = |effects: Vec<Effect<u32>>| {
+        effects.iter().any(|effect| matches!(effect, Effect::Unrun(start) if start.cell == 1))
+    };
+    let mut machine = replays_a_cell(now);
+    assert!(ends(machine.step(Input::NotWoken { reason: "it was changed".into() }, now)));
+    assert!(!machine.is_replaying() && machine.may_run(Mode::Main, true, 8).is_err());
+    let mut machine = replays_a_cell(now);
+    machine.step(Input::SandboxReady, now);
+    assert!(ends(machine.step(Input::SandboxGone { reason: "it was removed".into() }, now)));
+    assert!(!machine.is_replaying());
+    machine.may_replay().unwrap();
+}
+
 const SAVED: Expiry = Expiry {
     idle: Duration::from_secs(60),
     max_age: Duration::MAX,

@@ -217,7 +217,7 @@ impl SnapshotWriter {
             return Err(SnapshotError::SessionGone);
         }
         write_file(&path, text, File::sync_all)?;
-        if let Err(error) = File::open(&self.folder).and_then(|folder| folder.sync_all()) {
+        if let Err(error) = sync_names(&self.folder) {
             remove_file(&path)?;
             return Err(error.into());
         }
@@ -225,6 +225,12 @@ impl SnapshotWriter {
         self.is_finished = true;
         Ok(record)
     }
+}
+
+/// Has the disk keep the names in the folder of a session, and the name of that folder, which may be new.
+fn sync_names(folder: &Path) -> std::io::Result<()> {
+    let folders = [Some(folder), folder.parent()];
+    folders.into_iter().flatten().try_for_each(|folder| File::open(folder)?.sync_all())
 }
 
 /// A file that is there while a snapshot is being written: where a daemon finds one, another one died meanwhile.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::helpers::{S, base, list, number, post, printed, text};
-use super::many_users::{ALICE, CAROL, ask, run, shared, used};
+use super::many_users::{ALICE, BOB, CAROL, ask, run, shared, used};
 use crate::support::{Daemon, engine};
 
 #[track_caller]
@@ -135,6 +135,42 @@ pub fn two_sessions_are_compared_by_what_they_hold() {
     let same = daemon.http("GET", "/v1/sessions/s/diff/s", b"").expect_status(200);
     assert_eq!((&same["variables"]["changed"], &same["files"]["changed"]), (&json!([]), &json!([])));
     daemon.http("GET", "/v1/sessions/s/diff/none", b"").expect_status(404);
+}
+
+#[test]
+pub fn an_administrator_who_looks_into_sessions_is_noted_in_each_of_them() {
+    if !engine() {
+        return;
+    }
+    let daemon = shared("");
+    for (user, name) in [(ALICE, "a"), (BOB, "b")] {
+        let request = json!({"name": name, "image": daemon.image()});
+        ask(&daemon, user, "POST", "/v1/sessions", request).expect_status(201);
+        run(&daemon, user, name, "open('f', 'w').write('mine')\nx = 1");
+    }
+    let look =
+        |path: &str| ask(&daemon, CAROL, "GET", &format!("/v1/sessions/a@{}/{path}", ALICE.uid), Value::Null);
+    look("variables").expect_status(200);
+    let diff = look(&format!("diff/b@{}", BOB.uid)).expect_status(200);
+    assert_eq!((number(&diff["files"], "/same"), &diff["files"]["changed"]), (1, &json!([])));
+    assert_eq!(look("archive").status, 200);
+    let acts = |user, name: &str| {
+        let path = format!("/v1/sessions/{name}/events?follow=false");
+        ask(&daemon, user, "GET", &path, Value::Null).text()
+    };
+    let (of_alice, of_bob) = (acts(ALICE, "a"), acts(BOB, "b"));
+    for path in ["variables", "diff/b@61002", "archive"] {
+        assert!(of_alice.contains(&format!("GET /v1/sessions/a@61001/{path}")), "{path}: {of_alice}");
+    }
+    assert!(of_bob.contains("GET /v1/sessions/a@61001/diff/b@61002"), "{of_bob}");
+    assert!(!of_bob.contains("archive"), "{of_bob}");
+    // Nobody else sees any of it.
+    let path = format!("/v1/sessions/b/diff/a@{}", ALICE.uid);
+    assert_eq!(ask(&daemon, BOB, "GET", &path, Value::Null).status, 404);
+    for (user, name) in [(ALICE, "a"), (BOB, "b")] {
+        ask(&daemon, user, "DELETE", &format!("/v1/sessions/{name}?wait=true"), Value::Null)
+            .expect_status(200);
+    }
 }
 
 #[test]

@@ -115,6 +115,37 @@ pub fn a_session_that_slept_wakes_as_it_was() {
 }
 
 #[test]
+pub fn a_session_says_what_it_sleeps_without_and_what_it_wakes_with() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.session("a", named());
+    assert_eq!(daemon.run("a", STATE)["status"], "success");
+    let asleep = post(&daemon, "/v1/sessions/a/sleep", &json!({}));
+    assert_eq!((&asleep["cell"], &asleep["unsaved"]), (&json!(1), &json!(false)), "{asleep}");
+    let missing = asleep["missing"].as_array().expect("a list");
+    let names: Vec<&Value> = missing.iter().map(|missing| &missing["name"]).collect();
+    assert_eq!(names.iter().filter(|name| **name == "gen").count(), 1, "{asleep}");
+    eventually("its sandbox is gone", || daemon.containers().is_empty().then_some(()));
+    let again = daemon.cli(["sleep", "-s", "a"]).ok();
+    assert!(again.stderr.contains("not saved: `gen`"), "{again:?}");
+    // The same is told when it wakes, to people and to programs.
+    assert_eq!(daemon.run("a", "later = step()")["status"], "success");
+    daemon.remove_sandboxes();
+    let told = daemon.cli(["exec", "-s", "a", "later"]).ok();
+    let note =
+        events(&daemon, "a", "cell_finished").pop().expect("a result")["result"]["state"]["note"].clone();
+    for part in
+        ["as after cell 1", "Run again, with the recorded answers of tools: cell 2", "`gen` (", "`out` ("]
+    {
+        assert!(note.as_str().is_some_and(|note| note.contains(part)), "{part}: {note}");
+        assert!(told.stderr.contains(part), "{part}: {told:?}");
+    }
+    daemon.assert_sound();
+}
+
+#[test]
 pub fn a_session_wakes_behind_a_sandbox_that_was_taken_away_and_a_daemon_that_was_killed() {
     if !engine() {
         return;

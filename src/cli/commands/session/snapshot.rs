@@ -8,8 +8,8 @@ use crate::cli::context::Context;
 use crate::cli::failure::Failure;
 use crate::cli::render::human::{Table, or_dash, size};
 use crate::cli::render::screen::Screen;
-use crate::protocol::saved_state::{NewSnapshot, SnapshotList};
-use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::saved_state::{Asleep, NewSnapshot, SnapshotList};
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
 
 /// Names that a note lists of what could not be saved.
 const NAMED: usize = 5;
@@ -57,7 +57,7 @@ impl Snapshot {
         let answer = context.client().post(&path, &NewSnapshot { name: self.name }).await?;
         context.show(&answer, |screen, taken: SnapshotRecord| {
             screen.line(&taken.id)?;
-            show_missing(screen, &taken)
+            show_missing(screen, &taken.missing)
         })
     }
 }
@@ -82,7 +82,20 @@ impl Sleep {
         let session = self.session.resolve()?;
         let note = format!("`{session}` sleeps; the next cell wakes it");
         let answer = context.client().post_empty(&self.session.path("/sleep")?).await?;
-        context.show(&answer, |screen, _: Value| screen.note(&note))
+        context.show(&answer, |screen, asleep: Asleep| {
+            show_missing(screen, &asleep.missing)?;
+            match (asleep.unsaved, asleep.snapshot) {
+                (false, _) => {}
+                (true, Some(_)) => screen.warn(&format!(
+                    "its sandbox had ended before all was saved: the cells after cell {} run again",
+                    asleep.cell
+                ))?,
+                (true, None) => screen.warn(
+                    "its sandbox had ended before anything was saved: `belljar replay` runs its cells again",
+                )?,
+            }
+            screen.note(&note)
+        })
     }
 }
 
@@ -95,11 +108,11 @@ fn encoded(snapshot: &str) -> Result<&str, Failure> {
     Ok(snapshot)
 }
 
-fn show_missing(screen: &mut Screen, taken: &SnapshotRecord) -> Result<(), Failure> {
-    for missing in taken.missing.iter().take(NAMED) {
+fn show_missing(screen: &mut Screen, missing: &[MissingVariable]) -> Result<(), Failure> {
+    for missing in missing.iter().take(NAMED) {
         screen.warn(&format!("not saved: `{}`: {}", missing.name, missing.reason))?;
     }
-    match taken.missing.len().saturating_sub(NAMED) {
+    match missing.len().saturating_sub(NAMED) {
         0 => Ok(()),
         more => screen.warn(&format!("and {more} more; `--json` names all")),
     }
