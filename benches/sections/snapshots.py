@@ -32,8 +32,8 @@ BESIDE_MEGABYTES, ALONE_CELLS, ALONE_SECONDS = 500, 500, 5
 # Random numbers do not compress, as most measured data does not.
 RANDOM = "\nfor part in data: part[:] = np.random.default_rng(len(marks)).random(131072); marks.append(0)"
 COLUMNS = (
-    "snapshot", "dill", "of dill's time", "wake", "dill, new process", "of dill's time", "replay",
-    "of the replay's time", "after a change", "of the whole",
+    "snapshot", "dill", "snapshot to dill", "wake", "dill, new process", "wake to dill", "replay", "wake to replay",
+    "after a change", "of the whole",
 )  # fmt: skip
 
 
