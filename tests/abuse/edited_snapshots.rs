@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::docker::helpers::text;
 use crate::docker::many_users::{ALICE, BOB, ask, run, shared};
-use crate::docker::snapshots::{is_chunk, is_list, stored};
+use crate::docker::snapshots::{is_list, stored};
 use crate::support::{Daemon, User, engine, eventually};
 
 /// Longer than any chunk and any disk of a test.
@@ -29,14 +29,15 @@ impl Files {
     #[track_caller]
     fn of(daemon: &Daemon, session: &str) -> Self {
         let folder = daemon.home().join("snapshots").join(session);
-        let found = |is_wanted: fn(&Path) -> bool| {
-            stored(daemon, |path| path.starts_with(&folder) && is_wanted(path))
-        };
         let list = eventually("earlier snapshots are gone", || {
-            let mut lists = found(is_list);
+            let mut lists = stored(daemon, |path| path.starts_with(&folder) && is_list(path));
             (lists.len() == 1).then(|| lists.remove(0))
         });
-        Self { list, chunks: found(is_chunk) }
+        // Chunks of earlier ones may be there for a moment longer.
+        let content = read(&list);
+        let names = content["chunks"].as_array().expect("a list").iter().map(|chunk| text(chunk, "sha256"));
+        let chunks = names.map(|name| folder.join("chunks").join(name)).collect();
+        Self { list, chunks }
     }
 
     fn chunk(&self) -> &Path {
@@ -74,9 +75,6 @@ const EDITS: [(&str, Edit); 11] = [
         std::fs::copy(&his.list, &hers.list).expect("copied");
     }),
     ("a list that names a chunk of another user", |hers, his| {
-        let read = |path: &Path| -> Value {
-            serde_json::from_slice(&std::fs::read(path).expect("a list")).expect("JSON")
-        };
         let (mut own, other) = (read(&hers.list), read(&his.list));
         own["chunks"] = other["chunks"].clone();
         own["sections"] = other["sections"].clone();
@@ -87,6 +85,11 @@ const EDITS: [(&str, Edit); 11] = [
         }
     }),
 ];
+
+/// The content of a list of chunks.
+fn read(list: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(list).expect("a list")).expect("JSON")
+}
 
 fn flip(path: &Path) {
     let mut bytes = std::fs::read(path).expect("a file");

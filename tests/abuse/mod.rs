@@ -28,5 +28,6 @@ mod memory_pool;
 mod reset;
 mod rules;
 mod set_id;
+mod sleep_panics;
 mod tar_bombs;
 mod unreadable_journals;

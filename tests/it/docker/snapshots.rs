@@ -82,7 +82,7 @@ fn chunks(daemon: &Daemon) -> Vec<PathBuf> {
     stored(daemon, is_chunk)
 }
 
-pub fn is_chunk(path: &Path) -> bool {
+fn is_chunk(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with("chunks"))
 }
 
