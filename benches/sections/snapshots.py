@@ -1,14 +1,17 @@
-"""Snapshots by the amount of live data, beside dill of the same data and beside a replay of the cells that made it; and
-branches of a session with 500 MB.
+"""Snapshots by the amount of live data, beside dill of the same data and beside a replay of the cells that made it;
+cells while a snapshot is taken; branches of a session with 500 MB. What is compared was measured in the same run.
 
 - snapshot: from the request to the answer that it is on the disk
 - wake: the first cell after the session slept, to its result, with the start of its sandbox
-- dill: `dill.dump` to a file of the workspace and `dill.load`, where the image has dill, else pickle
+- dill: `dill.dump` to a file, until the disk has it, and a new Python process that loads it, without any sandbox
 - replay: the session's cells run again
-- after a change: what a second snapshot adds to the disk when one element was changed
+- after a change: what a second snapshot adds to the disk when one element was changed, and its share of the whole
 """
 
-import ast
+import pathlib
+import subprocess
+import tempfile
+import threading
 import time
 
 import daemon
@@ -17,88 +20,167 @@ import measure
 from sections import table
 from sections.recovery import MEMORY_BYTES, arrays, small_objects
 
-ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 500, 1000), (10, 100)
-BRANCHED_MEGABYTES, BRANCHES = 500, 8
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "target/peers/dill"
+PEER = ROOT / "benches/dill_peer.py"
+INSTALL_SECONDS, PEER_SECONDS = 300, 60
+# No row begins after this; the last one may take a minute.
+SECTION_SECONDS = 4 * 60
+ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 1000), (10, 100)
+BRANCHED_MEGABYTES, BRANCHES = 500, (1, 8)
+BESIDE_MEGABYTES, ALONE_CELLS, ALONE_SECONDS = 500, 500, 5
 # Random numbers do not compress, as most measured data does not.
 RANDOM = "\nfor part in data: part[:] = np.random.default_rng(len(marks)).random(131072); marks.append(0)"
-DUMP_AND_LOAD = """
-import os, time
-try: import dill as packer
-except ImportError: import pickle as packer
-began = time.perf_counter()
-with open('packed', 'wb') as file:
-    packer.dump(data, file, protocol=5)
-    os.fsync(file.fileno())
-with open('packed', 'rb') as file:
-    again = packer.load(file)
-took = time.perf_counter() - began
-os.unlink('packed')
-del again
-packer.__name__, took"""
+COLUMNS = (
+    "snapshot", "dill", "snapshot to dill", "wake", "dill, new process", "wake to dill", "replay", "wake to replay",
+    "after a change", "of the whole",
+)  # fmt: skip
+
+
+def prepare():
+    """Installs dill, without which its columns are empty."""
+    words = [ROOT / "tests/python-env.sh", FOLDER, ROOT / "benches/requirements/dill.txt"]
+    subprocess.run(words, check=True, capture_output=True, timeout=INSTALL_SECONDS)
 
 
 def measured(binary):
-    rows, kinds = [], set()
+    end = time.monotonic() + SECTION_SECONDS
     snapshots = {"max_bytes": "4GiB", "at_rest": "1h"}
     config = daemon.toml({"sandbox": {"backend": "docker", "workspace": "4GiB"}, "snapshots": snapshots})
     with daemon.Daemon(binary, config + daemon.ROOM) as served:
         client = served.client()
-        made = [("arrays", arrays, ARRAYS_MEGABYTES, RANDOM), ("small objects", small_objects, SMALL_MEGABYTES, "")]
-        for kind, make, sizes, fill in made:
+
+        def row(label, columns, work):
+            """A row that fails, or comes too late, costs no other."""
+            try:
+                if time.monotonic() > end:
+                    raise TimeoutError("the time of the section was over")
+                return label, work()
+            except (daemon.Refused, RuntimeError, OSError, subprocess.TimeoutExpired) as problem:
+                # An answer that came too late would be taken for that to the next request.
+                client.close()
+                client.connect()
+                return label, [measure.absent(f"failed: {' '.join(str(problem).split())[:200]}")] * columns
+
+        rows = []
+        kinds = (("arrays", arrays, ARRAYS_MEGABYTES, RANDOM), ("small objects", small_objects, SMALL_MEGABYTES, ""))
+        for kind, make, sizes, fill in kinds:
             for megabytes in sizes:
-                rows.append((f"{megabytes} MB in {kind}", one(client, make(megabytes) + fill, kinds)))
-        branches = branched(client, arrays(BRANCHED_MEGABYTES) + RANDOM)
-    note = f"In the science image. Beside it: {', '.join(sorted(kinds))}, to a file and back. The replay runs one cell."
-    columns = ["snapshot", "wake", "dump and load", "replay", "after a change"]
-    yield table("Snapshots by size of the variables", note, columns, rows)
-    note = f"A session with {BRANCHED_MEGABYTES} MB in arrays, from the request to the first result in each branch."
-    yield table("Branches", note, ["s"], branches)
+                code = make(megabytes) + fill
+                rows.append(row(f"{megabytes} MB in {kind}", len(COLUMNS), lambda code=code: one(client, code)))
+        note = "In the science image. The replay runs three cells."
+        yield table("Snapshots by size of the variables", note, COLUMNS, rows)
+        code = arrays(BESIDE_MEGABYTES) + RANDOM
+        columns = ["alone", "while a snapshot is taken", "of the time alone", "the snapshot"]
+        rows = [row("`1+1`", len(columns), lambda: beside(served, client, code))]
+        note = f"A session with {BESIDE_MEGABYTES} MB in arrays; the cells follow each other without a pause."
+        yield table("Cells while a snapshot is taken", note, columns, rows)
+        code = arrays(BRANCHED_MEGABYTES) + RANDOM
+        columns = ["all of them", "each", "of the time of the cells that made it"]
+        note = f"A session with {BRANCHED_MEGABYTES} MB in arrays, from the request to the first result in each branch."
+        rows = []
+        for count in BRANCHES:
+            rows.append(row(f"{count} at once", len(columns), lambda count=count: branched(client, code, count)))
+        yield table("Branches", note, columns, rows)
 
 
-def timed(work):
-    began = time.perf_counter()
-    answer = work()
-    return measure.value((time.perf_counter() - began) * 1e3, "ms"), answer
+def milliseconds(seconds):
+    return measure.value(seconds * 1e3, "ms")
 
 
-def one(client, make, kinds):
+def times(one, other):
+    """How many times as long the one takes."""
+    return measure.value(one / other, "×")
+
+
+def one(client, make):
     client.new("heap", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
     try:
         client.value("heap", make)
-        saving, _ = timed(lambda: client.json("POST", "/v1/sessions/heap/snapshots", {}))
+        saving = measure.timed(lambda: client.json("POST", "/v1/sessions/heap/snapshots", {}))
         client.value("heap", "data[0] = data[0] + 1")
-        added = client.json("POST", "/v1/sessions/heap/snapshots", {})["new_bytes"]
-        kind, took = ast.literal_eval(client.value("heap", DUMP_AND_LOAD))
-        kinds.add(kind)
+        second = client.json("POST", "/v1/sessions/heap/snapshots", {})
         client.json("POST", "/v1/sessions/heap/sleep")
-        waking, _ = timed(lambda: client.value("heap", "len(data)"))
-        replaying, _ = timed(lambda: client.json("POST", "/v1/sessions/heap/replay"))
-        packed = measure.value(took * 1e3, "ms")
-        return saving, waking, packed, replaying, measure.value(added / 1e6, "MB")
+        waking = measure.timed(lambda: client.value("heap", "len(data)"))
+        replaying = measure.timed(lambda: client.json("POST", "/v1/sessions/heap/replay"))
     finally:
         client.remove("heap")
+    added, whole = second["new_bytes"], second["stored_bytes"]
+    dumping = loading = by_dill = by_load = measure.absent("dill is not installed")
+    if (FOLDER / "bin/python").exists():
+        dump, load = dill(make)
+        dumping, by_dill = milliseconds(dump), times(saving, dump)
+        loading, by_load = milliseconds(load), times(waking, load)
+    return (
+        milliseconds(saving), dumping, by_dill, milliseconds(waking), loading, by_load, milliseconds(replaying),
+        times(waking, replaying), measure.value(added / 1e3, "KB"), measure.value(100 * added / max(whole, 1), "%"),
+    )  # fmt: skip
 
 
-def branched(client, make):
-    client.new("trunk", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
-    rows = []
+def dill(make):
+    """Seconds of writing the same variables to a file, and of a new process that loads them."""
+    with tempfile.TemporaryDirectory(prefix="bjbench", dir="/tmp") as folder:
+        file = pathlib.Path(folder) / "variables"
+
+        def peer(*words):
+            done = subprocess.run(
+                [FOLDER / "bin/python", PEER, *words], capture_output=True, text=True, timeout=PEER_SECONDS
+            )
+            if done.returncode:
+                raise RuntimeError(f"dill: {done.stderr.strip()[-200:]}")
+            return done.stdout
+
+        dumped = float(peer("dump", file, make))
+        return dumped, measure.timed(lambda: peer("load", file))
+
+
+def beside(served, client, make):
+    """Cells alone, and cells of the same session while its variables are saved."""
+    client.new("beside", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
     try:
-        client.value("trunk", make)
-        for count in (1, BRANCHES):
-            names = []
+        client.value("beside", make)
 
-            def branch(count=count, names=names):
-                made = client.json("POST", "/v1/sessions/trunk/branch", {"name": f"of-{count}", "count": count})
-                names += [session["name"] for session in made["sessions"]]
-                for name in names:
-                    client.value(name, "len(data)")
+        def cell():
+            client.value("beside", "1+1")
 
+        alone = measure.repeat(cell, ALONE_CELLS, ALONE_SECONDS)
+        took = []
+
+        def save():
+            other = served.client()
             try:
-                took, _ = timed(branch)
-                rows.append((f"{count} at once", (took,)))
+                took.append(measure.timed(lambda: other.json("POST", "/v1/sessions/beside/snapshots", {})))
             finally:
-                for name in names:
-                    client.remove(name)
-        return rows
+                other.close()
+
+        saving = threading.Thread(target=save)
+        saving.start()
+        during = []
+        while saving.is_alive():
+            during.append(measure.timed(cell))
+        saving.join()
+        if not took or not during:
+            raise RuntimeError("no cell ran while the variables were saved")
+        first, second = measure.milliseconds(alone), measure.milliseconds(during)
+        return first, second, times(second["p50"], first["p50"]), milliseconds(took[0])
     finally:
-        client.remove("trunk")
+        client.remove("beside")
+
+
+def branched(client, make, count):
+    client.new("trunk", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
+    names = []
+    try:
+        making = measure.timed(lambda: client.value("trunk", make))
+
+        def branch():
+            made = client.json("POST", "/v1/sessions/trunk/branch", {"name": f"of-{count}", "count": count})
+            names.extend(session["name"] for session in made["sessions"])
+            for name in names:
+                client.value(name, "len(data)")
+
+        took = measure.timed(branch)
+        return measure.value(took, "s"), measure.value(took / count, "s"), times(took, making)
+    finally:
+        for name in [*names, "trunk"]:
+            client.remove(name)

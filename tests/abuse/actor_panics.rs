@@ -22,7 +22,7 @@ fn was_lost(status: u16, body: &str) -> bool {
 
 /// Asks until the answer is another than that something died over the request.
 #[track_caller]
-fn ask(daemon: &Daemon, method: &str, path: &str, key: &str, body: &Value) -> (u16, Value) {
+pub(super) fn ask(daemon: &Daemon, method: &str, path: &str, key: &str, body: &Value) -> (u16, Value) {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let headers: &[(&str, &str)] = if key.is_empty() { &[] } else { &[("Idempotency-Key", key)] };
     eventually(&format!("{method} {path} is answered"), || {
@@ -32,7 +32,7 @@ fn ask(daemon: &Daemon, method: &str, path: &str, key: &str, body: &Value) -> (u
 }
 
 #[track_caller]
-fn get(daemon: &Daemon, path: &str) -> Value {
+pub(super) fn get(daemon: &Daemon, path: &str) -> Value {
     let (status, view) = ask(daemon, "GET", path, "", &Value::Null);
     assert_eq!(status, 200, "{path}: {view}\n{}", daemon.log());
     view
@@ -61,7 +61,7 @@ fn outcome(daemon: &Daemon, cell: u64) -> Value {
 }
 
 #[track_caller]
-fn runs_well(daemon: &Daemon, key: &str, code: &str) -> Value {
+pub(super) fn runs_well(daemon: &Daemon, key: &str, code: &str) -> Value {
     let result = outcome(daemon, queue(daemon, key, code));
     assert_eq!(result["status"], "success", "{code}: {result:#}\n{}", daemon.log());
     result
@@ -251,7 +251,7 @@ fn dies_at_every_message(kind: &str, stride: usize, least: usize) {
     }
 }
 
-fn every_message() -> bool {
+pub(super) fn every_message() -> bool {
     std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1")
 }
 

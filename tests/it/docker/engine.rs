@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use super::helpers::{S, gapless, list, outcome, post, printed, queue, text, value, wait_for_line};
 use crate::support::{Daemon, docker, engine, eventually};
 
-struct OwnEngine {
+pub(super) struct OwnEngine {
     folder: tempfile::TempDir,
     driver: String,
     child: Option<Child>,
@@ -15,7 +15,7 @@ struct OwnEngine {
 
 impl OwnEngine {
     /// None where none can be started.
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let is_there = Path::new("/usr/sbin/dockerd").exists() || Path::new("/usr/bin/dockerd").exists();
         if !is_there || !rustix::process::geteuid().is_root() {
             eprintln!("NOT RUN: an engine of its own needs root and `dockerd`");
@@ -29,7 +29,7 @@ impl OwnEngine {
         Some(engine)
     }
 
-    fn host(&self) -> String {
+    pub fn host(&self) -> String {
         format!("unix://{}", self.folder.path().join("sock").display())
     }
 
@@ -51,7 +51,7 @@ impl OwnEngine {
     }
 
     /// After a kill it may fail over what is left of its other half, and has to be started once more.
-    fn begin(&mut self) {
+    pub fn begin(&mut self) {
         self.spawn();
         eventually("the engine answers", || {
             if self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_some())) {
@@ -62,13 +62,13 @@ impl OwnEngine {
         });
     }
 
-    fn end(&mut self, signal: &str) {
+    pub fn end(&mut self, signal: &str) {
         let Some(mut child) = self.child.take() else { return };
         let _ = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
         let _ = child.wait();
     }
 
-    fn load(&self, image: &str) {
+    pub fn load(&self, image: &str) {
         let saved = Command::new("docker").args(["save", image]).stdout(Stdio::piped()).spawn();
         let mut saved = saved.expect("docker");
         let piped = saved.stdout.take().expect("piped");

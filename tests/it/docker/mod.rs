@@ -36,6 +36,7 @@ pub mod installer_programs;
 pub mod jobs;
 pub mod laws;
 pub mod lifecycle;
+pub mod lost_sandboxes;
 pub mod many_users;
 mod model_faults;
 pub mod modes;

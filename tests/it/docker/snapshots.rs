@@ -63,7 +63,7 @@ fn events(daemon: &Daemon, session: &str, kind: &str) -> Vec<Value> {
 }
 
 /// The files of snapshots in the daemon's home that are wanted.
-fn stored(daemon: &Daemon, is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+pub fn stored(daemon: &Daemon, is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let (mut found, mut open) = (Vec::new(), vec![daemon.home().join("snapshots")]);
     while let Some(folder) = open.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -86,7 +86,7 @@ fn is_chunk(path: &Path) -> bool {
     path.parent().is_some_and(|folder| folder.ends_with("chunks"))
 }
 
-fn is_list(path: &Path) -> bool {
+pub fn is_list(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 

@@ -235,6 +235,11 @@ both! {
         a_snapshot_without_room_is_refused_and_the_session_goes_on, a_cell_does_not_wait_for_a_snapshot,
         snapshots_are_listed_removed_and_gone_with_their_session,
         a_death_at_any_commit_of_sleeping_and_waking_costs_no_variables;
+    lost_sandboxes: sessions_whose_sandboxes_are_all_taken_away_have_their_variables_again,
+        a_home_that_was_moved_has_the_sessions_of_the_first_one,
+        a_daemon_that_is_killed_while_variables_are_loaded_leaves_them_to_the_next,
+        a_death_at_any_commit_of_a_branch_leaves_a_whole_one_or_none,
+        a_death_at_any_commit_of_an_import_leaves_a_whole_session_or_none;
     jobs: five_scripts_have_five_verdicts, artifacts_are_data, a_script_begins_with_a_clean_slate_and_alone,
         jobs_outlive_the_daemon, a_cancelled_run_leaves_nothing,
         a_script_that_lacks_a_package_or_a_network_says_what_to_do;

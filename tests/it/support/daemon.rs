@@ -184,6 +184,21 @@ impl Daemon {
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     }
 
+    /// The same daemon in another folder, as after a move to another machine: its home is copied, and the first one is
+    /// gone, with all its sandboxes.
+    pub fn moved(mut self) -> Self {
+        self.kill();
+        self.remove_sandboxes();
+        eventually("its sandboxes are gone", || self.containers().is_empty().then_some(()));
+        let moved = home();
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(self.home.path().join(".")).arg(moved.path());
+        assert!(copy.status().expect("cp").success(), "the home cannot be copied");
+        self.home = moved;
+        self.restart();
+        self
+    }
+
     /// Whether the process has come to its end by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| child.try_wait().is_ok_and(|status| status.is_some()))
