@@ -11,7 +11,7 @@ use crate::memory::Charge;
 use crate::panics::TOO_MANY;
 use crate::protocol::api::ReplayReport;
 use crate::protocol::clock::Moment;
-use crate::protocol::event::Event;
+use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::protocol::result::Mode;
@@ -86,7 +86,7 @@ struct FoldWithRules {
 
 impl FoldWithRules {
     fn take(&mut self, event: &Event, since: Seq, now: Moment) {
-        if event.seq > since {
+        if event.seq > since && may_end_rules(&event.body) {
             self.bind();
         }
         let _ = self.fold.take(event, now);
@@ -97,6 +97,18 @@ impl FoldWithRules {
         let now = self.fold.so_far().sandbox_rules.combined(CallOrigin::Leftover);
         self.rules = self.rules.tightened(&now);
     }
+}
+
+/// Whether rules may hold no more after this event. All other events only add rules, so that those that hold later have
+/// them, too, and combining them for each event of a long journal is not needed.
+const fn may_end_rules(event: &EventBody) -> bool {
+    matches!(
+        event,
+        EventBody::SandboxReady { .. }
+            | EventBody::Woken { .. }
+            | EventBody::Reset
+            | EventBody::ResetDone { .. }
+    )
 }
 
 /// A cell that runs again.
@@ -138,8 +150,12 @@ async fn run_recorded(
     mut replay: Replay,
     mut records: Records<'_>,
 ) -> Result<(ReplayReport, bool), Problem> {
-    let cells = Some(replay.to_run().to_vec());
-    try_call(session, |reply_to| SessionMsg::Reset { replay: cells, reply_to }).await?;
+    // The journal of this session has no cells of others, and other ones of the same numbers.
+    let cells = match &records {
+        Records::Journal { .. } => replay.to_run().to_vec(),
+        Records::Given(_) => Vec::new(),
+    };
+    try_call(session, |reply_to| SessionMsg::Reset { replay: Some(cells), reply_to }).await?;
     let is_whole = run_all(session, &mut replay, &mut records).await?;
     Ok((replay.report(), is_whole))
 }
@@ -206,7 +222,6 @@ impl Drop for UnderWay<'_> {
 mod tests {
     use super::*;
     use crate::protocol::clock;
-    use crate::protocol::event::EventBody;
     use crate::protocol::saved_state::{BaseSource, BoundRules};
 
     #[test]

@@ -1,5 +1,6 @@
 //! The snapshots of one session on the disk, and who pays for them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::protocol::ids::SessionId;
@@ -40,6 +41,37 @@ impl SnapshotCharge for SnapshotRoom {
     }
 }
 
+/// The room of a session on a disk of which some bytes are kept free. A snapshot may be larger than what is free, so the disk
+/// is looked at before each chunk, and not only when the snapshot begins.
+pub struct RoomOnDisk {
+    room: Arc<SnapshotRoom>,
+    home: PathBuf,
+    reserve: u64,
+}
+
+impl RoomOnDisk {
+    pub fn new(room: &Arc<SnapshotRoom>, launcher: &Launcher) -> Self {
+        let reserve = launcher.settings.sandbox.disk_reserve_bytes;
+        Self { room: Arc::clone(room), home: launcher.paths.home().to_owned(), reserve }
+    }
+
+    /// A refusal if the disk has less than its reserve left.
+    pub fn check(&self) -> Result<(), Problem> {
+        disk::check_at(&self.home, self.reserve)
+    }
+}
+
+impl SnapshotCharge for RoomOnDisk {
+    fn take(&self, bytes: u64) -> Result<(), Problem> {
+        self.check()?;
+        self.room.take(bytes)
+    }
+
+    fn give(&self, bytes: u64) {
+        self.room.give(bytes);
+    }
+}
+
 /// What a session begins with of another one.
 pub struct SessionBase {
     pub source: BaseSource,
@@ -77,11 +109,12 @@ impl SessionSnapshots {
 
     /// Begins a snapshot.
     pub fn writer(&self) -> Result<SnapshotWriter, Problem> {
-        disk::check_at(self.launcher.paths.home(), self.launcher.settings.sandbox.disk_reserve_bytes)?;
         let most = self.max_bytes();
         let limits = SnapshotLimits { bytes: most, stored_bytes: most };
-        let charge = Arc::<SnapshotRoom>::clone(&self.room) as Arc<dyn SnapshotCharge>;
-        Ok(self.store.writer(self.session, limits, charge)?)
+        let charge = RoomOnDisk::new(&self.room, &self.launcher);
+        // Before anything is made for it, too.
+        charge.check()?;
+        Ok(self.store.writer(self.session, limits, Arc::new(charge))?)
     }
 
     pub fn read(&self, snapshot: &SnapshotRecord) -> Result<SnapshotReader, SnapshotError> {

@@ -7,12 +7,13 @@ use super::api::{NewSession, ReplayReport, SessionView};
 use super::frames::Variable;
 use super::ids::{CellNumber, SessionName};
 use super::receipt::ImageFact;
+use super::saved_state::BoundRules;
 use super::snapshot::SnapshotManifest;
 
 /// The most branches that one request makes.
 pub const BRANCHES_AT_ONCE: u32 = 64;
-/// Version of the layout of an archive.
-pub const ARCHIVE_FORMAT: u32 = 1;
+/// Version of the layout of an archive. The first one did not say by which rules its code is bound.
+pub const ARCHIVE_FORMAT: u32 = 2;
 /// The most names and paths of each list of a comparison; there may be more, of which the number is told.
 pub const DIFFERENCES_LISTED: usize = 1000;
 
@@ -69,7 +70,7 @@ pub struct VariableDiff {
     pub changed: Vec<ChangedVariable>,
     /// Variables that both have, with nothing to tell them apart.
     pub same: u64,
-    /// Whether one of the sessions has more variables than were listed.
+    /// Whether there are more variables or differences than were listed.
     pub cut: bool,
 }
 
@@ -130,6 +131,9 @@ pub struct ArchiveManifest {
     pub cells: CellNumber,
     /// None if the session has no variables.
     pub snapshot: Option<ArchivedSnapshot>,
+    /// The rules of all code that made the variables and of the cells that can run again. They hold in every session that is
+    /// made of the archive.
+    pub rules: BoundRules,
     /// What the archive lacks, in words for people.
     pub lacks: Vec<String>,
 }

@@ -4,9 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{CellNumber, SessionId, SessionName};
+use super::limits::TOOL_NAME_CHARS;
 use super::snapshot::{MissingVariable, SnapshotRecord};
 use super::word_enums::words;
 
+/// The most tools that the rules in an archive name.
+pub const RULE_NAMES: usize = 1000;
 /// Characters of a snapshot's name.
 pub const SNAPSHOT_NAME_CHARS: usize = 64;
 
@@ -80,6 +83,15 @@ pub struct BoundRules {
     pub restricted: bool,
 }
 
+impl BoundRules {
+    /// Whether the rules can be those of a session, and are not too large for the messages and events that name them.
+    #[must_use]
+    pub fn are_possible(&self) -> bool {
+        let names = || self.allowed.iter().flatten().chain(&self.approve);
+        names().count() <= RULE_NAMES && names().all(|name| name.chars().count() <= TOOL_NAME_CHARS)
+    }
+}
+
 /// Whether the text can be the name of a snapshot: letters, digits, `-`, `_` and `.`, and no path.
 #[must_use]
 pub fn is_snapshot_name(name: &str) -> bool {
@@ -91,6 +103,17 @@ pub fn is_snapshot_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_from_elsewhere_have_bounds() {
+        let rules = |count: usize, length: usize| BoundRules {
+            allowed: Some(vec!["x".repeat(length); count / 2]),
+            approve: vec!["y".repeat(length); count - count / 2],
+            ..BoundRules::default()
+        };
+        assert!(BoundRules::default().are_possible() && rules(RULE_NAMES, TOOL_NAME_CHARS).are_possible());
+        assert!(!rules(RULE_NAMES + 1, 1).are_possible() && !rules(1, TOOL_NAME_CHARS + 1).are_possible());
+    }
 
     #[test]
     fn a_name_of_a_snapshot_is_a_word() {

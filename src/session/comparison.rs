@@ -13,27 +13,30 @@ use crate::session::replay::volatile::without_volatile;
 
 /// Compares the variables of two sessions.
 #[must_use]
-pub fn of_variables(first: VariableList, second: VariableList) -> VariableDiff {
+pub fn of_variables(mut first: VariableList, second: VariableList) -> VariableDiff {
     let is_cut = |list: &VariableList| list.total > list.variables.len() as u64;
     let mut diff = VariableDiff { cut: is_cut(&first) || is_cut(&second), ..VariableDiff::default() };
     let mut second: BTreeMap<String, Variable> =
         second.variables.into_iter().map(|variable| (variable.name.clone(), variable)).collect();
+    // What is cut are the last names, whatever the order in which the sessions list theirs.
+    first.variables.sort_by(|a, b| a.name.cmp(&b.name));
     for one in first.variables {
         match second.remove(&one.name) {
-            None => diff.only_in_first.push(one),
+            None => list(&mut diff.only_in_first, &mut diff.cut, || one),
             Some(other) => {
                 let by = differences(&one, &other);
                 if by.is_empty() {
                     diff.same += 1;
                 } else {
-                    diff.changed.push(ChangedVariable { by, first: one, second: other });
+                    let changed = || ChangedVariable { by, first: one, second: other };
+                    list(&mut diff.changed, &mut diff.cut, changed);
                 }
             }
         }
     }
-    diff.only_in_second = second.into_values().collect();
-    diff.only_in_first.sort_by(|a, b| a.name.cmp(&b.name));
-    diff.changed.sort_by(|a, b| a.first.name.cmp(&b.first.name));
+    for other in second.into_values() {
+        list(&mut diff.only_in_second, &mut diff.cut, || other);
+    }
     diff
 }
 
@@ -186,5 +189,25 @@ mod tests {
         let many: Vec<(&str, u64)> = many.iter().map(|(path, bytes)| (path.as_str(), *bytes)).collect();
         let diff = of_files(&sizes(&many), &sizes(&[]), &[], Contents { first: &[], second: &[] });
         assert_eq!((diff.only_in_first.len(), diff.cut), (DIFFERENCES_LISTED, true));
+    }
+
+    #[test]
+    fn what_is_listed_of_variables_is_bounded() {
+        let many = |preview: &str| {
+            let all: Vec<Variable> = (0..DIFFERENCES_LISTED as u64 + 5)
+                .map(|n| variable(&format!("v{n:05}"), "int", preview, 28))
+                .rev()
+                .collect();
+            variables(&all)
+        };
+        let gone = of_variables(many("1"), variables(&[]));
+        assert_eq!((gone.only_in_first.len(), gone.cut), (DIFFERENCES_LISTED, true));
+        assert_eq!(gone.only_in_first[0].name, "v00000");
+        let new = of_variables(variables(&[]), many("1"));
+        assert_eq!((new.only_in_second.len(), new.cut), (DIFFERENCES_LISTED, true));
+        let changed = of_variables(many("1"), many("2"));
+        assert_eq!((changed.changed.len(), changed.cut), (DIFFERENCES_LISTED, true));
+        let same = of_variables(many("1"), many("1"));
+        assert_eq!((same.same, same.cut), (DIFFERENCES_LISTED as u64 + 5, false));
     }
 }

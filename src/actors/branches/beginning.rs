@@ -82,7 +82,7 @@ impl Files {
                 let spool = Arc::clone(spool);
                 let unpacked = workspace.access(WorkKind::Transfer, move |root| {
                     let room = open(root)?;
-                    session_archive::read(spool.reader(), |member, data| match member {
+                    session_archive::read_again(spool.reader(), |member, data| match member {
                         Member::Workspace(path, _) if path == Path::new("") => Ok(()),
                         Member::Workspace(path, kind) => {
                             session_archive::unpack(root, (&path, kind), data, &room)
@@ -90,7 +90,7 @@ impl Files {
                         Member::Events | Member::Piece { .. } => Ok(()),
                     })
                 });
-                unpacked.await?.map(drop)
+                unpacked.await?
             }
         }
     }

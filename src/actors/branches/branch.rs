@@ -49,8 +49,9 @@ pub async fn branch(
             return Err(Problem::new(Code::BadRequest, message));
         }
     };
-    let (past, rules) = replay::past_with_rules(&handles.log, since).await?;
+    // Held first: reading the journal takes a while, in which others could take the snapshot's place.
     let held = Arc::new(held(maker, record.owner, view.id, snapshot.clone()).await?);
+    let (past, rules) = replay::past_with_rules(&handles.log, since).await?;
     let mut settings = settings_of(&record);
     // A branch begins where its session is, whatever the configuration says by now.
     if let Some(receipt) = &past.last_sandbox {

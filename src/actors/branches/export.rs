@@ -42,6 +42,7 @@ pub async fn prepare(
     handles: Handles,
 ) -> Result<Export, Problem> {
     let (view, record) = (view_of(session).await?, record_of(maker, &handles)?);
+    let before = handles.log.newest();
     let past = replay::past(&handles.log).await?;
     let has_variables = view.cells > 0 || past.saved.base().is_some();
     let mut lacks = Vec::new();
@@ -63,6 +64,9 @@ pub async fn prepare(
             Some(folders::run(caller, WorkKind::Transfer, None, opened).await??)
         }
     };
+    // Also of the cells that can run again where the archive is imported, whose sandboxes may be gone.
+    let since = past.spans.values().map(|span| span.first.saturating_sub(1)).fold(before, Seq::min);
+    let (_, rules) = replay::past_with_rules(&handles.log, since).await?;
     let archived = reader.as_ref().map(|reader| {
         let about = reader.about();
         ArchivedSnapshot { cell: about.cell, manifest: about.manifest.clone() }
@@ -90,6 +94,7 @@ pub async fn prepare(
         packages: past.packages.map(|set| set.requirements).unwrap_or_default(),
         cells: view.cells,
         snapshot: archived,
+        rules: rules.bound(),
         lacks,
     };
     let newest = handles.log.newest();

@@ -1,6 +1,6 @@
 //! Makes a session of an archive. An archive is a stranger's word: it is read to its end before anything of it is used, its
 //! variables are loaded nowhere but in the sandbox of who imports it, and its code has the rules of what a model writes,
-//! unless that user says that it is their own.
+//! unless that user says that it is their own. The rules that its code had before hold in any case.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
@@ -17,6 +17,7 @@ use crate::actors::supervisor::admission::sandbox_request;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::packages::requirement::parse_all;
 use crate::protocol::api::{NewSession, SessionView};
+use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{ArchiveManifest, Imported};
 use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{Event, EventBody};
@@ -27,6 +28,8 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::saved_state::BaseSource;
+use crate::protocol::snapshot::RECORD_BYTES;
+use crate::protocol::values::parsed_bytes;
 use crate::sandbox::launch::SandboxRequest;
 use crate::sandbox::packages::WantedPackages;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
@@ -39,6 +42,8 @@ use crate::store::snapshots::{SnapshotAbout, SnapshotError};
 
 /// How many times its own size a journal takes in memory while it is read.
 const EVENT_COPIES: u64 = 4;
+/// What the pieces of variables take in memory on their way to the disk: one that is read, and those that are packed.
+const PIECES_BYTES: u64 = 4 * RECORD_BYTES as u64;
 /// Bytes of one event of an archive: the longest has what a frame of a kernel can have, with each byte escaped.
 const EVENT_BYTES: usize = 2 * FRAME_BYTES;
 
@@ -64,7 +69,14 @@ pub async fn import(
     options: ImportOptions,
 ) -> Result<Imported, Problem> {
     let spool = Arc::new(spool);
-    let manifest = read(owner, &spool, |spool| session_archive::read(spool.reader(), |_, _| Ok(()))).await?;
+    let memory = maker.ledger.memory(owner);
+    let mut charge = memory.open(MemoryPurpose::Requests);
+    let (manifest, _charge) = read(owner, &spool, move |spool| {
+        let mut grow = |bytes| charge.try_grow(bytes).map_err(Problem::from);
+        let manifest = session_archive::read(spool.reader(), &mut grow, |_, _| Ok(()))?;
+        Ok((manifest, charge))
+    })
+    .await?;
     let is_trusted = options.trust || !security_controls::holds("imported_code_is_a_models");
     let request = request_of(&manifest, &options, is_trusted);
     let made_variables = manifest.cells > 0 && manifest.snapshot.is_none();
@@ -75,14 +87,15 @@ pub async fn import(
     // Whatever can fail because of the archive does so before there is a session.
     let past = if options.replay { Some(past(maker, owner, &spool).await?) } else { None };
     let packages = packages(maker, owner, &request, &manifest.packages).await?;
-    let rules = if is_trusted {
-        CellRules::default()
-    } else {
-        let contained = maker.settings.sandbox.backend != Backend::Process;
-        CellRules::of_policy(&default_approval(&maker.settings.agent, contained))
-    };
+    let contained = maker.settings.sandbox.backend != Backend::Process;
+    let policy = default_approval(&maker.settings.agent, contained);
+    let rules = rules_of(&manifest, (!is_trusted).then_some(&policy));
     let loads = manifest.snapshot.as_ref().filter(|_| !options.replay);
-    let put = loads.map(|archived| {
+    let pieces_charge = match loads {
+        Some(_) => Some(memory.try_charge(MemoryPurpose::Snapshots, PIECES_BYTES)?),
+        None => None,
+    };
+    let put = loads.zip(pieces_charge).map(|(archived, charge)| {
         let about = SnapshotAbout {
             cell: archived.cell,
             python: manifest.python.clone().unwrap_or_default(),
@@ -92,7 +105,7 @@ pub async fn import(
             packages: packages.clone(),
             at: clock::now(),
         };
-        put(about, Arc::clone(&spool))
+        put(about, Arc::clone(&spool), charge)
     });
     let is_loaded = put.is_some();
     let cell = loads.map_or(manifest.cells, |archived| archived.cell);
@@ -119,6 +132,17 @@ pub async fn import(
             Err(problem)
         }
     }
+}
+
+/// The rules of the archive's code: those that it had before, and those of the importing user for what a model writes, unless
+/// the code is that user's own. An archive can add rules, and lift none.
+fn rules_of(manifest: &ArchiveManifest, policy: Option<&ApprovalPolicy>) -> CellRules {
+    let before = if security_controls::holds("archives_keep_their_rules") {
+        CellRules::of_bound(&manifest.rules)
+    } else {
+        CellRules::default()
+    };
+    policy.map_or_else(|| before.clone(), |policy| before.tightened(&CellRules::of_policy(policy)))
 }
 
 /// The request that the session of the archive was made with, without what is not the archive's to say.
@@ -157,13 +181,14 @@ async fn read<T: Send + 'static>(
     .await?
 }
 
-/// Variables that come out of an archive.
-fn put(about: SnapshotAbout, spool: Arc<Spool>) -> PutSnapshot {
+/// Variables that come out of an archive. `memory` is that of the pieces.
+fn put(about: SnapshotAbout, spool: Arc<Spool>, memory: Charge) -> PutSnapshot {
     Box::new(move |store, to, limits, charge| {
+        let _memory = memory;
         let mut writer = store.writer(to, limits, charge)?;
         let mut current = 0;
         let mut failed = None;
-        let copied = session_archive::read(spool.reader(), |member, data| {
+        let copied = session_archive::read_again(spool.reader(), |member, data| {
             let Member::Piece { section } = member else { return Ok(()) };
             let mut piece = Vec::new();
             data.read_to_end(&mut piece).map_err(|error| broken(&error))?;
@@ -178,7 +203,7 @@ fn put(about: SnapshotAbout, spool: Arc<Spool>) -> PutSnapshot {
         match (failed, copied) {
             (Some(error), _) => return Err(error),
             (None, Err(problem)) => return Err(SnapshotError::Refused(problem)),
-            (None, Ok(_)) => {}
+            (None, Ok(())) => {}
         }
         writer.end_section()?;
         writer.finish(about)
@@ -256,6 +281,7 @@ async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Res
         each_event(spool, &mut charge, |event| {
             is_based |= matches!(event.body, EventBody::Based { snapshot: Some(_), .. });
             let _ = fold.take(&event, now);
+            0
         })?;
         if is_based {
             let message = "the session began with variables of another one, which its own cells do not make";
@@ -276,9 +302,12 @@ async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Res
                 EventBody::CellFinished { result } => Some(result.cell),
                 _ => None,
             };
-            if let Some(recording) = cell.and_then(|cell| recordings.get_mut(&cell)) {
+            let recording = cell.and_then(|cell| recordings.get_mut(&cell));
+            recording.map_or(0, |recording| {
+                let before = recording.bytes();
                 recording.take(event);
-            }
+                recording.bytes().saturating_sub(before)
+            })
         })?;
         Ok((recordings, Replay::of(&past), charge))
     })
@@ -296,26 +325,34 @@ async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Res
     Ok(Past { records: records.collect(), replay, _charge: charge })
 }
 
-/// Passes the events of an archive to `take`. What they are in memory is charged before they are parsed.
-fn each_event(spool: &Spool, charge: &mut Charge, mut take: impl FnMut(Event)) -> Result<(), Problem> {
-    session_archive::read(spool.reader(), |member, data| {
+/// Passes the events of an archive to `take`, which gives the bytes of values that it keeps of each. What they are in memory is
+/// charged before they are parsed.
+fn each_event(spool: &Spool, charge: &mut Charge, mut take: impl FnMut(Event) -> u64) -> Result<(), Problem> {
+    session_archive::read_again(spool.reader(), |member, data| {
         if member != Member::Events {
             return Ok(());
         }
         let mut lines = BufReader::new(data);
         let mut line = Vec::new();
         while next_line(&mut lines, &mut line, charge)? {
-            let event: Event = serde_json::from_slice(&line).map_err(|error| {
-                Problem::new(
-                    Code::BadRequest,
-                    format!("the archive has an event that makes no sense: {error}"),
-                )
-            })?;
-            take(event);
+            let kept = charge.bytes();
+            let event = parse_event(&line, charge)?;
+            let more = take(event);
+            charge.shrink_to(kept);
+            charge.try_grow(more).map_err(Problem::from)?;
         }
         Ok(())
     })
-    .map(drop)
+}
+
+/// A list of small values takes many times as much memory as its text, so parsed events are charged by what is in them.
+fn parse_event(line: &[u8], charge: &mut Charge) -> Result<Event, Problem> {
+    let senseless = |why: &dyn std::fmt::Display| {
+        Problem::new(Code::BadRequest, format!("the archive has an event that makes no sense: {why}"))
+    };
+    let text = std::str::from_utf8(line).map_err(|error| senseless(&error))?;
+    charge.try_grow(parsed_bytes(text)).map_err(Problem::from)?;
+    serde_json::from_str(text).map_err(|error| senseless(&error))
 }
 
 /// Reads a line. What comes of it is charged before it is in memory.
@@ -346,12 +383,14 @@ fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>, charge: &mut Charge) 
 mod tests {
     use super::*;
     use crate::config::Quota;
+    use crate::protocol::branch::ARCHIVE_FORMAT;
+    use crate::protocol::saved_state::BoundRules;
     use crate::quota::Ledger;
 
     fn manifest() -> ArchiveManifest {
         let preload = Some(vec!["evil".to_owned()]);
         ArchiveManifest {
-            format: 1,
+            format: ARCHIVE_FORMAT,
             belljar: String::new(),
             exported_at: String::new(),
             session: SessionName::parse("lab").unwrap(),
@@ -366,8 +405,36 @@ mod tests {
             packages: Vec::new(),
             cells: 1,
             snapshot: None,
+            rules: BoundRules::default(),
             lacks: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_archive_adds_rules_to_those_of_its_user_and_lifts_none() {
+        let rules = BoundRules { approve: vec!["mail".to_owned()], ..BoundRules::default() };
+        let strict = ArchiveManifest { rules: rules.clone(), ..manifest() };
+        let policy = ApprovalPolicy::Tools(vec!["pay".to_owned()]);
+        assert_eq!(rules_of(&strict, None).bound(), rules, "also where its code is trusted");
+        let both = rules_of(&strict, Some(&policy));
+        assert!(both.approve.contains("mail") && both.approve.contains("pay"), "{both:?}");
+        let loose = ArchiveManifest {
+            rules: BoundRules { allowed: Some(vec!["pay".to_owned()]), ..BoundRules::default() },
+            ..manifest()
+        };
+        let still = rules_of(&loose, Some(&policy));
+        assert!(still.approve.contains("pay"), "what it allows is asked for nevertheless: {still:?}");
+        assert_eq!(rules_of(&manifest(), None), CellRules::default());
+    }
+
+    #[test]
+    fn an_event_of_an_archive_is_charged_for_what_it_is_when_it_is_parsed() {
+        let ledger = Ledger::new(&Quota::default());
+        let mut charge = ledger.memory(Principal::ANN).open(MemoryPurpose::Reads);
+        let line = format!("[{}0]", "0,".repeat(1000));
+        parse_event(line.as_bytes(), &mut charge).unwrap_err();
+        assert!(charge.bytes() > 10 * line.len() as u64, "{}", charge.bytes());
+        assert_eq!(parse_event(b"\xff", &mut charge).unwrap_err().code, Code::BadRequest);
     }
 
     #[test]

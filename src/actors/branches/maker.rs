@@ -7,7 +7,7 @@ use crate::actors::calls::try_call;
 use crate::actors::directory::Directory;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::session::restore;
-use crate::actors::snapshots::{SessionBase, SnapshotRoom};
+use crate::actors::snapshots::{RoomOnDisk, SessionBase, SnapshotRoom};
 use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
 use crate::config::Settings;
 use crate::protocol::api::{NewSession, SessionView};
@@ -19,7 +19,6 @@ use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::SnapshotRecord;
 use crate::quota::Ledger;
 use crate::sandbox::launch::Launcher;
-use crate::sandbox::workspace::disk;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::store::snapshots::{SnapshotCharge, SnapshotError, SnapshotLimits, SnapshotStore};
 use crate::store::{Journal, Overdraft};
@@ -137,22 +136,16 @@ impl SessionMaker {
         put: PutSnapshot,
     ) -> Result<SnapshotRecord, Problem> {
         let (store, limits) = (self.snapshots.clone(), self.limits());
-        let (home, reserve) = (self.launcher.paths.home().to_owned(), self.disk_reserve());
-        let charge = Arc::<SnapshotRoom>::clone(room) as Arc<dyn SnapshotCharge>;
+        let charge = RoomOnDisk::new(room, &self.launcher);
         let placed = folders::run(owner, WorkKind::Transfer, None, move || {
-            disk::check_at(&home, reserve)?;
-            put(&store, id, limits, charge).map_err(Problem::from)
+            charge.check()?;
+            put(&store, id, limits, Arc::new(charge)).map_err(Problem::from)
         });
         let placed = placed.await.and_then(|placed| placed);
         if placed.is_err() {
             self.drop_snapshots(id).await;
         }
         placed
-    }
-
-    /// Bytes of the disk of the daemon's home that are kept free.
-    fn disk_reserve(&self) -> u64 {
-        self.settings.sandbox.disk_reserve_bytes
     }
 
     async fn drop_snapshots(&self, id: SessionId) {

@@ -72,6 +72,7 @@ impl Actor for Executor {
         };
         let packages = FirstPackages::of(&args);
         let (wakes, client_rules) = (args.wakes, Arc::clone(&args.client_rules));
+        let restore_turn = args.restore_turn.clone();
         let arrive = async move {
             match adopted {
                 None => {
@@ -80,7 +81,8 @@ impl Actor for Executor {
                     if let Some((sizes, _)) = measured(Arc::clone(&workspace), None, 0).await {
                         let _ = executor.cast(ExecutorMsg::Measured(sizes));
                     }
-                    let plan = if wakes { waking::plan(&log, &client_rules).await } else { Ok(None) };
+                    let plan =
+                        if wakes { waking::plan(&log, &client_rules, &restore_turn).await } else { Ok(None) };
                     let progress = pull_progress(log);
                     let (plan, launched) = match (plan, ready) {
                         (Ok(plan), Some(ready)) => (plan, Ok(*ready)),

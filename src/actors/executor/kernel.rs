@@ -106,7 +106,8 @@ impl ExecutorState {
                 self.cell_ended(myself, frame, frame_guard);
             }
             KernelFrame::WorkerReplaced { .. } if self.loading.is_some() => {
-                self.give_up_loading(myself, "the process that loaded it ended".into());
+                let what = "the process that loaded it ended";
+                self.give_up_loading(myself, Problem::new(Code::SandboxFailed, what));
             }
             KernelFrame::WorkerReplaced { exit_code, after } => {
                 if let Err(why) = self.may_replace_worker() {

@@ -195,7 +195,15 @@ impl ExecutorState {
             return true;
         }
         if self.loading.as_ref().is_some_and(|loading| loading.request == number) {
-            self.give_up_loading(myself, message.to_owned());
+            let code = match code {
+                RefusedCode::Busy | RefusedCode::NoWorker => Code::Busy,
+                RefusedCode::NoProcess | RefusedCode::NoDescriptors => Code::SandboxFull,
+                RefusedCode::NotListed
+                | RefusedCode::NoShell
+                | RefusedCode::OutOfReach
+                | RefusedCode::Malformed => Code::SnapshotFailed,
+            };
+            self.give_up_loading(myself, Problem::new(code, message));
             return true;
         }
         false
@@ -207,7 +215,8 @@ impl ExecutorState {
             && !loading.is_given_up
             && loading.began.elapsed() >= WAKE_LIMIT
         {
-            self.give_up_loading(myself, format!("it was not loaded within {} s", WAKE_LIMIT.as_secs()));
+            let what = format!("it was not loaded within {} s", WAKE_LIMIT.as_secs());
+            self.give_up_loading(myself, Problem::new(Code::TooSlow, what));
         }
         let a_cell_runs = is_stopped_by(self.running.values().map(|running| running.start.mode));
         let is_frozen = self.freezing.at.is_some();
@@ -263,8 +272,10 @@ impl ExecutorState {
             task: None,
         };
         self.loading = Some(loading);
-        if let Err(problem) = self.load(myself, request) {
-            self.not_loaded(problem.message);
+        match self.load(myself, request) {
+            Ok(()) => {}
+            Err(problem) if is_lasting(&problem) => self.not_loaded(problem.message),
+            Err(problem) => self.give_up_loading(myself, problem),
         }
     }
 
@@ -290,7 +301,7 @@ impl ExecutorState {
             transfers::send(end, snapshot).await
         };
         let task: JoinHandle<()> = spawn_reporting(sending, move |outcome| {
-            let outcome = outcome.unwrap_or_else(|| Err(failed("an internal error")));
+            let outcome = outcome.unwrap_or_else(|| Err(transfers::not_loaded("an internal error")));
             let _ = executor.cast(ExecutorMsg::SnapshotSent { request, outcome });
         });
         if let Some(loading) = &mut self.loading {
@@ -332,8 +343,9 @@ impl ExecutorState {
             loading.goes_on_in_part = own.is_none() && report.error.is_some() && !loading.is_partial;
         }
         // Whatever the kernel says of the variables, code of the snapshot may have run that goes on beside them.
-        if let Some(why) = own.map(|problem| problem.message).or_else(|| report.error.clone()) {
-            self.give_up_loading(myself, why);
+        let of_kernel = || report.error.clone().map(|error| Problem::new(Code::SnapshotFailed, error));
+        if let Some(problem) = own.or_else(of_kernel) {
+            self.give_up_loading(myself, problem);
             return;
         }
         let Some(Loading { then, wake, .. }) = self.loading.take() else { return };
@@ -345,13 +357,20 @@ impl ExecutorState {
         }
     }
 
-    /// Drops what may be loaded in part, and ends the code that may have run for it: the worker is made anew, and ready
-    /// after that.
-    pub(super) fn give_up_loading(&mut self, myself: &ExecutorRef, why: String) {
+    /// Drops what may be loaded in part, and ends the code that may have run for it. Of a snapshot that nothing can load, the
+    /// worker is made anew, and ready after that. For any other failure the new sandbox ends, so that nothing runs without the
+    /// variables that are there, and the next one loads them.
+    pub(super) fn give_up_loading(&mut self, myself: &ExecutorRef, problem: Problem) {
         let Some(loading) = self.loading.as_mut().filter(|loading| !loading.is_given_up) else { return };
         loading.is_given_up = true;
         loading.task = None;
-        loading.problem = Some(Problem::new(Code::SnapshotFailed, why));
+        let why = problem.message.clone();
+        let is_over = is_lasting(&problem) || matches!(loading.then, AfterLoading::Reset(_));
+        loading.problem = Some(problem);
+        if !is_over {
+            self.give_up(myself, why);
+            return;
+        }
         let frame = |request| HostFrame::Reset { request };
         self.request(myself, Request::Unload, frame, Duration::ZERO);
     }
@@ -401,10 +420,22 @@ impl ExecutorState {
         self.ready(receipt, preloaded, Some(WakeOutcome::Failed { snapshot, reason }));
     }
 
-    /// The snapshot that the sandbox was loading when it ended.
-    pub(super) fn died_loading(&mut self) -> Option<String> {
-        let Loading { then, wake, .. } = self.loading.take()?;
-        matches!(then, AfterLoading::Ready { .. }).then_some(wake.snapshot.id)
+    /// What the session is told if the sandbox was loading a snapshot when it ended.
+    pub(super) fn died_loading(&mut self, reason: &str) -> Option<SessionMsg> {
+        let Loading { then: AfterLoading::Ready { .. }, wake, problem, .. } = self.loading.take()? else {
+            return None;
+        };
+        let snapshot = wake.snapshot.id;
+        let ended = || {
+            let what = format!("the sandbox ended while it loaded its snapshot: {reason}");
+            Problem::new(Code::SandboxFailed, what)
+        };
+        let problem = problem.unwrap_or_else(ended);
+        Some(if is_lasting(&problem) {
+            SessionMsg::WakeDied { snapshot, reason: problem.message }
+        } else {
+            SessionMsg::WakeInterrupted { snapshot, problem }
+        })
     }
 
     fn ready(&self, receipt: Box<Receipt>, preloaded: Option<Preloaded>, woken: Option<WakeOutcome>) {
@@ -430,6 +461,15 @@ impl ExecutorState {
     }
 }
 
+/// Whether no sandbox of this kind will load the snapshot: it is damaged, it is of another Python, or its kernel has tried. All
+/// other failures may be over soon.
+const fn is_lasting(problem: &Problem) -> bool {
+    matches!(
+        problem.code,
+        Code::SnapshotDamaged | Code::NoSuchSnapshot | Code::SnapshotMismatch | Code::SnapshotFailed
+    )
+}
+
 /// Whether the guardian stops a copy that is not urgent while cells of these modes run.
 fn is_stopped_by(mut running: impl Iterator<Item = Mode>) -> bool {
     running.any(Mode::is_in_line)
@@ -450,6 +490,15 @@ mod tests {
         let stops = [Mode::Main, Mode::Scratch, Mode::Fork, Mode::Background, Mode::Command]
             .map(|mode| is_stopped_by([mode].into_iter()));
         assert_eq!(stops, [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_snapshot_is_given_up_for_what_stays_and_for_nothing_that_passes() {
+        let lasts = |code| is_lasting(&Problem::new(code, ""));
+        assert!([Code::SnapshotDamaged, Code::NoSuchSnapshot, Code::SnapshotMismatch].into_iter().all(lasts));
+        let passes = [Code::Storage, Code::SandboxFailed, Code::SandboxFull, Code::Busy, Code::TooSlow];
+        assert!(!passes.into_iter().any(lasts));
+        assert!(!is_lasting(&transfers::not_loaded("an internal error")));
     }
 
     #[test]

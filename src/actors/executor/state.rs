@@ -19,6 +19,7 @@ use crate::actors::asks::port::Port;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::OwnSession;
 use crate::actors::snapshots::SessionSnapshots;
+use crate::actors::turns::UserTurn;
 use crate::bridge::{Delivery, FrameGuard, Link, OpenCalls};
 use crate::memory::{Charge, Pool};
 use crate::protocol::frames::LiveResources;
@@ -81,6 +82,8 @@ pub struct ExecutorArgs {
     pub snapshots: SessionSnapshots,
     /// Whether a new sandbox gets the variables of the session's newest snapshot.
     pub wakes: bool,
+    /// Held while the journal is read for what the sandbox wakes with.
+    pub restore_turn: UserTurn,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]

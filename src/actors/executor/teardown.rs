@@ -118,14 +118,17 @@ impl ExecutorState {
         if self.concluding == 0
             && let Some(reason) = self.gone.take()
         {
+            let died_loading = self.died_loading(&reason);
             if self.preloading.take().is_some() {
                 let problem = preload::problem(format!("the modules cannot be preloaded: {reason}"));
                 self.tell(SessionMsg::SandboxFailed(problem));
-            } else if let Some(snapshot) = self.died_loading() {
-                let reason = format!("the sandbox ended while it loaded its snapshot: {reason}");
-                self.tell(SessionMsg::WakeDied { snapshot, reason: reason.clone() });
-                self.tell(SessionMsg::Input(Input::SandboxGone { reason }));
+            } else if let Some(interrupted @ SessionMsg::WakeInterrupted { .. }) = died_loading {
+                // There never was a sandbox that was ready.
+                self.tell(interrupted);
             } else {
+                if let Some(died) = died_loading {
+                    self.tell(died);
+                }
                 self.tell(SessionMsg::Input(Input::SandboxGone { reason }));
             }
             myself.stop(None);

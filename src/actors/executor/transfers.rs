@@ -239,8 +239,9 @@ fn next_piece(mut reader: SnapshotReader) -> Result<(SnapshotReader, Option<Snap
     Ok((reader, piece))
 }
 
-fn not_loaded(why: impl std::fmt::Display) -> Problem {
-    Problem::new(Code::SnapshotFailed, why.to_string())
+/// A fault of the daemon, which says nothing of the snapshot.
+pub(super) fn not_loaded(why: impl std::fmt::Display) -> Problem {
+    Problem::new(Code::Internal, why.to_string())
 }
 
 #[cfg(test)]

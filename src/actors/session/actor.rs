@@ -152,6 +152,7 @@ impl SessionActorState {
             SessionMsg::SnapshotNoted { ticket, is_written } => state.snapshot_noted(ticket, is_written),
             SessionMsg::Sleep { reply_to } => state.sleep(reply_to),
             SessionMsg::WakeDied { snapshot, reason } => state.wake_failed(snapshot, reason, false),
+            SessionMsg::WakeInterrupted { snapshot, problem } => state.wake_interrupted(snapshot, &problem),
             SessionMsg::Rebuilt { number, finished } => state.rebuilt(number, finished),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {

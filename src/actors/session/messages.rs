@@ -379,6 +379,11 @@ pub enum SessionMsg {
         /// What became of the snapshot that it was to have, if there was one.
         woken: Option<Box<WakeOutcome>>,
     },
+    /// A new sandbox ended before it had loaded a snapshot, which is as good as before. It was never ready.
+    WakeInterrupted {
+        snapshot: String,
+        problem: Problem,
+    },
     /// The sandbox died over a snapshot, which the next one does not load.
     WakeDied {
         snapshot: String,

@@ -76,6 +76,7 @@ impl SessionMsg {
             | Self::Placed(_)
             | Self::SandboxReady { .. }
             | Self::WakeDied { .. }
+            | Self::WakeInterrupted { .. }
             | Self::Rebuilt { .. }
             | Self::Snapshots { .. }
             | Self::SnapshotDone { .. }

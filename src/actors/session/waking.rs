@@ -12,6 +12,7 @@ use super::state::SessionActorState;
 use crate::actors::calls;
 use crate::actors::executor::messages::WakePlan;
 use crate::actors::replay::run_cells;
+use crate::actors::turns::UserTurn;
 use crate::panics::spawn_reporting;
 use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody};
@@ -26,6 +27,9 @@ use crate::session::restore::{Fold, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, Overdraft};
 
+/// Sandboxes in a row that end before they have loaded a snapshot, until the person who waits is told of other ways.
+const WAKES_TRIED: u32 = 3;
+
 /// The cells that run again after the session woke.
 #[derive(Default)]
 pub(super) struct Rebuilding {
@@ -33,9 +37,19 @@ pub(super) struct Rebuilding {
     task: Option<AbortOnDropHandle<()>>,
     /// The cell of an earlier daemon, or an earlier generation, that runs again or waits for that.
     open: Option<CellNumber>,
+    /// The snapshot that could not be loaded last for a reason that may pass, and how many times in a row.
+    interrupted: Option<(String, u32)>,
 }
 
 impl Rebuilding {
+    /// Counts a sandbox that ended before it had loaded this snapshot.
+    fn interrupted(&mut self, snapshot: String) -> u32 {
+        let before = self.interrupted.take().filter(|(other, _)| *other == snapshot);
+        let times = before.map_or(0, |(_, times)| times).saturating_add(1);
+        self.interrupted = Some((snapshot, times));
+        times
+    }
+
     pub fn of_before(restored: &Restored) -> Self {
         let running = restored.running.iter().map(|begun| &begun.start);
         let mut open = running.chain(&restored.queued).filter(|start| start.replay.is_some());
@@ -48,19 +62,41 @@ impl Rebuilding {
     }
 }
 
+/// Why a session did not wake whose variables are still there. Who has tried often enough is told what else there is. All of
+/// it is in the message, which is what the result of a cell shows.
+fn not_awake(problem: &Problem, times: u32) -> Problem {
+    let what = format!("the variables of the session could not be loaded: {}", problem.message);
+    let next = if times < WAKES_TRIED {
+        "they are saved, and the next cell tries again".to_owned()
+    } else {
+        format!(
+            "they are saved, and this was tried {times} times in a row; `belljar replay` runs the cells again in \
+             their place, and `belljar reset` begins without them"
+        )
+    };
+    Problem::new(problem.code, format!("{what}; {next}"))
+}
+
 /// What a new sandbox wakes with, by the journal.
 pub(in crate::actors) async fn plan(
     log: &Arc<EventLog>,
     client_rules: &Arc<CellRules>,
+    turn: &UserTurn,
 ) -> Result<WakePlan, Problem> {
     if !log.is_flushed().await {
         return Err(log.unwritten("the session was not woken"));
     }
-    let Restored { wake, sandbox_rules, .. } = read(log, client_rules).await?;
+    let Restored { wake, sandbox_rules, .. } = read(log, client_rules, turn).await?;
     Ok(wake.map(|wake| (wake, sandbox_rules)))
 }
 
-async fn read(log: &Arc<EventLog>, client_rules: &Arc<CellRules>) -> Result<Restored, Problem> {
+/// Reads the whole journal, as a restore does: of one user one at a time, and few of all users at once.
+async fn read(
+    log: &Arc<EventLog>,
+    client_rules: &Arc<CellRules>,
+    turn: &UserTurn,
+) -> Result<Restored, Problem> {
+    let _turn = turn.take().await;
     let now = Moment::now();
     let take = move |fold: &mut Fold, event: Event| {
         let _ = fold.take(&event, now);
@@ -87,6 +123,7 @@ impl SessionActorState {
         let replays = if may_run_again { wake.replays } else { Vec::new() };
         let note = notices::woken(wake.state_of, &missing, &report.reopened, &replays, &wake.left_out);
         let runs_again = !replays.is_empty();
+        self.rebuilding.interrupted = None;
         let woken = EventBody::Woken {
             snapshot: wake.snapshot.id,
             cell: wake.state_of,
@@ -100,6 +137,14 @@ impl SessionActorState {
         if !is_past {
             self.apply(Input::Woken { note, replays: runs_again });
         }
+    }
+
+    /// A snapshot could not be loaded for a reason that may pass. Nothing is lost: what waited for the sandbox is refused, and
+    /// whatever needs one next has the snapshot loaded again.
+    pub(super) fn wake_interrupted(&mut self, snapshot: String, problem: &Problem) {
+        let times = self.rebuilding.interrupted(snapshot);
+        let failed = self.sandbox_failed(not_awake(problem, times));
+        self.apply(failed);
     }
 
     /// A snapshot could not be loaded. It is not tried again.
@@ -122,8 +167,9 @@ impl SessionActorState {
         let (number, open) = (self.rebuilding.number, self.rebuilding.open.take());
         let (session, log) = (self.myself.clone(), Arc::clone(&self.log));
         let (worker, id) = (session.clone(), self.args.id);
+        let turn = self.args.restore_turn.clone();
         let work = async move {
-            let rebuilt = rebuild(&worker, &log, open).await;
+            let rebuilt = rebuild(&worker, &log, &turn, open).await;
             rebuilt.unwrap_or_else(|problem| {
                 tracing::warn!(%problem, session = %id, "cells were not run again");
                 false
@@ -147,6 +193,7 @@ impl SessionActorState {
 async fn rebuild(
     session: &OwnSession,
     log: &Arc<EventLog>,
+    turn: &UserTurn,
     open: Option<CellNumber>,
 ) -> Result<bool, Problem> {
     let actor = session.any_generation();
@@ -162,7 +209,23 @@ async fn rebuild(
     if !log.is_flushed().await {
         return Err(log.unwritten("the cells of before were not run again"));
     }
-    let restored = read(log, &Arc::default()).await?;
+    let restored = read(log, &Arc::default(), turn).await?;
     let mut replay = Replay::again(&restored);
     run_cells(actor, log, &restored, &mut replay).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::problem::Code;
+
+    #[test]
+    fn who_has_tried_often_enough_is_told_of_other_ways() {
+        let mut rebuilding = Rebuilding::default();
+        let times = ["a", "a", "b", "b", "b"].map(|snapshot| rebuilding.interrupted(snapshot.to_owned()));
+        assert_eq!(times, [1, 2, 1, 2, 3]);
+        let cause = Problem::new(Code::SandboxFailed, "the engine was restarted");
+        let names_replay = times.map(|times| not_awake(&cause, times).message.contains("belljar replay"));
+        assert_eq!(names_replay, [false, false, false, false, true]);
+    }
 }

@@ -138,11 +138,13 @@ impl SupervisorState {
         let slots = &self.args.launcher.slots;
         let _kept: Vec<_> = records.iter().filter_map(|record| Some(slots.keep(record.slot?))).collect();
         let stored = self.stored_snapshots(records.iter().map(|record| record.id).collect()).await;
+        let mut unmade = Vec::new();
         for record in records {
             if !self.args.journal.was_ready(record.id)? {
                 // The daemon ended while it made this session, so no client knows of it.
                 RemovalRecord::begin(&self.args.journal, record.id).is_written().await;
                 forget(&self.args.journal, record.id);
+                unmade.push(record.id);
                 continue;
             }
             let request: NewSession = serde_json::from_value(record.request.clone()).unwrap_or_default();
@@ -160,6 +162,7 @@ impl SupervisorState {
             let origin = Origin::Earlier { stored_bytes };
             self.spawn_session(myself, record, request, completed, permit, origin);
         }
+        self.remove_snapshots(unmade);
         Ok(())
     }
 
@@ -328,6 +331,18 @@ impl SupervisorState {
         };
         let all = tokio::task::spawn_blocking(move || sessions.into_iter().map(stored).collect());
         all.await.unwrap_or_default()
+    }
+
+    /// Removes the variables with which sessions were to begin that were never made. Nobody is charged for them any more.
+    fn remove_snapshots(&self, sessions: Vec<SessionId>) {
+        let store = self.args.snapshots.clone();
+        tokio::task::spawn_blocking(move || {
+            for session in sessions {
+                if let Err(error) = store.remove_session(session) {
+                    tracing::warn!(%error, %session, "the snapshots of a session that was not made stay for now");
+                }
+            }
+        });
     }
 
     /// Keeps the volumes of a session from being removed.

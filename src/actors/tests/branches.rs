@@ -1,15 +1,19 @@
 use super::asks::ONE_CELL;
 use super::*;
-use crate::actors::branches::{SessionMaker, branch};
+use crate::actors::branches::import::{ImportOptions, import};
+use crate::actors::branches::{SessionMaker, Spool, branch, export};
 use crate::actors::replay;
 use crate::actors::session::messages::Handles;
 use crate::protocol::ask::ApprovalPolicy;
-use crate::protocol::branch::{BranchList, NewBranches};
+use crate::protocol::branch::{BranchList, Imported, NewBranches};
+use crate::protocol::ids::SessionName;
 use crate::sandbox::backend::fake::WHILE_LOADING;
+use crate::sandbox::workspace::session_archive;
+use std::io::{Read as _, Seek as _};
 
 impl Daemon {
-    async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
-        let maker = SessionMaker {
+    fn maker(&self) -> SessionMaker {
+        SessionMaker {
             supervisor: self.supervisor.clone(),
             directory: self.directory.clone(),
             launcher: Arc::clone(&self.launcher),
@@ -17,10 +21,33 @@ impl Daemon {
             ledger: self.ledger.clone(),
             journal: self.journal.clone(),
             snapshots: self.snapshots.clone(),
-        };
+        }
+    }
+
+    async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
+        let maker = self.maker();
         let handles = of.handles().await;
         let making = branch::branch(&maker, OWNER, (&of.session, &handles), NewBranches::default());
         within("branches are made", making).await
+    }
+
+    async fn archive(&self, of: &Client) -> Vec<u8> {
+        let (maker, handles) = (self.maker(), of.handles().await);
+        let preparing = Box::pin(export::prepare(&maker, &of.session, handles));
+        let prepared = within("an export", preparing).await.unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        within("it is written", Box::pin(prepared.write(file.try_clone().unwrap()))).await.unwrap();
+        let mut archive = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut archive).unwrap();
+        archive
+    }
+
+    async fn imports(&self, archive: &[u8], options: ImportOptions) -> Result<Imported, Problem> {
+        let spool = Spool::receive((self.launcher.paths.home(), 0), &self.ledger, OWNER, archive);
+        let maker = self.maker();
+        let importing = Box::pin(import(&maker, OWNER, spool.unwrap(), options));
+        within("an import", importing).await
     }
 
     fn sessions_of_owner(&self) -> usize {
@@ -69,4 +96,66 @@ async fn a_branch_that_cannot_load_its_variables_is_none() {
         }
     })
     .await;
+}
+
+/// The code of an ask goes into the archive with its variables, and with its cells, which may run again elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_has_the_rules_of_its_code_whose_sandbox_is_gone() {
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.only_end().await;
+    // It was not saved: the next sandbox has nothing of that code, but a replay would run it again.
+    home.backend.kernel().end();
+    client.has_event(|event| matches!(event, EventBody::SandboxGone { .. })).await;
+    let ticket = client.run("own").await;
+    client.result(ticket).await;
+    let archive = daemon.archive(&client).await;
+    let manifest = session_archive::read(&archive[..], &mut |_| Ok(()), |_, _| Ok(())).unwrap();
+    assert_eq!(manifest.rules.approve, ["answer"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rules_of_an_archive_hold_where_it_is_imported_also_if_it_is_trusted() {
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    home.backend.plays("later", &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.only_end().await;
+    let archive = daemon.archive(&client).await;
+    let name = SessionName::parse("moved").ok();
+    let options = ImportOptions { name, trust: true, ..ImportOptions::default() };
+    let made = daemon.imports(&archive, options).await.unwrap();
+    let moved = daemon.client(made.session.id);
+    let _ticket = moved.run("later").await;
+    moved.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
+}
+
+/// The cells of an archive are none of the session's, whatever their numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_journal_of_an_imported_session_names_no_cells_that_it_has_not_run() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    for code in ["a", "b"] {
+        let ticket = client.run(code).await;
+        client.result(ticket).await;
+    }
+    let archive = daemon.archive(&client).await;
+    let name = SessionName::parse("again").ok();
+    let options = ImportOptions { name, replay: true, trust: true, ..ImportOptions::default() };
+    let made = daemon.imports(&archive, options).await.unwrap();
+    let replayed: Vec<_> = made.replay.unwrap().cells.iter().map(|cell| cell.cell).collect();
+    assert_eq!(replayed, [1, 2]);
+    let begun: Vec<EventBody> = daemon
+        .client(made.session.id)
+        .events()
+        .into_iter()
+        .filter(|event| matches!(event, EventBody::ReplayStarted { .. }))
+        .collect();
+    assert!(matches!(&begun[..], [EventBody::ReplayStarted { cells }] if cells.is_empty()), "{begun:?}");
 }

@@ -1,5 +1,6 @@
 mod asleep;
 mod changes;
+mod interrupted_wakes;
 
 use super::asks::ONE_CELL;
 use super::*;
@@ -325,20 +326,6 @@ async fn code_that_a_failed_load_ran_is_bound_by_its_rules_and_ended_before_any_
         })
         .collect();
     assert_eq!(steps, ["restore", "reset", "cell"]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_that_ends_over_a_snapshot_is_followed_by_one_without_it() {
-    let home = Home::new();
-    home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
-    let daemon = home.daemon().await;
-    let client = daemon.makes_a_session().await;
-    client.runs("a").await;
-    client.sleeps().await.unwrap();
-    let result = client.runs("b").await;
-    assert_eq!(result.status, Status::Success);
-    assert_eq!(work_of(&home.backend.kernel()), ["2: b"]);
-    assert_eq!(client.times(|event| matches!(event, EventBody::WakeFailed { .. })), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

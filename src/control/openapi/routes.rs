@@ -278,7 +278,10 @@ fn branches(document: &mut Document) {
             "replay",
             "Run the cells again, with the recorded answers of tools, and do not load the variables",
         )
-        .flag("trust", "The code is the caller's own; without it, it has the rules of what a model writes")
+        .flag(
+            "trust",
+            "The code is the caller's own; without it, it also has the rules of what a model writes",
+        )
         .flag("ephemeral", "The daemon removes the session when no client holds it any more")
         .answers(201, JSON, imported)
         .fails(OF_A_SANDBOX)

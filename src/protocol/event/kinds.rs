@@ -232,7 +232,8 @@ pub enum EventBody {
     Reset,
     /// The kernel has done a reset: nothing is left of the cells up to this one, and their rules end.
     ResetDone { cells: CellNumber },
-    /// These cells run again, in this order, in a fresh worker, to recreate the variables.
+    /// These cells run again, in this order, in a fresh worker, to recreate the variables. None are named if the cells of an
+    /// archive run: they are not this session's.
     ReplayStarted { cells: Vec<CellNumber> },
     /// All cells of the replay have run. Without this event, the replay can be repeated.
     ReplayFinished,

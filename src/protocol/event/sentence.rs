@@ -128,6 +128,9 @@ impl EventBody {
             Self::Undone { state_of: 0 } => progress("all cells were undone".to_owned()),
             Self::Undone { state_of } => progress(format!("cells after {state_of} were undone")),
             Self::Reset => warning("the session was reset".to_owned()),
+            Self::ReplayStarted { cells } if cells.is_empty() => {
+                progress("the variables are made anew".to_owned())
+            }
             Self::ReplayStarted { cells } => progress(format!("{} cells are run again", cells.len())),
             Self::ReplayFinished => progress("all of them have run again".to_owned()),
             Self::Frozen => progress("the sandbox is frozen".to_owned()),

@@ -8,6 +8,7 @@
 //! Reading goes through the bounded reader of tar streams ([`archive`]), which knows files and folders only. Members come
 //! in the order above, and are numbered without gaps.
 
+use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -18,6 +19,7 @@ use crate::protocol::branch::{ARCHIVE_FORMAT, ArchiveManifest};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::protocol::text::quotable;
+use crate::protocol::values::parsed_bytes;
 use crate::sandbox::workspace::archive::{self, Kind};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::upload_room::UploadRoom;
@@ -166,7 +168,7 @@ impl<R: Read> Read for DigestingReader<R> {
 /// What has been read so far.
 #[derive(Default)]
 struct Progress {
-    manifest: Option<ArchiveManifest>,
+    has_manifest: bool,
     events: usize,
     /// The section and the number of the last piece.
     last_piece: Option<(u32, u32)>,
@@ -176,12 +178,39 @@ struct Progress {
     is_whole: bool,
 }
 
+/// Takes so many bytes of the user's memory, or refuses them. What is charged stays so as long as the caller wants.
+pub type ChargeMemory<'a> = &'a mut dyn FnMut(u64) -> Result<(), Problem>;
+
 /// Reads an archive, and calls `take` with each member between the manifest and the digest. An archive is whole if this
-/// succeeds; until then nothing of it may be used.
+/// succeeds; until then nothing of it may be used. The manifest is charged before it is in memory; what `take` keeps is up to
+/// its caller.
 pub fn read(
     input: impl Read,
-    mut take: impl FnMut(Member, &mut dyn Read) -> Result<(), Problem>,
+    charge: ChargeMemory<'_>,
+    take: impl FnMut(Member, &mut dyn Read) -> Result<(), Problem>,
 ) -> Result<ArchiveManifest, Problem> {
+    let mut manifest = None;
+    let of_manifest = |data: &mut dyn Read| {
+        manifest = Some(parse_manifest(data, charge)?);
+        Ok(())
+    };
+    let progress = each_member(input, of_manifest, take)?;
+    progress.agrees_with(manifest.ok_or_else(breaks_off)?)
+}
+
+/// Reads an archive again that was found to be whole. Its manifest is not parsed.
+pub fn read_again(
+    input: impl Read,
+    take: impl FnMut(Member, &mut dyn Read) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    each_member(input, |_| Ok(()), take).map(drop)
+}
+
+fn each_member(
+    input: impl Read,
+    mut of_manifest: impl FnMut(&mut dyn Read) -> Result<(), Problem>,
+    mut take: impl FnMut(Member, &mut dyn Read) -> Result<(), Problem>,
+) -> Result<Progress, Problem> {
     let lagging = Rc::new(RefCell::new(Lagging::default()));
     let input = DigestingReader { input, lagging: Rc::clone(&lagging) };
     let mut progress = Progress::default();
@@ -189,12 +218,11 @@ pub fn read(
         if progress.is_whole {
             return Err(bad("something follows its digest"));
         }
-        if progress.manifest.is_none() {
+        if !std::mem::replace(&mut progress.has_manifest, true) {
             if path != Path::new(MANIFEST) || kind != Kind::File {
                 return Err(bad("it does not begin with a manifest"));
             }
-            progress.manifest = Some(parse_manifest(&bounded(data, MANIFEST_BYTES)?)?);
-            return Ok(());
+            return of_manifest(data);
         }
         if path == Path::new(DIGEST) && kind == Kind::File {
             let found = hex::encode(lagging.borrow().hash.clone().finalize());
@@ -221,7 +249,7 @@ pub fn read(
         }
         Ok(())
     })?;
-    progress.end()
+    if progress.is_whole { Ok(progress) } else { Err(breaks_off()) }
 }
 
 impl Progress {
@@ -266,10 +294,7 @@ impl Progress {
         }
     }
 
-    fn end(self) -> Result<ArchiveManifest, Problem> {
-        let (Some(manifest), true) = (self.manifest, self.is_whole) else {
-            return Err(bad("it breaks off").hint("export the session again"));
-        };
+    fn agrees_with(self, manifest: ArchiveManifest) -> Result<ArchiveManifest, Problem> {
         let (sections, bytes) = manifest
             .snapshot
             .as_ref()
@@ -295,20 +320,39 @@ pub fn unpack(
     files::unpack(root, Path::new(""), (path, kind), data, upload_room)
 }
 
-fn parse_manifest(bytes: &[u8]) -> Result<ArchiveManifest, Problem> {
-    let value: serde_json::Value =
-        serde_json::from_slice(bytes).map_err(|error| bad(&format!("its manifest is no JSON: {error}")))?;
-    let format = value.get("format").and_then(serde_json::Value::as_u64);
+/// The part of a manifest that says how to read the rest.
+#[derive(Deserialize)]
+struct Format {
+    format: Option<u64>,
+}
+
+fn parse_manifest(data: &mut dyn Read, charge: ChargeMemory<'_>) -> Result<ArchiveManifest, Problem> {
+    // The text has at most twice its size while it grows.
+    charge(2 * MANIFEST_BYTES)?;
+    let bytes = bounded(data, MANIFEST_BYTES)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| bad("its manifest is no text"))?;
+    // A list of small values takes many times as much memory as its text.
+    charge(parsed_bytes(text))?;
+    let Format { format } =
+        serde_json::from_str(text).map_err(|error| bad(&format!("its manifest is no JSON: {error}")))?;
     if format != Some(u64::from(ARCHIVE_FORMAT)) {
-        let hint = "export it with the version of Belljar that imports it";
-        return Err(bad("it has another format than this version of Belljar reads").hint(hint));
+        let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
+        let what = format!("this version of Belljar reads the format {ARCHIVE_FORMAT}, and it has {found}");
+        return Err(bad(&what).hint("export the session again, with the version of Belljar that imports it"));
     }
-    let mut manifest: ArchiveManifest = serde_json::from_value(value)
+    let mut manifest: ArchiveManifest = serde_json::from_str(text)
         .map_err(|error| bad(&format!("its manifest is not what it should be: {error}")))?;
+    if !manifest.rules.are_possible() {
+        return Err(bad("its rules name too many tools, or too long ones"));
+    }
     if let Some(snapshot) = &mut manifest.snapshot {
         snapshot.manifest.bound();
     }
     Ok(manifest)
+}
+
+fn breaks_off() -> Problem {
+    bad("it breaks off").hint("export the session again")
 }
 
 fn bad(what: &str) -> Problem {

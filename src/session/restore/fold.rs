@@ -46,6 +46,8 @@ pub struct Fold {
     answered: VecDeque<(CellNumber, u64, Seq)>,
     /// The number of resets that the kernel got or has to get, and has not confirmed.
     open_resets: u32,
+    /// The cells of this journal that run again, since the last reset or since the session woke.
+    runs_again: BTreeSet<CellNumber>,
     /// Finished cells of an unfinished replay, with the cells that they replace.
     replayed: BTreeMap<CellNumber, CellNumber>,
 }
@@ -60,7 +62,7 @@ impl Fold {
 
     /// The cells that open cells replay, and the spans of their events: `end` needs their records.
     pub fn replayed(&self) -> impl Iterator<Item = (CellNumber, Span)> {
-        let replayed = self.open.values().filter_map(|open| open.replays);
+        let replayed = self.open.values().filter_map(|open| open.original);
         replayed.filter_map(|cell| Some((cell, *self.restored.spans.get(&cell)?)))
     }
 
@@ -80,14 +82,19 @@ impl Fold {
             open.frozen += frozen.map_or_else(|| now.since(&since), |frozen| clock::between(&since, frozen));
         }
         for (number, call) in calls {
-            let replays = call.cell.and_then(|cell| open.get(&cell)?.replays);
-            let once = replays.and_then(|cell| recorded.get(&cell)?.calls.0.get(call.position));
+            let open = call.cell.and_then(|cell| open.get(&cell));
+            let is_replayed = open.is_some_and(|open| open.replays.is_some());
+            let original = open.and_then(|open| open.original);
+            let once = original.and_then(|cell| recorded.get(&cell)?.calls.0.get(call.position));
             let outcome = once.map(|once| once.outcome.clone());
-            restored.open_calls.push(call.end(number, replays.is_some(), outcome));
+            restored.open_calls.push(call.end(number, is_replayed, outcome));
         }
         for open in open.values_mut() {
-            let Some(cell) = open.replays else { continue };
-            let calls = recorded.get(&cell).map(|recorded| recorded.calls.0.iter().skip(open.calls).cloned());
+            if open.replays.is_none() {
+                continue;
+            }
+            let record = open.original.and_then(|cell| recorded.get(&cell));
+            let calls = record.map(|recorded| recorded.calls.0.iter().skip(open.calls).cloned());
             // Even without a record, a replayed cell makes no real calls.
             open.start.replay = Some(RecordedCalls(calls.map(Iterator::collect).unwrap_or_default()));
         }
@@ -249,7 +256,8 @@ impl Fold {
         let rules = ask.map_or_else(|| Arc::clone(&self.client_rules), |ask| self.restored.rules_of(ask));
         let start =
             CellStart { cell, code, mode, command, expression, timeout, ask, rules, ..CellStart::default() };
-        self.open.insert(cell, OpenCell { start, replays: *replays, ..OpenCell::default() });
+        let original = replays.filter(|replayed| self.runs_again.contains(replayed));
+        self.open.insert(cell, OpenCell { start, replays: *replays, original, ..OpenCell::default() });
         self.restored.spans.insert(cell, Span { first: event.seq, last: event.seq });
         self.restored.cells = self.restored.cells.max(cell);
     }
@@ -333,7 +341,8 @@ impl Fold {
 
     fn finished(&mut self, result: &ExecutionResult, seq: Seq) {
         self.reaches(Some(result.cell), seq);
-        let replays = self.open.remove(&result.cell).and_then(|open| open.replays);
+        let open = self.open.remove(&result.cell).unwrap_or_default();
+        let (replays, original) = (open.replays, open.original);
         if result.mode == Mode::Command {
             let ended = &mut self.restored.ended_commands;
             ended.push_back(CommandSummary::ended(result));
@@ -360,7 +369,7 @@ impl Fold {
             return;
         }
         let replayable = &mut self.restored.replayable;
-        match replays.and_then(|replayed| replayable.iter_mut().find(|cell| **cell == replayed)) {
+        match original.and_then(|replayed| replayable.iter_mut().find(|cell| **cell == replayed)) {
             Some(entry) => {
                 self.replayed.insert(result.cell, *entry);
                 *entry = result.cell;
@@ -386,6 +395,7 @@ impl Fold {
         for open in self.open.values_mut() {
             open.to_end.get_or_insert(EndedBy::Cancel);
         }
+        self.runs_again = kept_cells.iter().copied().collect();
         let restored = &mut self.restored;
         let still: BTreeSet<CellNumber> = kept_cells.iter().chain(self.open.keys()).copied().collect();
         restored.spans.retain(|cell, _| still.contains(cell));

@@ -14,7 +14,10 @@ use crate::session::outcome::{CellStart, EndedBy};
 #[derive(Debug, Default)]
 pub(super) struct OpenCell {
     pub start: CellStart,
+    /// The cell that it runs again; it makes no real calls.
     pub replays: Option<CellNumber>,
+    /// The same if it is a cell of this journal. That of an archive only has the number of one of this session.
+    pub original: Option<CellNumber>,
     pub began: Option<String>,
     /// How long the cell was frozen or waited for a person, without a pause that still lasts.
     pub frozen: Duration,

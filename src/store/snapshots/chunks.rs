@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::chunker::LONGEST;
+use super::error::SnapshotError;
 use super::lz4::{Compressor, decompress};
 use crate::security_controls;
 
@@ -18,7 +19,6 @@ const PLAIN: u8 = 0;
 const COMPRESSED: u8 = 1;
 /// Files that are not complete are named so, and nothing reads them.
 pub(super) const DRAFT: &str = ".draft";
-const DIFFERS: &str = "a chunk is not what was written";
 /// The folder of the chunks in that of a session.
 const FOLDER: &str = "chunks";
 
@@ -84,6 +84,36 @@ impl ChunkRef {
     }
 }
 
+/// Why a chunk could not be read. Only what is damaged stays so; anything else may be over soon.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChunkError {
+    #[error("a chunk is not what was written")]
+    Differs,
+    /// There is no file of that name, or something else has its name.
+    #[error("a chunk is not there")]
+    Missing,
+    /// The file is there, as far as is known: the disk fails, or the daemon may not read it at the moment.
+    #[error("a chunk cannot be read: {0}")]
+    Unread(std::io::Error),
+}
+
+impl From<std::io::Error> for ChunkError {
+    /// What opening the file has failed with.
+    fn from(error: std::io::Error) -> Self {
+        if is_damage(&error) { Self::Missing } else { Self::Unread(error) }
+    }
+}
+
+impl ChunkError {
+    /// The same of the snapshot that needs the chunk.
+    pub fn of_snapshot(self, id: &str) -> SnapshotError {
+        match self {
+            Self::Differs | Self::Missing => SnapshotError::damaged(id, self.to_string()),
+            Self::Unread(error) => SnapshotError::Unread { id: id.to_owned(), error },
+        }
+    }
+}
+
 /// The chunks of a session.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkFiles {
@@ -131,29 +161,26 @@ impl ChunkFiles {
         remove_file(&self.path(digest))
     }
 
-    /// The content of a chunk, if the file is what was written. In words why not, otherwise.
-    pub fn read(&self, chunk: &ChunkRef) -> Result<Vec<u8>, String> {
+    /// The content of a chunk, if the file is what was written.
+    pub fn read(&self, chunk: &ChunkRef) -> Result<Vec<u8>, ChunkError> {
         let stored = self.read_stored(chunk)?;
-        let content = decode(&stored, chunk.bytes as usize).ok_or(DIFFERS)?;
+        let content = decode(&stored, chunk.bytes as usize).ok_or(ChunkError::Differs)?;
         if ContentDigest::of(&content) != chunk.digest
             && security_controls::holds("snapshot_chunks_are_verified")
         {
-            return Err(DIFFERS.into());
+            return Err(ChunkError::Differs);
         }
         Ok(content)
     }
 
     /// The file of a chunk, if it has the length that was written.
-    pub fn read_stored(&self, chunk: &ChunkRef) -> Result<Vec<u8>, String> {
-        let missing = |error| format!("a chunk is not there: {error}");
-        let file = open_file(&self.path(chunk.digest)).map_err(missing)?;
+    pub fn read_stored(&self, chunk: &ChunkRef) -> Result<Vec<u8>, ChunkError> {
+        let file = open_file(&self.path(chunk.digest))?;
         // A file that has grown is not read to its end.
         let mut stored = Vec::with_capacity(chunk.stored as usize + 1);
-        file.take(u64::from(chunk.stored) + 1)
-            .read_to_end(&mut stored)
-            .map_err(|error| format!("a chunk cannot be read: {error}"))?;
+        file.take(u64::from(chunk.stored) + 1).read_to_end(&mut stored).map_err(ChunkError::Unread)?;
         if stored.len() != chunk.stored as usize {
-            return Err(DIFFERS.into());
+            return Err(ChunkError::Differs);
         }
         Ok(stored)
     }
@@ -219,6 +246,12 @@ pub(super) fn write_file(
         let _ = std::fs::remove_file(&draft);
     }
     outcome
+}
+
+/// Whether a file that could not be opened is gone, or something else has its name.
+fn is_damage(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput)
+        || error.raw_os_error() == Some(libc::ELOOP)
 }
 
 /// Opens a file that the daemon wrote; nothing else that has its name.

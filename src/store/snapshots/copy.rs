@@ -64,7 +64,7 @@ pub(super) fn copy(
         remove_file(&link)?;
         if std::fs::hard_link(&path, &link).is_err() {
             // A file has only so many links.
-            let stored = theirs.read_stored(&chunk).map_err(|why| SnapshotError::damaged(id, why))?;
+            let stored = theirs.read_stored(&chunk).map_err(|error| error.of_snapshot(id))?;
             own.write(chunk.digest, &stored)?;
         }
     }

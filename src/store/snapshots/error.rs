@@ -10,6 +10,9 @@ pub enum SnapshotError {
     /// What is on the disk is not what was written.
     #[error("the snapshot `{id}` was changed on the disk: {why}")]
     Damaged { id: String, why: String },
+    /// It is there, as far as is known, and may be read another time.
+    #[error("the snapshot `{id}` cannot be read at the moment: {error}")]
+    Unread { id: String, error: std::io::Error },
     /// What came is not what its sender says of it.
     #[error("the snapshot that the sandbox sent is not complete: {0}")]
     Untrue(String),
@@ -29,6 +32,13 @@ pub enum SnapshotError {
 }
 
 impl SnapshotError {
+    /// Whether the snapshot will never be read again. All other failures may be over soon, and nothing is forgotten for
+    /// them.
+    #[must_use]
+    pub const fn is_lasting(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::NoSuch(_))
+    }
+
     pub(super) fn damaged(id: &str, why: impl Into<String>) -> Self {
         Self::Damaged { id: id.to_owned(), why: why.into() }
     }
@@ -52,6 +62,8 @@ impl From<SnapshotError> for Problem {
             SnapshotError::Busy => of(Code::Busy).hint("wait until it is written"),
             SnapshotError::SessionGone => of(Code::NoSuchSession),
             SnapshotError::Refused(problem) => problem.clone(),
+            SnapshotError::Unread { .. } => of(Code::Storage)
+                .hint("nothing of it is lost; see the disk of the daemon's home, and try again"),
             SnapshotError::Storage(_) => of(Code::Storage).hint(FREE_SPACE),
         }
     }
@@ -68,6 +80,10 @@ mod tests {
         assert_eq!(damaged.code, Code::SnapshotDamaged);
         assert!(damaged.message.contains("0123") && damaged.message.contains("a chunk differs"), "{damaged}");
         assert_eq!(problem(SnapshotError::NoSuch("x".into())).code, Code::NoSuchSnapshot);
+        let unread =
+            SnapshotError::Unread { id: "0123".into(), error: std::io::Error::other("the disk fails") };
+        assert!(!unread.is_lasting() && SnapshotError::damaged("0123", "a chunk differs").is_lasting());
+        assert_eq!(problem(unread).code, Code::Storage);
         let large = problem(SnapshotError::TooLarge { what: "of variables", limit: 2 << 30 });
         assert!(large.message.contains("2 GiB of variables"), "{large}");
         let refusal = Problem::new(Code::QuotaExceeded, "no room").hint("remove something");

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::chunks::{ChunkRef, ContentDigest, open_file};
+use super::chunks::{ChunkError, ChunkRef, ContentDigest, open_file};
 use super::error::SnapshotError;
 use super::limits::{MANIFEST_BYTES, SECTIONS, on_disk};
 use crate::protocol::ids::CellNumber;
@@ -125,12 +125,13 @@ fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
 
 fn read_text(folder: &Path, id: &str) -> Result<(Vec<u8>, ContentDigest), SnapshotError> {
     let path = path_of(folder, id).ok_or_else(|| SnapshotError::NoSuch(quotable(id)))?;
-    let file = open_file(&path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => SnapshotError::NoSuch(id.to_owned()),
-        _ => SnapshotError::Storage(error),
+    let unread = |error| SnapshotError::Unread { id: id.to_owned(), error };
+    let file = open_file(&path).map_err(|error| match ChunkError::from(error) {
+        ChunkError::Unread(error) => unread(error),
+        ChunkError::Missing | ChunkError::Differs => SnapshotError::NoSuch(id.to_owned()),
     })?;
     let mut text = Vec::new();
-    file.take(MANIFEST_BYTES + 1).read_to_end(&mut text)?;
+    file.take(MANIFEST_BYTES + 1).read_to_end(&mut text).map_err(unread)?;
     if text.len() as u64 > MANIFEST_BYTES {
         return Err(SnapshotError::damaged(id, "the list of its chunks is too long"));
     }

@@ -94,9 +94,12 @@ impl SnapshotReader {
         let Some(chunk) = self.manifest.chunks.get(self.next).copied() else {
             return Err(SnapshotError::damaged(&self.id, "it has less than its sections say"));
         };
-        self.content = self.files.read(&chunk).map_err(|why| {
-            self.forget(&chunk);
-            SnapshotError::damaged(&self.id, why)
+        self.content = self.files.read(&chunk).map_err(|error| {
+            let error = error.of_snapshot(&self.id);
+            if error.is_lasting() {
+                self.forget(&chunk);
+            }
+            error
         })?;
         self.next += 1;
         self.given = 0;

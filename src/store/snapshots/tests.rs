@@ -1,5 +1,7 @@
 //! Snapshots that are written, read, edited, copied, removed and given up half-way.
 
+mod unread;
+
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::HashSet;

@@ -105,8 +105,8 @@ pub fn an_archive_that_was_changed_breaks_off_or_is_none_makes_no_session() {
     daemon.assert_sound();
 }
 
-/// The manifest of an archive with another text in its place, of the same length.
-fn with_python(archive: &[u8]) -> Vec<u8> {
+/// The archive with another manifest and a true digest, as somebody may write it who knows the format.
+fn with_manifest(archive: &[u8], change: impl Fn(&mut Value)) -> Vec<u8> {
     let mut entries = tar::Archive::new(archive);
     let mut made = tar::Builder::new(Vec::new());
     for entry in entries.entries().expect("a tar") {
@@ -119,8 +119,7 @@ fn with_python(archive: &[u8]) -> Vec<u8> {
         std::io::Read::read_to_end(&mut entry, &mut content).expect("its content");
         if path.to_str() == Some("manifest.json") {
             let mut manifest: Value = serde_json::from_slice(&content).expect("JSON");
-            manifest["python"] = json!("3.2.1");
-            manifest["snapshot"]["manifest"]["python"] = json!("3.2.1");
+            change(&mut manifest);
             content = manifest.to_string().into_bytes();
         }
         let mut header = entry.header().clone();
@@ -143,7 +142,10 @@ fn with_python(archive: &[u8]) -> Vec<u8> {
 #[test]
 pub fn variables_of_another_python_are_refused_and_its_cells_can_run_again() {
     let Some(daemon) = filled() else { return };
-    let archive = with_python(&export(&daemon));
+    let archive = with_manifest(&export(&daemon), |manifest| {
+        manifest["python"] = json!("3.2.1");
+        manifest["snapshot"]["manifest"]["python"] = json!("3.2.1");
+    });
     let refused = import(&daemon, "name=old", &archive).expect_status(409);
     assert_eq!(text(&refused, "code"), "snapshot_mismatch");
     assert!(text(&refused, "hint").contains("--replay"), "{refused}");
@@ -152,6 +154,27 @@ pub fn variables_of_another_python_are_refused_and_its_cells_can_run_again() {
     });
     import(&daemon, "name=new&replay=true", &archive).expect_status(201);
     assert_eq!(repr(&daemon, "new", "a.n"), "5");
+}
+
+#[test]
+pub fn the_rules_in_an_archive_hold_and_one_without_rules_is_refused() {
+    let Some(daemon) = filled() else { return };
+    let archive = export(&daemon);
+    let without = with_manifest(&archive, |manifest| {
+        manifest.as_object_mut().expect("an object").remove("rules");
+    });
+    let refused = import(&daemon, "name=loose", &without).expect_status(400);
+    assert!(text(&refused, "message").contains("rules"), "{refused}");
+    let large = with_manifest(&archive, |manifest| {
+        manifest["rules"]["approve"] = json!(vec!["x"; 100_000]);
+    });
+    import(&daemon, "name=large", &large).expect_status(400);
+    let bound =
+        with_manifest(&archive, |manifest| manifest["rules"]["approve"] = json!(["compute_with_python"]));
+    import(&daemon, "name=bound&trust=true", &bound).expect_status(201);
+    let based = daemon.events("bound", 0).into_iter().find(|event| event["type"] == "based");
+    assert_eq!(based.expect("an event")["bound"]["approve"], json!(["compute_with_python"]));
+    daemon.assert_sound();
 }
 
 #[test]

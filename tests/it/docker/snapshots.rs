@@ -303,6 +303,25 @@ pub fn snapshots_are_listed_removed_and_gone_with_their_session() {
     daemon.assert_sound();
 }
 
+/// A client is answered when the journal has the removal; what is left of the session goes after that.
+#[test]
+pub fn a_removal_that_a_daemon_did_not_finish_takes_the_snapshots_with_the_next_start() {
+    if !engine() {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    daemon.session("a", named());
+    assert_eq!(daemon.run("a", STATE)["status"], "success");
+    snapshot(&daemon, "a", "mine");
+    let removed = daemon.http("DELETE", "/v1/sessions/a", b"");
+    assert!((200..300).contains(&removed.status), "{}", removed.text());
+    daemon.kill();
+    daemon.restart();
+    assert!(stored(&daemon, |_| true).is_empty(), "nothing is left");
+    assert_eq!(daemon.http("GET", "/v1/sessions/a", b"").status, 404);
+    daemon.assert_sound();
+}
+
 /// More commits than a session has that sleeps, wakes and runs two cells.
 const COMMITS: u32 = 40;
 

@@ -222,6 +222,7 @@ both! {
         a_session_that_is_not_saved_moves_with_its_cells,
         an_archive_that_was_changed_breaks_off_or_is_none_makes_no_session,
         variables_of_another_python_are_refused_and_its_cells_can_run_again,
+        the_rules_in_an_archive_hold_and_one_without_rules_is_refused,
         files_are_exported_and_imported_by_the_command_line;
     disk: what_cannot_be_written_is_told, whoever_waits_for_a_cell_is_told_that_its_end_cannot_be_written,
         a_session_that_was_said_to_be_removed_does_not_come_back;
@@ -234,6 +235,7 @@ both! {
         a_snapshot_that_was_edited_on_the_disk_is_refused,
         a_snapshot_without_room_is_refused_and_the_session_goes_on, a_cell_does_not_wait_for_a_snapshot,
         snapshots_are_listed_removed_and_gone_with_their_session,
+        a_removal_that_a_daemon_did_not_finish_takes_the_snapshots_with_the_next_start,
         a_death_at_any_commit_of_sleeping_and_waking_costs_no_variables;
     lost_sandboxes: sessions_whose_sandboxes_are_all_taken_away_have_their_variables_again,
         a_home_that_was_moved_has_the_sessions_of_the_first_one,

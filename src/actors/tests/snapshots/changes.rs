@@ -45,18 +45,6 @@ async fn a_snapshot_that_waits_for_cells_of_before_is_answered_after_a_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_sandbox_that_ends_over_a_snapshot_gets_the_next_one() {
-    let home = Home::new();
-    home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
-    let daemon = home.daemon().await;
-    let client = daemon.makes_a_session().await;
-    client.runs("a").await;
-    client.sleeps().await.unwrap();
-    assert_eq!(client.take_snapshot(None).await.unwrap().cell, 0);
-    assert_eq!(client.times(|event| matches!(event, EventBody::WakeFailed { .. })), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_freeze_ends_the_snapshots_that_are_being_taken() {
     let home = Home::new();
     home.backend.plays(WHILE_PACKING, &[Step::Wait]);

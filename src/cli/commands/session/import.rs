@@ -34,7 +34,7 @@ pub(in crate::cli) struct Import {
     /// Run the cells again, with the recorded answers of tools, and do not load the variables: for another version of Python.
     #[arg(long)]
     replay: bool,
-    /// The code in the archive is your own, and has the rules of what you run yourself.
+    /// The code in the archive is your own: it keeps the rules that it had where it comes from, and gets no others.
     #[arg(long)]
     trust: bool,
     /// Use this image and not the one that the archive names.

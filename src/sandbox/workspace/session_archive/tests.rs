@@ -4,6 +4,7 @@ use super::*;
 use crate::protocol::api::NewSession;
 use crate::protocol::branch::ArchivedSnapshot;
 use crate::protocol::ids::SessionName;
+use crate::protocol::saved_state::{BoundRules, RULE_NAMES};
 use crate::protocol::snapshot::{SNAPSHOT_FORMAT, SnapshotManifest};
 use proptest::prelude::*;
 use std::fs::File;
@@ -31,6 +32,7 @@ fn manifest(sections: u32, bytes: u64) -> ArchiveManifest {
         packages: vec!["pandas".to_owned()],
         cells: 3,
         snapshot: (sections > 0).then_some(ArchivedSnapshot { cell: 3, manifest: snapshot }),
+        rules: BoundRules { approve: vec!["mail".to_owned()], ..BoundRules::default() },
         lacks: Vec::new(),
     }
 }
@@ -56,7 +58,7 @@ type Members = Vec<(Member, usize)>;
 
 fn read_all(input: &[u8]) -> Result<(ArchiveManifest, Members), Problem> {
     let mut members = Vec::new();
-    let manifest = read(input, |member, data| {
+    let manifest = read(input, &mut |_| Ok(()), |member, data| {
         let mut content = Vec::new();
         data.read_to_end(&mut content).map_err(archive::broken)?;
         members.push((member, content.len()));
@@ -82,6 +84,59 @@ fn what_is_written_is_read_again() {
         file("d/file", Kind::File, 7),
     ];
     assert_eq!(members, wanted);
+    let mut again = 0;
+    read_again(&written()[..], |_, _| {
+        again += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(again, wanted.len());
+}
+
+/// Whoever writes an archive chooses what its manifest takes in memory.
+#[test]
+fn the_manifest_is_charged_before_it_is_parsed() {
+    let whole = written();
+    let mut charged = Vec::new();
+    let mut charge = |bytes| {
+        charged.push(bytes);
+        Ok(())
+    };
+    read(&whole[..], &mut charge, |_, _| Ok(())).unwrap();
+    assert_eq!((charged.len(), charged[0]), (2, 2 * MANIFEST_BYTES), "{charged:?}");
+    for refused in 0..2 {
+        let mut calls = 0;
+        let mut charge = |_| {
+            calls += 1;
+            if calls > refused { Err(Problem::new(Code::QuotaExceeded, "no room")) } else { Ok(()) }
+        };
+        let problem = read(&whole[..], &mut charge, |_, _| panic!("nothing of it is used")).unwrap_err();
+        assert_eq!(problem.code, Code::QuotaExceeded, "{refused}");
+    }
+}
+
+#[test]
+fn an_archive_without_rules_or_with_too_many_is_refused() {
+    let without = |change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let mut value = serde_json::to_value(manifest(0, 0)).unwrap();
+        change(value.as_object_mut().unwrap());
+        let text = value.to_string();
+        parse_manifest(&mut text.as_bytes(), &mut |_| Ok(()))
+    };
+    without(|_| {}).unwrap();
+    let refused = without(|manifest| drop(manifest.remove("rules"))).unwrap_err();
+    assert!(refused.message.contains("`rules`"), "{refused}");
+    let earlier = without(|manifest| {
+        manifest.remove("rules");
+        manifest.insert("format".to_owned(), 1.into());
+    });
+    let earlier = earlier.unwrap_err();
+    assert!(earlier.message.contains("it has 1"), "{earlier}");
+    assert!(earlier.hint.unwrap_or_default().contains("export the session again"));
+    let many = |manifest: &mut serde_json::Map<String, serde_json::Value>| {
+        manifest["rules"]["approve"] = vec!["x"; RULE_NAMES + 1].into();
+    };
+    assert_eq!(without(many).unwrap_err().code, Code::BadRequest);
 }
 
 #[test]

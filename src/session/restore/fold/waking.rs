@@ -16,6 +16,7 @@ impl Fold {
             EventBody::Woken { cell, missing, reopened, replays, left_out, .. } => {
                 restored.pending_note = Some(notices::woken(*cell, missing, reopened, replays, left_out));
                 restored.waking.clone_from(replays);
+                self.runs_again = replays.iter().copied().collect();
                 if security_controls::holds("rules_go_on_after_waking") {
                     restored.sandbox_rules = std::mem::take(&mut self.earlier_rules);
                 }

@@ -1,13 +1,16 @@
 //! Which snapshot a session wakes from, and what runs again after it.
 
 use super::packages::ready;
-use super::{cell_of_ask, done, finished, lost, queued, replayed, restored_from, started};
+use super::{
+    answered, called, cell_of_ask, done, event, finished, lost, queued, replayed, restored, restored_from,
+    started,
+};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, StateKind, Status};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::SnapshotRecord;
-use crate::session::restore::Restored;
+use crate::session::restore::{Fold, Restored};
 
 fn snapshot(id: &str, cell: CellNumber, name: Option<&str>) -> SnapshotRecord {
     SnapshotRecord {
@@ -285,4 +288,27 @@ fn what_an_ask_gives_is_newer_than_an_earlier_snapshot() {
     assert_eq!(keep(&[begin.clone(), vec![taken("s1", 1), ask.clone()]].concat()), ["given"]);
     let before = [begin, vec![ask], ran(2..=2), vec![taken("s2", 2)]].concat();
     assert!(keep(&before).is_empty(), "cells may have changed it since");
+}
+
+/// The daemon dies while it imports an archive, whose cells have numbers that cells of this session have as well.
+#[test]
+fn a_cell_of_an_archive_is_never_taken_for_one_of_the_session() {
+    let mut bodies =
+        vec![ready(), EventBody::ReplayStarted { cells: Vec::new() }, replayed(1, 2), started(1)];
+    bodies.extend([called(1, 1), answered(1), done(1)]);
+    // Its second cell has the number of the first one here, and its third one the number that it has here.
+    bodies.extend([replayed(2, 1), started(2), called(2, 2), answered(2), called(3, 2)]);
+    let events: Vec<_> = bodies.iter().cloned().zip(1..).map(|(body, seq)| event(seq, body)).collect();
+    let mut fold = Fold::new(&std::sync::Arc::default());
+    for event in &events {
+        fold.take(event, crate::protocol::clock::Moment::now());
+    }
+    assert_eq!(fold.replayed().count(), 0, "the records are in the archive");
+    let restored = restored(&events);
+    assert_eq!(restored.replayable, [1], "and the cells that have run stay");
+    let calls = restored.running[0].start.replay.as_ref().map(|calls| calls.0.len());
+    assert_eq!(calls, Some(0), "it makes no real calls, and no answer is made up for it");
+    assert!(restored.open_calls.iter().all(|call| call.recorded.is_none()));
+    bodies.extend([done(2), replayed(3, 3), started(3), done(3)]);
+    assert_eq!(restored_from(&bodies).replayable, [1, 2, 3]);
 }

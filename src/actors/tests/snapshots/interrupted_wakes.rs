@@ -1,0 +1,107 @@
+//! Sandboxes that end before they have loaded a snapshot: nothing is lost, and whatever needs the session next tries again.
+
+use super::*;
+
+fn is_wake_failed(event: &EventBody) -> bool {
+    matches!(event, EventBody::WakeFailed { .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_ends_over_a_snapshot_costs_no_variables() {
+    let home = Home::new();
+    for _ in 0..3 {
+        home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
+    }
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    for (code, names_other_ways) in [("b", false), ("c", false), ("d", true)] {
+        let result = client.runs(code).await;
+        assert_ne!(result.status, Status::Success, "{code}");
+        let note = result.state.note.clone().unwrap_or_default();
+        assert!(note.contains("the sandbox ended while it loaded its snapshot"), "{note}");
+        assert_eq!(note.contains("belljar replay"), names_other_ways, "{note}");
+    }
+    assert_eq!(client.times(is_wake_failed), 0);
+    let result = client.runs("e").await;
+    assert_eq!(result.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "5: e"]);
+    assert!(client.snapshots().await.wakes_from.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_sandbox_that_ends_over_a_snapshot_is_told_so() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    let problem = client.take_snapshot(None).await.unwrap_err();
+    assert!(problem.message.contains("they are saved"), "{problem}");
+    assert_eq!(client.take_snapshot(None).await.unwrap().cell, 1);
+    assert_eq!(client.times(is_wake_failed), 0);
+}
+
+/// The reset is what a person does who gives the variables up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_begins_without_the_snapshot_that_no_sandbox_has_loaded() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::EndSandbox]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    assert_ne!(client.runs("b").await.status, Status::Success);
+    client.reset().await;
+    assert_eq!(client.runs("c").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["3: c"]);
+}
+
+/// Otherwise sessions that wake together would read their journals together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_wakes_waits_for_its_turn_to_read_its_journal() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    client.runs("b").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let others = home.restores.acquire_many(u32::try_from(RESTORES_AT_ONCE).unwrap()).await.unwrap();
+    let starts = |event: &&EventBody| matches!(event, EventBody::SandboxStarting { .. });
+    let before = client.events().iter().filter(starts).count();
+    let ticket = client.run("c").await;
+    within("a sandbox is to start", async {
+        while client.events().iter().filter(starts).count() == before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(client.state().await, SessionState::Starting);
+    assert_eq!(home.backend.started(), 1);
+    drop(others);
+    assert_eq!(client.result(ticket).await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "4: b", "3: c"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_starts_nothing_for_a_while_costs_no_variables() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    home.backend.let_starts_fail(true);
+    for code in ["b", "c", "d", "e"] {
+        assert_ne!(client.runs(code).await.status, Status::Success);
+    }
+    home.backend.let_starts_fail(false);
+    assert_eq!(client.runs("f").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "6: f"]);
+    assert_eq!(client.times(is_wake_failed), 0);
+}
