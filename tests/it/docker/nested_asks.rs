@@ -295,9 +295,6 @@ fn an_ask_calls_functions_of_the_cell_that_asks() {
     let price = tools.map(|tool| &tool["function"]).find(|tool| tool["name"] == "price").expect("the function");
     assert_eq!(price["description"], "The price of a thing.");
     assert_eq!(price["parameters"]["properties"]["name"]["type"], "string", "{price:#}");
-    // No function outlives its ask.
-    let tools = daemon.http("GET", &format!("/v1/sessions/{S}"), b"").expect_status(200).to_string();
-    assert!(!tools.contains("price"), "{tools}");
     daemon.assert_sound();
 }
 
@@ -332,7 +329,7 @@ print(open('a.csv').read())";
     assert!(lines[3].contains("is a folder"), "{said}");
     assert_eq!((lines.len(), server.received().len()), (7, 3), "{said}");
     let told = last_messages(&server);
-    assert!(told[0].ends_with("Files in your workspace: `a.csv`, `deep/b.txt`."), "{told:#?}");
+    assert!(told[0].contains("Files in your workspace: `a.csv`, `deep/b.txt`."), "{told:#?}");
     assert!(told[1].contains("one two") && !told[1].contains("other.txt"), "{told:#?}");
     daemon.assert_sound();
 }
@@ -366,10 +363,13 @@ fn a_person_allows_each_call_of_a_function_once() {
     .concat();
     let Some(daemon) = scripted("", &script) else { return };
     let number = begin(&daemon, json!({"text": "outer", "approval": "ask"}));
-    for subject in ["cell", "ask", "price"] {
-        let wanted = decide_next(&daemon, json!({"accept": {}}));
-        let name = wanted["subject"]["name"].as_str().unwrap_or("cell");
-        assert_eq!(name, subject, "{wanted:#}");
+    decide_next(&daemon, json!({"accept": {}}));
+    // What the function returned is no new ask, and goes to the ask without a person.
+    for name in ["ask", "price"] {
+        let wanted = eventually(&format!("a call of {name} waits"), || {
+            approvals(&daemon).into_iter().find(|wanted| wanted["subject"]["name"] == name)
+        });
+        decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
     }
     let end = end_of(&daemon, number);
     assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
