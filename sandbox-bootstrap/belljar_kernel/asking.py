@@ -10,7 +10,7 @@ import os
 from . import wire
 from .function_schemas import described
 from .late_imports import from_stdlib
-from .limits import ASK_FUNCTIONS, FUNCTION_BYTES, FUNCTION_S
+from .limits import FUNCTION_BYTES, FUNCTION_S
 from .report import safe_text, type_name
 from .rich import check_json
 from .tools import Tool, ToolError
@@ -59,8 +59,6 @@ class Ask(Tool):
         functions = arguments.pop(_LENT, None) or []
         if not isinstance(functions, (list, tuple)):
             raise TypeError(f"`functions` takes a list of functions, not a value of type {type(functions).__name__}")
-        if len(functions) > ASK_FUNCTIONS:
-            raise ValueError(f"one ask takes at most {ASK_FUNCTIONS} functions, not {len(functions)}")
         tools = [described(function) for function in functions]
         by_name = {tool["name"]: function for tool, function in zip(tools, functions)}
         if len(by_name) < len(tools):

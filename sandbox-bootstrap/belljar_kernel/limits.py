@@ -59,9 +59,8 @@ RECURSION_LIMIT_FLOOR = 1000
 # Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
 NESTED_DEPTH = 16
 NESTED_OUTPUT_CHARS = 1024 * 1024
-# Functions of a cell that a nested ask may call: how many, characters of what each says of itself, nesting of a type hint,
-# how long one call may take, and bytes of what it returns.
-ASK_FUNCTIONS = 16
+# Functions of a cell that a nested ask may call: characters of what each says of itself, nesting of a type hint, how long
+# one call may take, and bytes of what it returns, which are those that any tool may return.
 FUNCTION_DESCRIPTION_CHARS = 4000
 FUNCTION_HINT_DEPTH = 8
 FUNCTION_S = 60.0
