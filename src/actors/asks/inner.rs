@@ -204,7 +204,9 @@ fn open_files(root: &Root<'_>, paths: Vec<String>) -> Result<Vec<GivenFile>, Pro
         all_bytes = all_bytes.saturating_add(bytes);
         if all_bytes > GIVEN_FILES_BYTES {
             let message = format!("the files of an ask have more than {GIVEN_FILES_BYTES} bytes together");
-            return Err(Problem::new(Code::TooLarge, message).hint("give it only what it needs, or parts of it"));
+            return Err(
+                Problem::new(Code::TooLarge, message).hint("give it only what it needs, or parts of it")
+            );
         }
         opened.push(GivenFile { path, file, bytes });
     }
@@ -259,4 +261,3 @@ impl Drop for Pause {
         }
     }
 }
-

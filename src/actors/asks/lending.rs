@@ -150,7 +150,9 @@ impl LendingAsk {
         }
         (bytes > FUNCTION_ARGUMENT_BYTES).then(|| ToolFailure {
             code: "too_large".into(),
-            message: format!("the arguments of `{name}` have {bytes} bytes, more than {FUNCTION_ARGUMENT_BYTES}"),
+            message: format!(
+                "the arguments of `{name}` have {bytes} bytes, more than {FUNCTION_ARGUMENT_BYTES}"
+            ),
         })
     }
 

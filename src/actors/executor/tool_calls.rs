@@ -206,7 +206,8 @@ impl ExecutorState {
         };
         // What the tool begins has the strict rules of a program if a program may have made the call.
         let acts_as = if has_waited { CallOrigin::Program(origin.ask()) } else { origin };
-        let context = self.args.context.clone().with_port(Arc::new(self.port(acts_as, cell))).with_memory(memory);
+        let context =
+            self.args.context.clone().with_port(Arc::new(self.port(acts_as, cell))).with_memory(memory);
         let context = match cell {
             Some(cell) => context.with_on_waiting(on_waiting(myself, cell)),
             None => context,

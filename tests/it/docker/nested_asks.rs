@@ -261,7 +261,8 @@ fn call(name: &str, mut arguments: Value) -> Play {
 
 /// The text of the last message of each request that the server got.
 fn last_messages(server: &ModelServer) -> Vec<String> {
-    let last = |request: &Value| list(request, "messages").last().map(|last| text(last, "content").to_owned());
+    let last =
+        |request: &Value| list(request, "messages").last().map(|last| text(last, "content").to_owned());
     server.received().iter().filter_map(|request| last(&request.body)).collect()
 }
 
@@ -292,7 +293,8 @@ fn an_ask_calls_functions_of_the_cell_that_asks() {
     assert!(told[3].contains("7.0"), "{told:#?}");
     let first = &server.received()[0].body;
     let tools = list(first, "tools").iter();
-    let price = tools.map(|tool| &tool["function"]).find(|tool| tool["name"] == "price").expect("the function");
+    let price =
+        tools.map(|tool| &tool["function"]).find(|tool| tool["name"] == "price").expect("the function");
     assert_eq!(price["description"], "The price of a thing.");
     assert_eq!(price["parameters"]["properties"]["name"]["type"], "string", "{price:#}");
     daemon.assert_sound();
