@@ -140,15 +140,21 @@ class _Alarm:
         self._seconds = seconds
         self._stopped = _thread.allocate_lock()
         self._left = _thread.allocate_lock()
+        self._begun = _thread.allocate_lock()
 
     def start(self):
         self._stopped.acquire()
         self._left.acquire()
+        self._begun.acquire()
         with self._interrupts:
             _thread.start_new_thread(self._watch, ())
             self._armed.append(self)
+            # A thread that still wants the interpreter keeps the main one back on its way into a call that blocks, and a
+            # signal that comes just then does not end that call.
+            self._begun.acquire()
 
     def _watch(self):
+        self._begun.release()
         seconds = min(self._seconds, _thread.TIMEOUT_MAX)
         while not self._stopped.acquire(timeout=seconds):
             self._interrupts.gone_off(self)

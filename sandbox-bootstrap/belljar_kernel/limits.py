@@ -59,6 +59,12 @@ RECURSION_LIMIT_FLOOR = 1000
 # Code that a cell runs as a tool: how deep it may nest, and how much of its output is its answer.
 NESTED_DEPTH = 16
 NESTED_OUTPUT_CHARS = 1024 * 1024
+# Functions of a cell that a nested ask may call: characters of what each says of itself, nesting of a type hint, how long
+# one call may take, and bytes of what it returns, which are those that any tool may return.
+FUNCTION_DESCRIPTION_CHARS = 4000
+FUNCTION_HINT_DEPTH = 8
+FUNCTION_S = 60.0
+FUNCTION_BYTES = 4 * 1024 * 1024
 # Commands of a shell in a cell: how much of captured output is read at once, and how long a command that is interrupted
 # may take to end before it is killed.
 COMMAND_READ_BYTES = 64 * 1024

@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 
 from . import background, copies, descriptor_io, descriptors, fonts, harmless, notebook, preload, process, variables, wire
+from .asking import ASK_TOOL, Ask
 from .cells import CellRunner
 from .clones import Clones
 from .interrupts import Interrupts
@@ -92,7 +93,7 @@ class Runner:
         setattr(sys.modules["builtins"], notebook.NAME, self.commands)
         self._loop = EventLoop(self.is_own_process, self.interrupts)
         self._displays = Displays(self)
-        self._tools = ToolBox(self)
+        self._tools = ToolBox(self, {ASK_TOOL: lambda box, spec, _local: Ask(box, spec, self)})
         self._tools.offer((), ())
         self._cells = CellRunner(self, self._streams, self.interrupts, self._loop, self._displays, self.live, self._is_quiet)
         self.background = background.BackgroundCells(self, self._streams, self.interrupts, self._cells)

@@ -63,8 +63,9 @@ class _Call:
 class ToolBox:
     """The tools of a runner, and the traffic of their calls."""
 
-    def __init__(self, runner):
+    def __init__(self, runner, kinds):
         self._runner = runner
+        self._kinds = kinds  # what stands for a tool by its name, where that is not `Tool`
         self.injected = {}
         self.local = {}  # functions of the arguments, for tools that need no call
         self._lock = self._speaks_on = self.answers = None
@@ -92,7 +93,8 @@ class ToolBox:
             name = spec["name"]
             if not name.isidentifier() or keyword.iskeyword(name):
                 continue
-            tool = Tool(self, spec, self.local.get(name) if spec.get("local") else None)
+            kind = self._kinds.get(name, Tool)
+            tool = kind(self, spec, self.local.get(name) if spec.get("local") else None)
             if name not in ("aio", "ToolError"):
                 setattr(box, name, tool)
             setattr(box.aio, name, _as_coroutine(tool))
@@ -179,7 +181,12 @@ class Tool:
         return f"<tool {self.__name__}>"
 
     def __call__(self, *positional, **named):
-        arguments = self._bind(positional, named)
+        return self._call(self._bind(positional, named))
+
+    async def call_async(self, *positional, **named):
+        return await self._call_async(self._bind(positional, named))
+
+    def _call(self, arguments):
         if self._local is not None:
             return self._local(arguments)
         waiter = Waiter()
@@ -191,8 +198,7 @@ class Tool:
             raise
         return call.value()
 
-    async def call_async(self, *positional, **named):
-        arguments = self._bind(positional, named)
+    async def _call_async(self, arguments):
         if self._local is not None:
             return self._local(arguments)
         loop = from_stdlib("asyncio").get_running_loop()
@@ -218,7 +224,9 @@ class Tool:
         return call.value()
 
     def _bind(self, positional, named):
-        arguments = self._parameters.bind(self.__name__, positional, named)
+        return self._checked(self._parameters.bind(self.__name__, positional, named))
+
+    def _checked(self, arguments):
         for name, value in arguments.items():
             try:
                 check_json(value)

@@ -17,6 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
+pub use ask::continued_ask;
+
 use super::contract::{Tool, failure};
 use crate::protocol::frames::ToolFailure;
 

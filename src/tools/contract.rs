@@ -44,6 +44,8 @@ pub struct Definition {
     pub description_zh: Option<String>,
     /// The JSON Schema of the arguments: an object with `additionalProperties` false, without the purpose.
     pub parameters: Value,
+    /// The names of the parameters that only code can give; models are not told of them.
+    pub for_code: &'static [&'static str],
     /// The JSON Schema of the tool's value; `None` if the tool returns text.
     pub output: Option<Value>,
     /// Whether the kernel itself runs the tool, in the worker, when code in a cell calls it.
@@ -69,6 +71,7 @@ impl Definition {
             description: description.into(),
             description_zh: None,
             parameters,
+            for_code: &[],
             output: None,
             local: false,
             on_request: false,
@@ -82,6 +85,15 @@ impl Definition {
     /// What a client promises to answer with that lends this tool.
     pub(super) fn promised(&self) -> LentAnswer {
         if self.output.is_some() { LentAnswer::Value } else { LentAnswer::Text }
+    }
+
+    /// The parameters that a model is told of.
+    pub(super) fn parameters_for_models(&self) -> Value {
+        let mut parameters = self.parameters.clone();
+        if let Some(properties) = parameters.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.retain(|name, _| !self.for_code.contains(&name.as_str()));
+        }
+        parameters
     }
 
     /// The description in the given language; never empty.

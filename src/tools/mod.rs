@@ -18,6 +18,7 @@ mod template;
 mod tests;
 
 pub use crate::schema::check as check_schema;
+pub use built_in::continued_ask;
 pub use client::{ClientTools, ExpectedAnswer, Lease, RecordedArguments, call_id};
 pub use contract::{Caller, Context, Definition, Image, OnWaiting, Tool, ToolFuture, ToolOutput};
 pub use markers::{Responses, before_begun_marker, expand_markers, replace_markers};

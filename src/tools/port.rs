@@ -14,6 +14,7 @@ use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::ExecutionResult;
+use crate::protocol::tool::{ClientAnswer, ClientTool};
 
 #[async_trait]
 pub trait SessionPort: Send + Sync {
@@ -53,8 +54,13 @@ pub trait SessionPort: Send + Sync {
     async fn submit_plan(&self, plan: PlanTree) -> Result<PlanVersion, Problem>;
 
     /// Starts a nested ask, which sees only what it is given. `on_waiting` is called when it begins and when it stops
-    /// waiting for a person.
+    /// waiting for a person. Gives the answer; for an ask with functions, an object with either the `answer` or the next
+    /// `call` of a function.
     async fn ask(&self, ask: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem>;
+
+    /// Goes on with a nested ask after a call of a function: with what the function returned, or with nothing, which ends
+    /// the ask. Gives the same as `ask`.
+    async fn go_on(&self, ask: String, returned: Option<ClientAnswer>) -> Result<Value, Problem>;
 
     /// The user as whom programs of the host run for the session. `Code::Forbidden` if the owner's user id is another
     /// account by now.
@@ -79,6 +85,10 @@ pub struct NestedAsk {
     pub parameters: Map<String, Value>,
     pub schema: Option<Value>,
     pub context: Map<String, Value>,
+    /// Paths of files of the caller's workspace that it finds in its own.
+    pub files: Vec<String>,
+    /// Functions of the calling cell that it may call as tools.
+    pub functions: Vec<ClientTool>,
 }
 
 /// The owner of the session.

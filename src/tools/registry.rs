@@ -198,7 +198,7 @@ impl Registry {
         let model_tool = |entry: &Entry| ModelTool {
             name: entry.definition.name.clone(),
             description: entry.definition.described(language).to_owned(),
-            parameters: with_purpose(&entry.definition.parameters, purpose),
+            parameters: with_purpose(&entry.definition.parameters_for_models(), purpose),
         };
         self.tools.values().map(model_tool).collect()
     }

@@ -5,12 +5,15 @@
 //! `actor` handles messages, `state` holds the actor's state. `client` is how the rest of the daemon reaches the actor.
 //! `spec` turns a request into an ask, `templates` those that name one, `start` begins and recalls asks, `effects`
 //! carries effects out, `approvals` asks people, `views` shows asks, `nesting` computes the bounds of inner asks,
-//! `shared_budget` counts the tokens and steps that asks share, `port` is the tools' access to the session.
+//! `shared_budget` counts the tokens and steps that asks share, `port` is the tools' access to the session. `inner` runs
+//! asks within, and `lending` those that may call functions of the cell that asks.
 
 pub mod actor;
 mod approvals;
 pub mod client;
 mod effects;
+mod inner;
+pub mod lending;
 pub mod messages;
 mod nesting;
 pub mod port;

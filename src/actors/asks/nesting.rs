@@ -36,7 +36,7 @@ impl AsksState {
                 let current = self.current.as_ref().ok_or_else(has_ended)?;
                 self.within(myself, current, CellRules::of_ask(&current.spec), &SandboxRules::default())
             }
-            PortCaller::Code(CallerContext { origin, rules }) => {
+            PortCaller::Code(CallerContext { origin, rules, .. }) => {
                 if let Some(ask) = origin.ask() {
                     let current = self.current.as_ref().filter(|current| current.ask == ask);
                     let current = current.ok_or_else(has_ended)?;
@@ -45,7 +45,7 @@ impl AsksState {
                 // The owner's own code, or code that the owner has allowed to act in the owner's name.
                 let depth = rules.asks().map(|ask| self.remains.get(&ask).map_or(0, |ended| ended.depth + 1));
                 let depth = depth.max().unwrap_or(0);
-                Ok(Outer { rules: rules.combined(origin), spec: None, depth, left: None, above: None })
+                Ok(Outer { rules: rules.combined(origin), depth, ..Outer::default() })
             }
         }
     }
@@ -92,7 +92,7 @@ impl AsksState {
         }
         let above = ParentBudget { budgets, asks: myself.clone(), ask: current.ask, ended };
         let (spec, depth) = (Some(current.spec.clone()), current.spec.depth + 1);
-        Ok(Outer { rules, spec, depth, left: Some(left), above: Some(above) })
+        Ok(Outer { rules, spec, depth, left: Some(left), above: Some(above), ..Outer::default() })
     }
 
     /// Keeps what the present ask has left when it ends.

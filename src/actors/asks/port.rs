@@ -3,37 +3,38 @@
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use std::io::Read as _;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::lending::LendingAsks;
 use super::messages::{AsksMsg, AsksRef};
-use super::shared_budget::ParentBudget;
 use super::state::AsksState;
 use crate::actors::calls::{call_own, try_call};
 use crate::actors::directory::Directory;
 use crate::actors::session::install_request::InstallRequest;
-use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg, SessionRef};
-use crate::actors::supervisor::messages::{SupervisorMsg, SupervisorRef};
+use crate::actors::session::messages::{CellRequest, OwnSession, SessionMsg};
+use crate::actors::supervisor::messages::SupervisorRef;
 use crate::config::LiveSettings;
+use crate::memory::Pool;
 use crate::packages::requirement::parse_all;
-use crate::protocol::api::{Computed, NewSession, SessionView, VariableList, VariablesFilter};
-use crate::protocol::ask::{Approval, AskNumber, AskOutcome, AskView, Language, NewAsk, PlanVersion};
+use crate::protocol::api::{Computed, VariableList, VariablesFilter};
+use crate::protocol::ask::{AskNumber, AskView, Language, PlanVersion};
 use crate::protocol::command::NewCommand;
-use crate::protocol::ids::SessionId;
+use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::FILE_BYTES;
 use crate::protocol::packages::InstalledPackages;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Mode};
 use crate::protocol::text::quotable;
+use crate::protocol::tool::ClientAnswer;
 use crate::sandbox::attest::facts::primary_group;
 use crate::sandbox::uid_accounts::UidAccounts;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files::{self, Opened};
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
-use crate::security_controls;
 use crate::session::rules::{CallOrigin, CellRules, SandboxRules};
 use crate::store::EventLog;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanTree, SessionPort};
@@ -60,6 +61,12 @@ pub struct CallerContext {
     pub origin: CallOrigin,
     /// The rules of all code in the sandbox, because any of it may be the caller.
     pub rules: SandboxRules,
+    /// The cell in whose name the call is made; none if no cell runs.
+    pub cell: Option<CellNumber>,
+    /// The inner asks that wait for functions of this sandbox. They hold this context, so that it must not hold them.
+    pub lending: Weak<LendingAsks>,
+    /// The owner's share of the daemon's memory.
+    pub memory: Pool,
 }
 
 /// The access of a tool to its session.
@@ -194,7 +201,15 @@ impl SessionPort for Port {
     }
 
     async fn ask(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
-        self.nested(nested, on_waiting).await
+        if nested.functions.is_empty() {
+            self.nested(nested, None, on_waiting).await
+        } else {
+            self.lend(nested, on_waiting).await
+        }
+    }
+
+    async fn go_on(&self, ask: String, returned: Option<ClientAnswer>) -> Result<Value, Problem> {
+        self.go_on_lending(ask, returned).await
     }
 
     async fn owner(&self) -> Result<Owner, Problem> {
@@ -208,143 +223,6 @@ impl SessionPort for Port {
 
     fn language(&self) -> Language {
         self.language
-    }
-}
-
-impl Port {
-    /// An inner session is never less isolated than the outer one, and gets no more resources.
-    fn inner_session(&self, around: &SessionView) -> NewSession {
-        let usual =
-            NewSession { image: self.image.clone(), ephemeral: true, lazy: true, ..NewSession::default() };
-        if !security_controls::holds("inner_sessions_are_as_isolated") {
-            return usual;
-        }
-        let (limits, settings) = (&around.limits, self.settings.now());
-        let most = &settings.sandbox;
-        NewSession {
-            backend: Some(around.backend),
-            memory_bytes: Some(limits.memory_bytes.min(most.memory_bytes)),
-            cpus: Some(limits.cpus.min(most.cpus)),
-            pids: Some(limits.pids.min(most.pids)),
-            ..usual
-        }
-    }
-
-    /// Runs the ask in its own session, which sees only the given values and is removed after the answer.
-    async fn nested(&self, nested: NestedAsk, on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
-        let settings = self.settings.now();
-        let template = nested.template.as_ref().and_then(|name| settings.templates.get(name));
-        if template.is_some_and(|template| template.description.is_some()) && !nested.by_tool {
-            // Rules for tools name it as a tool, and `ask` must be no way around them.
-            let name = nested.template.as_deref().map(quotable).unwrap_or_default();
-            let message = format!("the template `{name}` is a tool here");
-            return Err(Problem::new(Code::BadRequest, message).hint(format!("call it as `{name}(…)`")));
-        }
-        let caller = self.caller.clone();
-        let outer = try_call(&self.asks, |reply_to| AsksMsg::Outer { caller, reply_to }).await?;
-        let around = self.session.call(|reply_to| SessionMsg::View { reply_to }).await?;
-        let request = Box::new(self.inner_session(&around));
-        let owner = self.owner;
-        let made = try_call(&self.supervisor, |reply_to| SupervisorMsg::Create {
-            id: SessionId::fresh(),
-            owner,
-            request,
-            nested: true,
-            job: None,
-            base: None,
-            memory: None,
-            reply_to,
-        })
-        .await?;
-        let found = self.directory.find(owner, &made.id.to_string(), false);
-        let inner = found
-            .map(|found| Inner(found.session))
-            .ok_or_else(|| Problem::new(Code::SandboxFailed, "the session of the inner ask is gone"))?;
-        let _held = try_call(&inner.0, |reply_to| SessionMsg::Hold { reply_to }).await?;
-        let has_schema =
-            nested.schema.is_some() || template.is_some_and(|template| template.schema.is_some());
-        // A template may have a model and a dialect of its own.
-        let model = template.is_some_and(|template| template.model.is_some());
-        let dialect = template.is_some_and(|template| template.dialect.is_some());
-        let new = Box::new(NewAsk {
-            text: nested.prompt,
-            template: nested.template,
-            parameters: nested.parameters,
-            schema: nested.schema,
-            context: nested.context,
-            model: outer.spec.as_ref().map(|spec| spec.model.clone()).filter(|_| !model),
-            // A model that was chosen together with a dialect may know no other dialect.
-            dialect: outer.spec.as_ref().map(|spec| spec.dialect).filter(|_| !model && !dialect),
-            language: outer.spec.as_ref().map(|spec| spec.language),
-            ..NewAsk::default()
-        });
-        let above = outer.above.clone();
-        let asks = try_call(&inner.0, |reply_to| SessionMsg::Asks { reply_to }).await?;
-        let start = |reply_to| AsksMsg::Start { new, outer: Some(outer), memory: None, reply_to };
-        let begun = try_call(&asks, start).await?;
-        let handles = try_call(&inner.0, |reply_to| SessionMsg::Handles { reply_to }).await?;
-        let since = Instant::now();
-        let mut pause = Pause { on_waiting, above, within: made.id, approvals: Vec::new(), since };
-        let pause_while_waiting = |view: &AskView| pause.set(&view.waits_for);
-        let view = ended(&asks, &handles.log, begun.ask, pause_while_waiting).await?;
-        let end = view.end.ok_or_else(|| Problem::new(Code::Internal, "an ask ended without an end"))?;
-        match end.outcome {
-            AskOutcome::Answered if has_schema => Ok(end.value.unwrap_or_default()),
-            AskOutcome::Answered => Ok(Value::String(end.answer.unwrap_or_default())),
-            outcome => Err(Problem::new(
-                Code::ModelFailed,
-                format!("the inner ask was not answered ({outcome:?}): {}", end.message.unwrap_or_default()),
-            )),
-        }
-    }
-}
-
-/// The session of an inner ask. It is removed when the call that created it ends.
-struct Inner(SessionRef);
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let _ = self.0.cast(SessionMsg::Remove { remover: None });
-    }
-}
-
-/// While an inner ask waits for a person, the time of the outer ask stands still.
-struct Pause {
-    on_waiting: Option<OnWaiting>,
-    above: Option<ParentBudget>,
-    /// The session of the inner ask.
-    within: SessionId,
-    /// The approvals that wait in that session.
-    approvals: Vec<Approval>,
-    since: Instant,
-}
-
-impl Pause {
-    fn set(&mut self, approvals: &[Approval]) {
-        if self.approvals == approvals {
-            return;
-        }
-        if let Some(on_waiting) = &self.on_waiting
-            && self.approvals.is_empty() != approvals.is_empty()
-        {
-            on_waiting(!approvals.is_empty());
-        }
-        self.approvals = approvals.to_vec();
-        if let Some(ParentBudget { asks, ask, .. }) = &self.above {
-            let approvals = self.approvals.clone();
-            let _ = asks.cast(AsksMsg::WaitsWithin { ask: *ask, within: self.within, approvals });
-        }
-    }
-}
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        self.set(&[]);
-        if let Some(ParentBudget { asks, ended, .. }) =
-            self.above.as_ref().filter(|above| !above.ended.is_empty())
-        {
-            let _ = asks.cast(AsksMsg::Lasted { asks: ended.clone(), took: self.since.elapsed() });
-        }
     }
 }
 

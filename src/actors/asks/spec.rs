@@ -8,7 +8,7 @@ use super::templates;
 use crate::agent::Setup;
 use crate::config::{Agent, InstallPolicy, Model, Settings};
 use crate::protocol::api::ImagePackages;
-use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, NewAsk};
+use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, AskSpec, Dialect, Language, NewAsk};
 use crate::protocol::chat::ModelTool;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -38,6 +38,7 @@ pub struct Circumstances<'a> {
 }
 
 /// The bounds of an ask that code or a model starts: the ask may do nothing that its caller may not do.
+#[derive(Default)]
 pub struct Outer {
     /// The rules of all code in the outer sandbox, because any of it may have begun this ask.
     pub rules: CellRules,
@@ -48,6 +49,10 @@ pub struct Outer {
     /// What the outer ask has left of its limits; an inner ask never gets more.
     pub left: Option<AskLimits>,
     pub above: Option<ParentBudget>,
+    /// The paths of files that the new ask finds in its workspace.
+    pub files: Vec<String>,
+    /// The functions of the caller that the new ask may call, whatever tools its caller may use.
+    pub functions: Vec<String>,
 }
 
 /// The nesting depth of an ask within `outer`, if nesting is allowed.
@@ -76,6 +81,11 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let (text, parameters) = match template {
         Some(template) => templates::filled(&new, template)?,
         None => (new.text, Map::new()),
+    };
+    let language = new.language.unwrap_or(agent.language);
+    let text = match around.outer {
+        Some(Outer { files, .. }) if !files.is_empty() => with_files(text, files, language),
+        _ => text,
     };
     // Parameters are variables, too; a value of the context is meant where both have a name.
     let context: Map<String, Value> = parameters.into_iter().chain(new.context).collect();
@@ -125,6 +135,11 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let mut tools = tools(wanted, around.tools)?;
     let allowed = outer.and_then(|outer| outer.allowed.as_ref());
     tools.retain(|name| allowed.is_none_or(|allowed| allowed.contains(name)));
+    for function in around.outer.iter().flat_map(|outer| &outer.functions) {
+        if !tools.contains(function) && around.tools.definition(function).is_some() {
+            tools.push(function.clone());
+        }
+    }
     let installs = |name: &String| name == INSTALL_TOOL;
     let by_models = around.settings.packages.by_models;
     if by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy") {
@@ -138,7 +153,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         text,
         model,
         dialect,
-        language: new.language.unwrap_or(agent.language),
+        language,
         approval,
         also_approve,
         tools,
@@ -156,6 +171,18 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         fresh: new.fresh,
         depth,
     })
+}
+
+/// The text of an ask, and which files its caller has put into its workspace.
+fn with_files(text: String, files: &[String], language: Language) -> String {
+    if text.trim().is_empty() {
+        return text;
+    }
+    let names: Vec<String> = files.iter().map(|path| format!("`{}`", quotable(path))).collect();
+    match language {
+        Language::English => format!("{text}\n\nFiles in your workspace: {}.", names.join(", ")),
+        Language::Chinese => format!("{text}\n\n你的工作区中有这些文件：{}。", names.join("、")),
+    }
 }
 
 /// The machine's setup beside the ask itself. `prompt` replaces the built-in one.
@@ -336,13 +363,38 @@ mod tests {
     fn asks_nest_as_deep_as_the_settings_say_and_no_deeper() {
         let settings = load_text(std::path::Path::new("x"), "[agent]\ndepth = 2\n").unwrap().settings;
         let at = |depth| {
-            let outer = Outer { rules: CellRules::default(), spec: None, depth, left: None, above: None };
+            let outer = Outer { depth, ..Outer::default() };
             may_nest(Some(&outer), &settings.agent)
         };
         assert_eq!((at(1).unwrap(), at(2).unwrap()), (1, 2));
         let refused = at(3).unwrap_err();
         assert!(refused.message.contains("at most 2 deep"), "{refused:?}");
         assert_eq!(may_nest(None, &settings.agent).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_ask_within_is_told_of_its_files_and_may_call_the_functions_of_its_caller() {
+        let text = "[model.m]\nprovider = \"ollama\"\nmodel = \"m\"\n\
+                    [template.price]\nprompt = \"x\"\ndescription = \"Prices.\"\n";
+        let settings = load_text(std::path::Path::new("x"), text).unwrap().settings;
+        let tools = Registry::built_in().unwrap().with_templates(&settings.templates).unwrap();
+        let allowed = Some(["execute_python_code".to_owned()].into());
+        let resolved = |files: &[&str], functions: &[&str]| {
+            let outer = Outer {
+                rules: CellRules { allowed: allowed.clone(), ..CellRules::default() },
+                files: files.iter().map(ToString::to_string).collect(),
+                functions: functions.iter().map(ToString::to_string).collect(),
+                ..Outer::default()
+            };
+            let around =
+                Circumstances { settings: &settings, tools: &tools, outer: Some(&outer), contained: true };
+            resolve(NewAsk { text: "hello".into(), ..NewAsk::default() }, &around).unwrap()
+        };
+        let plain = resolved(&[], &[]);
+        assert_eq!((plain.text.as_str(), plain.tools), ("hello", vec!["execute_python_code".to_owned()]));
+        let given = resolved(&["a.csv", "b/c.txt"], &["price", "gone"]);
+        assert_eq!(given.text, "hello\n\nFiles in your workspace: `a.csv`, `b/c.txt`.");
+        assert_eq!(given.tools, ["execute_python_code", "price"]);
     }
 
     /// The estimated tokens of the first request of an ask that says hello.

@@ -142,6 +142,7 @@ impl Actor for Executor {
             taking: None,
             calls: OpenCalls::default(),
             held: BTreeMap::new(),
+            lending: Arc::default(),
             arguments_turn: Arc::new(Semaphore::new(1)),
             clients_may_return: false,
             unassigned: Vec::new(),

@@ -14,6 +14,7 @@ use super::pending::{CallGuard, HeldCall, Request};
 use super::responses::ToolResponses;
 use super::running::{FinishedCell, RunningCell};
 use super::snapshots::{Loading, Taking};
+use crate::actors::asks::lending::LendingAsks;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
 use crate::actors::launch::ReadySandbox;
@@ -111,6 +112,8 @@ pub struct ExecutorState {
     pub(super) calls: OpenCalls<CallGuard>,
     /// Those of them that wait until a client lends their tools again.
     pub(super) held: BTreeMap<u64, HeldCall>,
+    /// Asks within that wait until a cell has run one of its functions for them.
+    pub(super) lending: Arc<LendingAsks>,
     /// A place for the one call whose arguments are read from the journal at a time.
     pub(super) arguments_turn: Arc<Semaphore>,
     /// Whether clients that lent tools before a death of the daemon still have time to come back.

@@ -27,7 +27,7 @@ use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
-use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, expand_markers};
+use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, continued_ask, expand_markers};
 
 /// The copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow
 /// it.
@@ -169,6 +169,11 @@ impl ExecutorState {
     ) -> StartedCall {
         let refused = |message| StartedCall::Known(Err(ToolFailure { code: "not_allowed".into(), message }));
         let definition = self.args.tools.definition(name);
+        let continued = definition.and_then(|tool| continued_ask(&tool.name, &arguments));
+        if continued.is_some_and(|ask| !self.lending.has(ask)) {
+            let message = "the ask that called this function has ended; ask again".into();
+            return StartedCall::Known(Err(ToolFailure { code: "failed".into(), message }));
+        }
         let is_program = definition.is_some_and(|definition| definition.program);
         let is_read_only = definition.is_some_and(|definition| definition.read_only);
         let decide = |tool| {
@@ -179,6 +184,8 @@ impl ExecutorState {
         let permit = match (decision, cell) {
             // An unknown tool needs no permission; the registry answers with the known ones.
             (None | Some((_, CallDecision::Free)), _) => None,
+            // The ask was allowed when it began.
+            _ if continued.is_some() => None,
             (Some((_, CallDecision::Never(why))), _) => return refused(why),
             (Some((tool, CallDecision::Person { .. })), None) => {
                 return refused(format!("a person has to allow `{}`", tool.name));
@@ -199,7 +206,8 @@ impl ExecutorState {
         };
         // What the tool begins has the strict rules of a program if a program may have made the call.
         let acts_as = if has_waited { CallOrigin::Program(origin.ask()) } else { origin };
-        let context = self.args.context.clone().with_port(Arc::new(self.port(acts_as))).with_memory(memory);
+        let context =
+            self.args.context.clone().with_port(Arc::new(self.port(acts_as, cell))).with_memory(memory);
         let context = match cell {
             Some(cell) => context.with_on_waiting(on_waiting(myself, cell)),
             None => context,
@@ -219,8 +227,9 @@ impl ExecutorState {
     }
 
     /// The port for a tool: the tool acts on the session for this code, and so within the code's rules.
-    fn port(&self, origin: CallOrigin) -> Port {
-        let calling = CallerContext { origin, rules: self.bound.clone() };
+    fn port(&self, origin: CallOrigin, cell: Option<CellNumber>) -> Port {
+        let (lending, memory) = (Arc::downgrade(&self.lending), self.args.memory.clone());
+        let calling = CallerContext { origin, rules: self.bound.clone(), cell, lending, memory };
         Port {
             caller: PortCaller::Code(calling),
             last_result: LastResult::default(),
@@ -287,6 +296,7 @@ impl ExecutorState {
     /// for ever.
     pub(super) fn cancel_calls(&mut self, cell: CellNumber) -> Vec<String> {
         let cancelled = self.calls.cancel_cell(cell);
+        self.lending.end_unless(|cell| self.running.contains_key(&cell));
         for (call, _) in &cancelled {
             self.settle(*call, cell_ended());
         }

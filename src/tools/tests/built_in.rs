@@ -126,6 +126,41 @@ async fn a_nested_ask_gets_what_it_is_given_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn code_gives_an_ask_files_and_functions_and_goes_on_with_it() {
+    let port = Arc::new(MemoryPort::default());
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let function = json!({"name": "f", "description": "", "parameters": parameters});
+    let arguments = json!({"prompt": "p", "files": ["a.csv"], "functions": [function]});
+    assert_eq!(text(&port, "ask", arguments.clone()).await, "{\"answer\":42}");
+    let asked = port.asks.lock()[0].clone();
+    assert_eq!((asked.files, asked.functions.len()), (vec!["a.csv".to_owned()], 1));
+    assert_eq!((&asked.functions[0].name, &asked.functions[0].output), (&"f".to_owned(), &Some(json!({}))));
+    for (returned, is_told) in [
+        (json!({"ask": "1", "answer": {"value": null}}), "{\"ask\":\"1\",\"returned\":{\"value\":null}}"),
+        (json!({"ask": "1"}), "{\"ask\":\"1\",\"returned\":null}"),
+    ] {
+        assert_eq!(text(&port, "ask", json!({"prompt": "p", "go_on": returned})).await, is_told);
+    }
+    let too_many = json!({"prompt": "p", "functions": vec![function; 17]});
+    let odd = json!({"prompt": "p", "functions": [{"name": "f", "code": "1"}]});
+    let endless = json!({"prompt": "p", "go_on": {"ask": "1", "answer": {"other": 1}}});
+    for wrong in [too_many, odd, endless, json!({"prompt": "p", "files": vec!["a"; 65]})] {
+        let refused = text(&port, "ask", wrong).await;
+        assert!(refused.starts_with("bad_arguments"), "{refused}");
+    }
+    assert_eq!(port.asks.lock().len(), 1);
+    // A model is told of neither functions nor how code goes on.
+    let tools = Registry::built_in().unwrap().model_tools(Language::English);
+    let ask = tools.iter().find(|tool| tool.name == "ask").unwrap();
+    let told = ask.parameters["properties"].as_object().unwrap();
+    assert!(told.contains_key("files") && !told.contains_key("functions") && !told.contains_key("go_on"));
+    let continued = super::object(json!({"go_on": {"ask": "1"}}));
+    assert_eq!(crate::tools::continued_ask("ask", &continued), Some("1"));
+    assert_eq!(crate::tools::continued_ask("other", &continued), None);
+    assert_eq!(crate::tools::continued_ask("ask", &super::object(arguments)), None);
+}
+
+#[tokio::test]
 async fn session_info_gives_what_the_session_knows_of_itself() {
     let port = Arc::new(MemoryPort::default());
     assert_eq!(text(&port, "session_info", json!({})).await, "{\"session\":\"test\"}");

@@ -14,6 +14,7 @@ use crate::protocol::packages::{InstalledPackage, InstalledPackages};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExceptionView, ExecutionResult, Reason, Status, ValueView};
+use crate::protocol::tool::ClientAnswer;
 use crate::tools::{FileRead, NestedAsk, OnWaiting, Owner, PlanHistory, PlanTree, SessionPort};
 
 pub struct MemoryPort {
@@ -146,6 +147,11 @@ impl SessionPort for MemoryPort {
     async fn ask(&self, ask: NestedAsk, _on_waiting: Option<OnWaiting>) -> Result<Value, Problem> {
         self.asks.lock().push(ask);
         Ok(json!({"answer": 42}))
+    }
+
+    /// Says what it was told.
+    async fn go_on(&self, ask: String, returned: Option<ClientAnswer>) -> Result<Value, Problem> {
+        Ok(json!({"ask": ask, "returned": returned}))
     }
 
     async fn owner(&self) -> Result<Owner, Problem> {

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use super::asking::{
     approvals, ask, begin, calls, conversation, decide, decide_next, end_of, events_of, runs, says, scripted,
-    view, wait_for_state,
+    served, view, wait_for_state,
 };
-use super::helpers::{S, number, post, text};
+use super::helpers::{
+    S, assert_ended, list, number, outcome, post, printed, queue, session_with, text, wait_for_line,
+};
 use super::repl::Step::{Keys, Shows};
 use super::repl::play;
+use crate::model_server::{ModelServer, Play, Reply};
 use crate::support::{Daemon, eventually};
 
 fn tokens(usage: &Value) -> u64 {
@@ -236,5 +239,141 @@ fn a_person_decides_for_an_inner_ask_in_the_terminal_of_the_outer_one() {
             Shows("outer done"),
         ],
     );
+    daemon.assert_sound();
+}
+
+/// A session whose model is behind a server that plays this.
+fn playing(plays: Vec<Play>) -> Option<(Daemon, ModelServer)> {
+    let server = ModelServer::start(plays);
+    let daemon = session_with(&served(&server, ""), json!({"image": "belljar/base"}))?;
+    Some((daemon, server))
+}
+
+fn cell(code: &str) -> Play {
+    let arguments = json!({"python_code_snippet": code, "timeout": 30, "tool_call_purpose": "p"});
+    Reply::call("execute_python_code", arguments).into()
+}
+
+fn call(name: &str, mut arguments: Value) -> Play {
+    arguments["tool_call_purpose"] = json!("p");
+    Reply::call(name, arguments).into()
+}
+
+/// The text of the last message of each request that the server got.
+fn last_messages(server: &ModelServer) -> Vec<String> {
+    let last =
+        |request: &Value| list(request, "messages").last().map(|last| text(last, "content").to_owned());
+    server.received().iter().filter_map(|request| last(&request.body)).collect()
+}
+
+const PRICES: &str = "\
+prices, asked = {'tea': 3.5}, []
+def price(name: str) -> float:
+    'The price of a thing.'
+    asked.append(name)
+    return prices[name]
+";
+
+#[test]
+fn an_ask_calls_functions_of_the_cell_that_asks() {
+    let Some((daemon, server)) = playing(vec![
+        call("price", json!({"name": 5})),
+        call("price", json!({"name": "gold"})),
+        cell("print(price(name='tea') * 2)"),
+        Reply::text("two cost 7").into(),
+    ]) else {
+        return;
+    };
+    let code = format!("{PRICES}print(ask('what do two teas cost?', functions=[price]))\nprint(asked)");
+    // The function ran in the cell, with its variables, and not with arguments that do not fit.
+    assert_eq!(printed(&daemon, &code), "two cost 7\n['gold', 'tea']\n");
+    let told = last_messages(&server);
+    assert!(told[1].contains("expected string"), "{told:#?}");
+    assert!(told[2].contains("KeyError: 'gold'"), "{told:#?}");
+    assert!(told[3].contains("7.0"), "{told:#?}");
+    let first = &server.received()[0].body;
+    let tools = list(first, "tools").iter();
+    let price =
+        tools.map(|tool| &tool["function"]).find(|tool| tool["name"] == "price").expect("the function");
+    assert_eq!(price["description"], "The price of a thing.");
+    assert_eq!(price["parameters"]["properties"]["name"]["type"], "string", "{price:#}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn an_ask_finds_the_files_that_it_is_given_and_no_others() {
+    const CODE: &str = "\
+import os
+os.makedirs('deep')
+for path, words in [('a.csv', 'one'), ('deep/b.txt', 'two'), ('other.txt', 'three')]:
+    with open(path, 'w') as file:
+        file.write(words)
+os.symlink('/etc/passwd', 'link')
+print(ask('read them', files=['a.csv', '/workspace/deep/b.txt']))
+for path in ['../x', '/etc/passwd', 'deep', 'link', 'missing']:
+    try:
+        ask('never', files=[path])
+    except ToolError as error:
+        print(error.message)
+print(open('a.csv').read())";
+    let Some((daemon, server)) = playing(vec![
+        cell("import glob\nprint(open('a.csv').read(), open('deep/b.txt').read(), glob.glob('*'))"),
+        cell("open('a.csv', 'w').write('changed')"),
+        Reply::text("read").into(),
+    ]) else {
+        return;
+    };
+    let said = printed(&daemon, CODE);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines[0], lines[lines.len() - 1]), ("read", "one"), "{said}");
+    assert!(lines[1].contains("leaves the folder"), "{said}");
+    assert!(lines[2].contains("is not in the workspace"), "{said}");
+    assert!(lines[3].contains("is a folder"), "{said}");
+    assert_eq!((lines.len(), server.received().len()), (7, 3), "{said}");
+    let told = last_messages(&server);
+    assert!(told[0].contains("Files in your workspace: `a.csv`, `deep/b.txt`."), "{told:#?}");
+    assert!(told[1].contains("one two") && !told[1].contains("other.txt"), "{told:#?}");
+    daemon.assert_sound();
+}
+
+#[test]
+fn an_interrupt_ends_the_function_and_the_ask_that_called_it() {
+    let plays = vec![call("slow", json!({})), Reply::text("never").into()];
+    let Some((daemon, server)) = playing(plays) else { return };
+    let code = "import time\ndef slow():\n    print('begun', flush=True)\n    time.sleep(600)\n\
+                ask('go', functions=[slow])";
+    let waiting = queue(&daemon, &json!({"code": code, "timeout_s": 900}));
+    wait_for_line(&daemon, waiting, "begun");
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    assert_ended(&outcome(&daemon, waiting), "interrupted", "by_user", 0);
+    assert_eq!(printed(&daemon, "print('on')"), "on\n");
+    eventually("the session of the inner ask is gone", || {
+        let sessions = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
+        (list(&sessions, "sessions").len() == 1).then_some(())
+    });
+    assert_eq!(server.received().len(), 1);
+    daemon.assert_sound();
+}
+
+#[test]
+fn a_person_allows_each_call_of_a_function_once() {
+    let code = format!("{PRICES}print(ask('the inner one', functions=[price]))");
+    let script = [
+        conversation("the inner one", &[calls("price", &json!({"name": "tea"})), says("3.5")]),
+        conversation("outer", &[runs(&code), says("outer done")]),
+    ]
+    .concat();
+    let Some(daemon) = scripted("", &script) else { return };
+    let number = begin(&daemon, json!({"text": "outer", "approval": "ask"}));
+    decide_next(&daemon, json!({"accept": {}}));
+    // What the function returned is no new ask, and goes to the ask without a person.
+    for name in ["ask", "price"] {
+        let wanted = eventually(&format!("a call of {name} waits"), || {
+            approvals(&daemon).into_iter().find(|wanted| wanted["subject"]["name"] == name)
+        });
+        decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
+    }
+    let end = end_of(&daemon, number);
+    assert_eq!(text(&end, "answer"), "outer done", "{end:#}");
     daemon.assert_sound();
 }
