@@ -17,7 +17,7 @@ from .asking import ASK_TOOL, Ask
 from .cells import CellRunner
 from .clones import Clones
 from .interrupts import Interrupts
-from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, WORKER_OOM_SCORE, Limits
+from .limits import CHECKPOINT_OOM_MARGIN, CONTROL_READ_BYTES, PACK_RECURSION, WORKER_OOM_SCORE, Limits
 from .loops import EventLoop
 from .nested import NestedTools
 from .notebook_commands import INSTALL_TOOL, NotebookCommands
@@ -288,11 +288,13 @@ class Runner:
 
     def _pack(self, frame):
         """Only in a copy, which ends with it."""
-        code = 1
+        code, recursion = 1, sys.getrecursionlimit()
         try:
+            sys.setrecursionlimit(PACK_RECURSION)  # that of the session may not do for what follows
             from . import snapshot
 
-            snapshot.pack(frame, self.namespace, self._injected(), self._own_injected(), self.commands.folder)
+            known = {"cells_begin_in": self.commands.folder, "recursion": recursion}
+            snapshot.pack(frame, self.namespace, self._injected(), self._own_injected(), known)
             code = 0
         finally:
             posix._exit(code)

@@ -24,7 +24,6 @@ from .limits import (
     MISSING_REASON_CHARS,
     PACK_DEATHS,
     PACK_KILLS,
-    PACK_RECURSION,
     PACK_TRIES,
     PATCHES_LOOKED_AT,
     SPOOL_BYTES,
@@ -45,9 +44,9 @@ _PLACE = struct.Struct("<qqq")
 LAST = "the settings of the interpreter"
 
 
-def pack(frame, namespace, injected, own, folder):
+def pack(frame, namespace, injected, own, known):
     """Serve a `snapshot` frame. Returns when the end was told. `own` are those of `injected` that the kernel makes, and
-    `folder` is where cells begin."""
+    `known` are settings that only the runner knows."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # no handler of the user sees these children
     process.set_oom_score(COMPUTE_OOM_SCORE)
     connection = snapshot_records.connect(frame["path"], frame["token"])
@@ -55,8 +54,8 @@ def pack(frame, namespace, injected, own, folder):
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
     names += snapshot_loggers.found()
-    known = {"cells_begin_in": folder, "deleted": [name for name in injected if name not in namespace]}
-    known.update(snapshot_settings.changed_by_packing())
+    deleted = [name for name in injected if name not in namespace]
+    known = {**known, "deleted": deleted, **snapshot_settings.changed_by_packing()}
     left_out, kills = {}, 0
     for _ in range(PACK_DEATHS + 1):
         progress[:] = _PLACE.pack(0, -1, -1)
@@ -124,7 +123,6 @@ class _Attempts:
 
     def run(self):
         _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-        sys.setrecursionlimit(PACK_RECURSION)
         from_stdlib("gc").disable()
         from_stdlib("warnings").simplefilter("ignore")
         try:

@@ -20,8 +20,10 @@ def first():
 def changed_by_packing():
     """Settings that are looked at before variables are packed, which needs others."""
     filters = getattr(sys.modules.get("warnings"), "filters", None)
-    kept = [each for each in list(filters) if _is_filter(each)] if isinstance(filters, list) else None
-    return {"warnings": kept, "recursion": sys.getrecursionlimit()}
+    if not isinstance(filters, list):
+        return {"warnings": None, "warnings_left_out": 0}
+    kept = [each for each in list(filters) if _is_filter(each)]
+    return {"warnings": kept, "warnings_left_out": len(filters) - len(kept)}
 
 
 def _is_filter(entry):
@@ -111,7 +113,12 @@ def apply(settings, commands):
         warnings.filters[:] = [each for each in settings["warnings"] if issubclass(each[2], Warning)]
         with warnings.catch_warnings():
             pass  # makes known that they have changed
-    sys.setrecursionlimit(settings["recursion"])
+    if settings["warnings_left_out"]:
+        missing["warnings.filters"] = "those for warnings of the session's own classes are gone"
+    try:
+        sys.setrecursionlimit(settings["recursion"])
+    except RecursionError as error:
+        missing["sys.setrecursionlimit"] = str(error)
     begins = settings["cells_begin_in"]
     if isinstance(begins, str) and begins != commands.folder:
         try:

@@ -67,6 +67,16 @@ class OfModules(Same):
         )
 
 
+    def test_filters_for_warnings_of_own_classes_are_told_and_a_low_limit_of_recursion_costs_nothing(self):
+        self.run_ok("import sys, warnings\nclass Mine(UserWarning): pass\nwarnings.simplefilter('ignore', Mine)\nx = 1")
+        self.run_ok("sys.setrecursionlimit(90)")
+        snapshot = self.take()
+        self.assertEqual(snapshot.missing, {})
+        kernel, report = self.wake(snapshot)
+        self.assertEqual([each["name"] for each in report["missing"]], ["warnings.filters"])
+        self.assertEqual(kernel.run("x, sys.getrecursionlimit()", cell=9).value, "(1, 90)")
+
+
 class OfClasses(Same):
     def test_classes_that_answer_to_every_name_keep_their_attributes(self):
         self.same(

@@ -68,11 +68,19 @@ pub(super) struct Loading {
     failure: Option<RestoreReport>,
     /// The variables that may be loaded in part are being dropped.
     is_given_up: bool,
-    /// Whether what cannot be loaded is left out, as all could not be loaded.
-    is_partial: bool,
-    /// It failed for its variables, and what can be loaded of them is loaded after that.
-    goes_on_in_part: bool,
+    extent: Extent,
     task: Option<AbortOnDropHandle<()>>,
+}
+
+/// How much of a snapshot is loaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// All, or nothing.
+    Whole,
+    /// All failed for the variables; what can be loaded of them follows when the worker is fresh again.
+    PartIsNext,
+    /// What can be loaded.
+    Part,
 }
 
 /// What follows when a snapshot is loaded, or could not be.
@@ -267,8 +275,7 @@ impl ExecutorState {
             is_sent: false,
             failure: None,
             is_given_up: false,
-            is_partial: false,
-            goes_on_in_part: false,
+            extent: Extent::Whole,
             task: None,
         };
         self.loading = Some(loading);
@@ -282,7 +289,7 @@ impl ExecutorState {
     fn load(&mut self, myself: &ExecutorRef, request: u64) -> Result<(), Problem> {
         let Some(loading) = &self.loading else { return Ok(()) };
         let Wake { snapshot, state_of, keep: given, .. } = (*loading.wake).clone();
-        let partial = loading.is_partial;
+        let partial = loading.extent == Extent::Part;
         let has = self.python.clone();
         if !is_same_python(&snapshot.python, &has) {
             let what = format!("it was made by Python {}, and the sandbox has {has}", snapshot.python);
@@ -339,8 +346,11 @@ impl ExecutorState {
             return;
         }
         let own = self.loading.as_mut().and_then(|loading| loading.problem.take());
-        if let Some(loading) = &mut self.loading {
-            loading.goes_on_in_part = own.is_none() && report.error.is_some() && !loading.is_partial;
+        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::Whole)
+            && own.is_none()
+            && report.error.is_some()
+        {
+            loading.extent = Extent::PartIsNext;
         }
         // Whatever the kernel says of the variables, code of the snapshot may have run that goes on beside them.
         let of_kernel = || report.error.clone().map(|error| Problem::new(Code::SnapshotFailed, error));
@@ -386,10 +396,11 @@ impl ExecutorState {
     /// The worker is fresh again, after a snapshot that could not be loaded. One thing that fails is not to cost all: what
     /// can be loaded is tried once.
     pub(super) fn unloaded(&mut self, myself: &ExecutorRef) {
-        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.goes_on_in_part) {
+        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::PartIsNext)
+        {
             let request = request_number();
             loading.request = request;
-            (loading.is_partial, loading.goes_on_in_part) = (true, false);
+            loading.extent = Extent::Part;
             (loading.is_given_up, loading.is_sent) = (false, false);
             (loading.problem, loading.failure) = (None, None);
             loading.began = Instant::now();
