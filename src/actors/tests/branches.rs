@@ -33,7 +33,7 @@ impl Daemon {
 
     async fn archive(&self, of: &Client) -> Vec<u8> {
         let (maker, handles) = (self.maker(), of.handles().await);
-        let preparing = Box::pin(export::prepare(&maker, &of.session, handles));
+        let preparing = Box::pin(export::prepare(&maker, OWNER, &of.session, handles));
         let prepared = within("an export", preparing).await.unwrap();
         let mut file = tempfile::tempfile().unwrap();
         within("it is written", Box::pin(prepared.write(file.try_clone().unwrap()))).await.unwrap();
