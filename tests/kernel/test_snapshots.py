@@ -183,6 +183,23 @@ class WhileCellsRun(SnapshotTest):
         self.wait_until(lambda: len(self.runners()) <= 4, "its processes are gone")
         data.close()
 
+    def test_the_next_one_begins_when_one_that_was_given_up_has_ended(self):
+        self.run_ok(
+            "import os, time\nballast = bytearray(64 * 1024 * 1024)\nclass Slow:\n    def __reduce__(self):\n"
+            "        while not os.path.exists('fast'): time.sleep(0.01)\n        return int, ()\nslow = Slow()"
+        )
+        given_up, _ = self.begin_snapshot()
+        self.kernel.expect("snapshotting", request=50)
+        with open(os.path.join(self.kernel.workspace, "fast"), "w", encoding="utf-8"):
+            self.kernel.send(type="end_snapshot", request=50)
+        data, snapshot = self.begin_snapshot(request=52)
+        self.assertEqual(self.kernel.expect("snapshot_ended", request=50)["reason"], "the daemon has given it up")
+        self.kernel.expect("snapshotting", request=52)
+        self.assertIsNone(self.kernel.expect("snapshot_ended", request=52)["reason"])
+        data.close()
+        given_up.close()
+        self.assertEqual(snapshot.missing, {})
+
     def test_a_reset_ends_it(self):
         self.run_ok("import time\nclass Slow:\n    def __reduce__(self): time.sleep(5); return int, ()\nslow = Slow()")
         data, _ = self.begin_snapshot()

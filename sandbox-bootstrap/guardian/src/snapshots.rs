@@ -3,6 +3,9 @@
 //! The copy sends what it packs over a socket of its own to the daemon; the guardian only makes the copy, says whose
 //! state it has, stops it while a cell runs, ends it where memory is short, and tells its end.
 
+use std::thread::sleep;
+use std::time::Instant;
+
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -10,7 +13,7 @@ use crate::endings::KILLED;
 use crate::frames::{HostFrame, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
-use crate::limits::{MEMORY_SUM, PACKING};
+use crate::limits::{GIVEN_UP_END, MEMORY_SUM, PACKING, RESET_POLL};
 use crate::poller::Timer;
 use crate::process::send_signal_to_group;
 
@@ -37,6 +40,7 @@ impl Guardian {
         let (request, urgent): (u64, bool) = (frame.get("request")?, frame.get("urgent")?);
         let wanted: Option<u64> = frame.get_or_none("state_of")?;
         self.wait_for_room();
+        self.wait_for_given_up_packing();
         if self.packing().is_some() {
             return Err(Refusal::Busy("another snapshot is being packed"));
         }
@@ -116,6 +120,23 @@ impl Guardian {
             packing.ended_for.get_or_insert(why);
         }
         self.end(index);
+    }
+
+    /// Waits for the end of a copy that was given up, but not for ever: it is killed already, and the daemon, which wants the
+    /// next snapshot, has heard the last of it.
+    fn wait_for_given_up_packing(&mut self) {
+        let is_given_up = |handle: &&Handle| {
+            handle.packing.as_ref().is_some_and(|packing| packing.ended_for.is_some())
+        };
+        let Some(index) = self.packing().filter(is_given_up).map(|handle| handle.index) else { return };
+        let deadline = Instant::now() + self.poller.patience(GIVEN_UP_END);
+        loop {
+            self.reap();
+            if !self.handles.contains_key(&index) || Instant::now() > deadline {
+                return;
+            }
+            sleep(RESET_POLL);
+        }
     }
 
     /// The copy that packs, if there is one.
