@@ -125,9 +125,8 @@ impl Guardian {
     /// Waits for the end of a copy that was given up, but not for ever: it is killed already, and the daemon, which wants the
     /// next snapshot, has heard the last of it.
     fn wait_for_given_up_packing(&mut self) {
-        let is_given_up = |handle: &&Handle| {
-            handle.packing.as_ref().is_some_and(|packing| packing.ended_for.is_some())
-        };
+        let is_given_up =
+            |handle: &&Handle| handle.packing.as_ref().is_some_and(|packing| packing.ended_for.is_some());
         let Some(index) = self.packing().filter(is_given_up).map(|handle| handle.index) else { return };
         let deadline = Instant::now() + self.poller.patience(GIVEN_UP_END);
         loop {

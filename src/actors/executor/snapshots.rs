@@ -36,6 +36,8 @@ use crate::session::rules::SandboxRules;
 const STOPPED: Duration = Duration::from_secs(30);
 /// The longest time that loading takes.
 const WAKE_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// Why a snapshot is ended whose caller has gone.
+const UNWANTED: &str = "nothing waits for it any more";
 /// The records of a transfer that are in memory at once.
 const TRANSFER_BYTES: u64 = 4 * RECORD_BYTES as u64;
 
@@ -107,6 +109,14 @@ impl ExecutorState {
         wanted: &WantedSnapshot,
         reply_to: Reply<TakenSnapshot>,
     ) {
+        // The command that gave it up may have come first.
+        if reply_to.is_closed() {
+            return;
+        }
+        // And so may this one, before the command that gives up the snapshot before it.
+        if self.taking.as_ref().is_some_and(|taking| taking.reply_to.is_closed()) {
+            self.end_snapshot(myself, failed(UNWANTED));
+        }
         let (end, about, memory) = match self.prepared(wanted) {
             Ok(prepared) => prepared,
             Err(problem) => return drop(reply_to.send(Err(problem))),
@@ -196,10 +206,14 @@ impl ExecutorState {
         message: &str,
     ) -> bool {
         if let Some(taking) = self.taking.take_if(|taking| taking.request == number) {
-            let code = if code == RefusedCode::OutOfReach { Code::OutOfReach } else { Code::SnapshotFailed };
-            let _ = taking
-                .reply_to
-                .send(Err(Problem::new(code, format!("the variables could not be saved: {message}"))));
+            let what = format!("the variables could not be saved: {message}");
+            let _ = taking.reply_to.send(Err(match code {
+                RefusedCode::OutOfReach => Problem::new(Code::OutOfReach, what),
+                RefusedCode::Busy | RefusedCode::NoWorker => {
+                    Problem::new(Code::Busy, what).hint("ask again soon")
+                }
+                _ => Problem::new(Code::SnapshotFailed, what),
+            }));
             return true;
         }
         if self.loading.as_ref().is_some_and(|loading| loading.request == number) {
@@ -233,7 +247,7 @@ impl ExecutorState {
         taking.looked_at = Instant::now();
         let moved = taking.moved.load(Ordering::Relaxed);
         let why = if taking.reply_to.is_closed() {
-            Some("nothing waits for it any more".to_owned())
+            Some(UNWANTED.to_owned())
         } else if is_frozen {
             None
         } else if a_cell_runs && !taking.urgent {

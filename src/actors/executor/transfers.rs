@@ -29,7 +29,8 @@ const SMALL_RECORDS: u64 = 1024 * 1024;
 const RECORD_MEAN: u64 = 4096;
 /// The longest time until a kernel connects; other deadlines are held by the executor.
 const CONNECTS: Duration = Duration::from_secs(15 * 60);
-/// How long the guardian may take to say why a copy has ended whose stream has ended.
+/// How long the guardian may take to say why a copy has ended whose stream has ended, and what a copy had sent that has ended
+/// may take to come.
 const WHY: Duration = Duration::from_secs(3);
 /// Characters of what a kernel says of its failure.
 const REASON_CHARS: usize = 300;
@@ -80,7 +81,7 @@ pub(super) async fn receive(
     told: watch::Receiver<Told>,
 ) -> Result<TakenSnapshot, Problem> {
     let DataEnd { listener, token, on_disk, moved } = end;
-    let stream = listener.accept(&token, CONNECTS).await?;
+    let stream = unless_over(listener.accept(&token, CONNECTS), &told).await??;
     let mut stream = BufReader::with_capacity(READ_AHEAD, stream);
     let (parts, incoming) = mpsc::channel(RECORDS_WAITING);
     let written = tokio::task::spawn_blocking(move || write(&on_disk, incoming));
@@ -114,6 +115,33 @@ fn write(
     Ok(None)
 }
 
+/// What comes. An error if the copy has ended that would send it: processes that it has left behind may hold the connection
+/// open, and without one, nothing would tell that none comes any more.
+async fn unless_over<T>(comes: impl Future<Output = T>, told: &watch::Receiver<Told>) -> Result<T, Problem> {
+    let mut hears = told.clone();
+    let is_over = async {
+        // Without an executor nothing is told any more, and this task ends with it.
+        if hears.wait_for(|told| told.ended.is_some()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(WHY).await;
+    };
+    tokio::select! {
+        biased;
+        it = comes => Ok(it),
+        () = is_over => Err(ended_early(told)),
+    }
+}
+
+/// Why a copy ended that had not sent everything, as far as the guardian has said.
+fn ended_early(told: &watch::Receiver<Told>) -> Problem {
+    let why = told.borrow().ended.clone().flatten();
+    failed(why.map_or_else(
+        || "the process that packed them ended before it had sent all of them".to_owned(),
+        |why| brief(&why, REASON_CHARS),
+    ))
+}
+
 async fn read(
     stream: &mut (impl AsyncRead + Unpin),
     parts: &mpsc::Sender<Part>,
@@ -123,17 +151,13 @@ async fn read(
 ) -> Result<(), Problem> {
     let mut volume = Volume::default();
     loop {
-        let (kind, payload) = match record(stream).await {
+        let (kind, payload) = match unless_over(record(stream), &told).await? {
             Ok(record) => record,
             Err(ReadError::Record(error)) => return Err(failed(error)),
             Err(ReadError::Ended) => {
-                let ended = tokio::time::timeout(WHY, told.wait_for(|told| told.ended.is_some())).await;
-                let why = ended.ok().and_then(Result::ok).and_then(|told| told.ended.clone().flatten());
-                let why = why.map_or_else(
-                    || "the process that packed them ended".to_owned(),
-                    |why| brief(&why, REASON_CHARS),
-                );
-                return Err(failed(why));
+                // Told or not, the stream is over.
+                let _ = tokio::time::timeout(WHY, told.wait_for(|told| told.ended.is_some())).await;
+                return Err(ended_early(&told));
             }
         };
         volume.add(payload.len())?;
@@ -261,6 +285,34 @@ mod tests {
         ends.add(0).unwrap_err();
         let mut tiny = Volume::default();
         assert!(!(0..2 * SMALL_RECORDS).all(|_| tiny.add(1).is_ok()));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_waited_for_that_a_copy_that_has_ended_would_have_sent() {
+        for (reason, said) in [
+            (Some("the process that packed it died of signal 11"), "died of signal 11"),
+            (None, "ended before it had sent all"),
+        ] {
+            let (tell, hears) = watch::channel(Told::default());
+            let (parts, _taken) = mpsc::channel(8);
+            // Something that the copy has left behind holds the other end open.
+            let (mut stream, mut held) = tokio::io::duplex(64);
+            held.write_all(b"P\0\0\0\x03abcP\0").await.unwrap();
+            tell.send_modify(|told| told.ended = Some(reason.map(str::to_owned)));
+            let moved = AtomicU64::new(0);
+            let problem = read(&mut stream, &parts, &moved, about(), hears).await.unwrap_err();
+            assert!(problem.message.contains(said), "{problem}");
+            assert_eq!(moved.load(Ordering::Relaxed), 3, "what had come is read first");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_never_connected_is_not_waited_for_either() {
+        let (tell, hears) = watch::channel(Told::default());
+        tell.send_modify(|told| told.ended = Some(Some("it was killed".into())));
+        let problem = unless_over(std::future::pending::<()>(), &hears).await.unwrap_err();
+        assert!(problem.message.contains("it was killed"), "{problem}");
+        assert_eq!(unless_over(async { 1 }, &hears).await.unwrap(), 1, "what is there already is taken");
     }
 
     #[tokio::test]
