@@ -129,6 +129,10 @@ pub struct SessionView {
     pub cells: CellNumber,
     pub running: Option<CellNumber>,
     pub queued: usize,
+    /// Only of a session that sleeps: it wakes with the variables as they were after this cell. Later cells that changed them
+    /// run again then. None if it wakes without variables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakes_as_after: Option<CellNumber>,
     /// RFC 3339.
     pub created_at: String,
     /// Seconds since the session was last active.

@@ -4,11 +4,21 @@ use std::time::Instant;
 
 use super::state::{SessionActorState, SessionArgs};
 use crate::protocol::api::{SessionLimits, SessionState, SessionView};
+use crate::protocol::ids::CellNumber;
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
 use crate::session::machine::Phase;
 
 impl SessionActorState {
+    /// The cell after which the variables were saved that a sleeping session wakes with.
+    fn wakes_as_after(&self) -> Option<CellNumber> {
+        let states = &self.saving.states;
+        let latest = states.latest().filter(|_| self.machine.phase() == Phase::None && self.wakes())?;
+        // What a session began with is of before its first cell, whatever cell of another session made it.
+        let is_base = states.base().is_some_and(|base| base.id == latest.id);
+        Some(if is_base { 0 } else { latest.cell })
+    }
+
     pub(super) fn view(&self) -> SessionView {
         let queue = self.machine.queue();
         SessionView {
@@ -40,6 +50,7 @@ impl SessionActorState {
             cells: self.machine.cells(),
             running: queue.foremost(),
             queued: queue.waiting(),
+            wakes_as_after: self.wakes_as_after(),
             created_at: self.args.created_at.clone(),
             idle_for_s: self.machine.idle_for(Instant::now()).as_secs(),
             last_event: self.log.newest(),
@@ -70,6 +81,7 @@ impl SessionArgs {
             cells: 0,
             running: None,
             queued: 0,
+            wakes_as_after: None,
             created_at: self.created_at.clone(),
             idle_for_s: 0,
             last_event: 0,

@@ -93,6 +93,9 @@ fn facts(session: &SessionView) -> Vec<(&'static str, String)> {
     if let Some(cell) = session.running {
         state = format!("{state}, cell {cell} runs");
     }
+    if let Some(cell) = session.wakes_as_after {
+        state = format!("{state}, wakes with the variables as after cell {cell}");
+    }
     let mut facts = vec![
         ("name", session.name.to_string()),
         ("id", session.id.to_string()),
@@ -218,6 +221,7 @@ mod ps_tests {
             cells: 12,
             running: None,
             queued,
+            wakes_as_after: None,
             created_at: String::new(),
             idle_for_s: 300,
             last_event: 1,
