@@ -175,7 +175,8 @@ async fn read<T: Send + 'static>(
         // A journal that somebody made up may break what reads journals.
         let done = catch_unwind(AssertUnwindSafe(|| work(&spool)));
         done.unwrap_or_else(|_| {
-            Err(Problem::new(Code::BadRequest, "the archive cannot be used: its journal makes no sense"))
+            Err(Problem::new(Code::BadRequest, "the archive cannot be used: its journal makes no sense")
+                .hint(session_archive::EXPORT_AGAIN))
         })
     })
     .await?
@@ -212,6 +213,7 @@ fn put(about: SnapshotAbout, spool: Arc<Spool>, memory: Charge) -> PutSnapshot {
 
 fn broken(error: &std::io::Error) -> Problem {
     Problem::new(Code::BadRequest, format!("the archive cannot be read: {error}"))
+        .hint(session_archive::EXPORT_AGAIN)
 }
 
 /// The packages of the session, in the cache before its sandbox is.
@@ -349,6 +351,7 @@ fn each_event(spool: &Spool, charge: &mut Charge, mut take: impl FnMut(Event) ->
 fn parse_event(line: &[u8], charge: &mut Charge) -> Result<Event, Problem> {
     let senseless = |why: &dyn std::fmt::Display| {
         Problem::new(Code::BadRequest, format!("the archive has an event that makes no sense: {why}"))
+            .hint(session_archive::EXPORT_AGAIN)
     };
     let text = std::str::from_utf8(line).map_err(|error| senseless(&error))?;
     charge.try_grow(parsed_bytes(text)).map_err(Problem::from)?;
@@ -368,7 +371,7 @@ fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>, charge: &mut Charge) 
         }
         if line.len() + piece.len() > EVENT_BYTES {
             let message = format!("the archive has an event of more than {EVENT_BYTES} bytes");
-            return Err(Problem::new(Code::BadRequest, message));
+            return Err(Problem::new(Code::BadRequest, message).hint("import it without `--replay`"));
         }
         charge.try_grow((piece.len() as u64).saturating_mul(EVENT_COPIES)).map_err(Problem::from)?;
         line.extend_from_slice(piece);

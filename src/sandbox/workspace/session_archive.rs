@@ -28,6 +28,8 @@ use crate::security_controls;
 
 const MANIFEST: &str = "manifest.json";
 const DIGEST: &str = "digest";
+/// What to do about an archive that is damaged, or none at all.
+pub const EXPORT_AGAIN: &str = "copy the file again from where it was exported, or export the session again";
 const EVENTS: &str = "events";
 const SNAPSHOT: &str = "snapshot";
 const WORKSPACE: &str = "workspace";
@@ -195,7 +197,7 @@ pub fn read(
         Ok(())
     };
     let progress = each_member(input, of_manifest, take)?;
-    progress.agrees_with(manifest.ok_or_else(breaks_off)?)
+    progress.agrees_with(manifest.ok_or_else(|| bad("it breaks off"))?)
 }
 
 /// Reads an archive again that was found to be whole. Its manifest is not parsed.
@@ -248,8 +250,9 @@ fn each_member(
             progress.snapshot_bytes = progress.snapshot_bytes.saturating_add(data.taken);
         }
         Ok(())
-    })?;
-    if progress.is_whole { Ok(progress) } else { Err(breaks_off()) }
+    })
+    .map_err(with_hint)?;
+    if progress.is_whole { Ok(progress) } else { Err(bad("it breaks off")) }
 }
 
 impl Progress {
@@ -351,12 +354,17 @@ fn parse_manifest(data: &mut dyn Read, charge: ChargeMemory<'_>) -> Result<Archi
     Ok(manifest)
 }
 
-fn breaks_off() -> Problem {
-    bad("it breaks off").hint("export the session again")
+fn bad(what: &str) -> Problem {
+    Problem::new(Code::BadRequest, format!("the archive cannot be used: {what}")).hint(EXPORT_AGAIN)
 }
 
-fn bad(what: &str) -> Problem {
-    Problem::new(Code::BadRequest, format!("the archive cannot be used: {what}"))
+/// Says what to do about bytes that are no archive. What takes its members says that itself.
+fn with_hint(problem: Problem) -> Problem {
+    if problem.code == Code::BadRequest && problem.hint.is_none() {
+        problem.hint(EXPORT_AGAIN)
+    } else {
+        problem
+    }
 }
 
 /// The content of a member, if it is not larger than `most`.

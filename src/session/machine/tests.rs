@@ -133,8 +133,8 @@ const SAVED: Expiry = Expiry {
     saves: true,
 };
 
-/// A session in whose sandbox a cell has run.
-fn changed_by(mode: Mode, now: Instant) -> SessionMachine<u32> {
+/// A session in whose sandbox a cell runs.
+fn running(mode: Mode, now: Instant) -> SessionMachine<u32> {
     let mut machine = SessionMachine::new(SAVED, now);
     machine.step(Input::Placed, now);
     machine.step(Input::SandboxReady, now);
@@ -142,6 +142,12 @@ fn changed_by(mode: Mode, now: Instant) -> SessionMachine<u32> {
     let begins = machine.step(Input::MayRun, now);
     let [Effect::Begin { begin, .. }] = &begins[..] else { panic!("{begins:?}") };
     machine.step(Input::Started { begin: *begin, is_written: true }, now);
+    machine
+}
+
+/// A session in whose sandbox a cell has run.
+fn changed_by(mode: Mode, now: Instant) -> SessionMachine<u32> {
+    let mut machine = running(mode, now);
     machine.step(Input::Finished(1), now);
     machine
 }
@@ -163,6 +169,18 @@ fn every_cell_that_has_the_variables_is_a_reason_to_save_them() {
     {
         assert_eq!(saves(&changed_by(mode, now).step(Input::Tick, later)), is_saved, "{mode:?}");
     }
+}
+
+#[test]
+fn a_session_in_whose_background_a_cell_runs_neither_falls_asleep_nor_expires() {
+    let now = Instant::now();
+    let mut machine = running(Mode::Background, now);
+    let refused = machine.may_sleep().unwrap_err();
+    assert!(refused.code == Code::Busy && refused.hint.is_some(), "{refused}");
+    let much_later = now + Duration::from_secs(60 * 60 * 24 * 365);
+    assert!(machine.step(Input::Tick, much_later).is_empty(), "its cell would be lost");
+    machine.step(Input::Finished(1), much_later);
+    assert!(machine.may_sleep().is_ok());
 }
 
 #[test]

@@ -187,11 +187,29 @@ fn members_are_known_numbered_and_as_many_as_the_manifest_says() {
         &[("snapshot/000000/000000", b"abcd")],
     ];
     for members in wrong {
-        assert!(read_all(&forged(members, &manifest(1, 3))).is_err(), "{members:?}");
+        let refused = read_all(&forged(members, &manifest(1, 3))).unwrap_err();
+        assert!(refused.hint.is_some(), "{members:?}: {refused}");
     }
     let large = vec![0; RECORD_BYTES + 1];
     let members = [("snapshot/000000/000000", &large[..])];
     assert!(read_all(&forged(&members, &manifest(1, large.len() as u64))).is_err());
+}
+
+#[test]
+fn each_refusal_of_damaged_bytes_says_what_to_do() {
+    let whole = forged(&[("snapshot/000000/000000", b"abc")], &manifest(1, 3));
+    let mut changed = whole.clone();
+    let place = changed.windows(3).position(|window| window == b"abc").unwrap();
+    changed[place] = b'x';
+    let cut = &whole[..whole.len() / 2];
+    let noise = vec![b'?'; 4096];
+    for (what, bytes) in
+        [("changed", &changed[..]), ("cut", cut), ("empty", &[][..]), ("no archive", &noise[..])]
+    {
+        let refused = read_all(bytes).unwrap_err();
+        assert_eq!(refused.code, Code::BadRequest, "{what}: {refused}");
+        assert_eq!(refused.hint.as_deref(), Some(EXPORT_AGAIN), "{what}: {refused}");
+    }
 }
 
 #[test]
