@@ -410,8 +410,7 @@ impl ExecutorState {
     /// The worker is fresh again, after a snapshot that could not be loaded. One thing that fails is not to cost all: what
     /// can be loaded is tried once.
     pub(super) fn unloaded(&mut self, myself: &ExecutorRef) {
-        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::PartIsNext)
-        {
+        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::PartIsNext) {
             let request = request_number();
             loading.request = request;
             loading.extent = Extent::Part;

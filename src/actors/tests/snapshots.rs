@@ -64,7 +64,9 @@ impl Client {
 fn work_of(kernel: &FakeKernel) -> Vec<String> {
     let frames = kernel.received_frames().into_iter();
     let work = frames.filter_map(|frame| match frame {
-        HostFrame::Restore { state_of, partial: true, .. } => Some(format!("part of the state of {state_of}")),
+        HostFrame::Restore { state_of, partial: true, .. } => {
+            Some(format!("part of the state of {state_of}"))
+        }
         HostFrame::Restore { state_of, .. } => Some(format!("state of {state_of}")),
         HostFrame::Cell { cell, code, .. } => Some(format!("{cell}: {code}")),
         HostFrame::Reset { .. } => Some("reset".to_owned()),
