@@ -378,7 +378,7 @@ mod tests {
                     [template.price]\nprompt = \"x\"\ndescription = \"Prices.\"\n";
         let settings = load_text(std::path::Path::new("x"), text).unwrap().settings;
         let tools = Registry::built_in().unwrap().with_templates(&settings.templates).unwrap();
-        let allowed = Some(["execute_python_code".to_owned()].into());
+        let allowed: Option<BTreeSet<String>> = Some(["execute_python_code".to_owned()].into());
         let resolved = |files: &[&str], functions: &[&str]| {
             let outer = Outer {
                 rules: CellRules { allowed: allowed.clone(), ..CellRules::default() },
