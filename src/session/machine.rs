@@ -85,6 +85,8 @@ pub struct SessionMachine<W> {
     /// The number of undos and resets under way; cells that arrive meanwhile wait.
     going_back: usize,
     replay: ReplayPhase,
+    /// Whether a cell of the replay has run, so that a sandbox that ends takes something of it away.
+    rebuilt: bool,
     /// What of the variables is saved, and the saving that goes on.
     saving: Saving,
     frozen: bool,
@@ -115,6 +117,7 @@ impl<W> SessionMachine<W> {
             ending: false,
             going_back: 0,
             replay: ReplayPhase::None,
+            rebuilt: false,
             saving: Saving::new(now),
             frozen: false,
             freezes: 0,
@@ -147,6 +150,8 @@ impl<W> SessionMachine<W> {
                 (false, true) => ReplayPhase::Running,
                 (false, false) => ReplayPhase::None,
             },
+            // It is not known whether one has.
+            rebuilt: before.replaying,
             saving: Saving::of_before(before.unsaved, now),
             frozen: before.frozen,
             ..machine
@@ -253,7 +258,9 @@ impl<W> SessionMachine<W> {
                     self.touch(now);
                 }
                 self.open.remove(&cell);
-                if self.queue.take(cell).is_some_and(|start| start.mode.has_variables()) {
+                let ended = self.queue.take(cell);
+                self.rebuilt |= ended.as_ref().is_some_and(|start| start.replay.is_some());
+                if ended.is_some_and(|start| start.mode.has_variables()) {
                     self.saving.changed(now);
                 }
                 self.beginning.retain(|_, beginning| beginning.cell != cell);
@@ -295,6 +302,7 @@ impl<W> SessionMachine<W> {
                     self.give_up(cell, RESET, out);
                 }
                 self.replay = if replay { ReplayPhase::Running } else { ReplayPhase::None };
+                self.rebuilt = false;
                 self.note = PendingNote::default();
                 self.going_back += 1;
             }
@@ -385,7 +393,9 @@ impl<W> SessionMachine<W> {
         self.note.set(notices::new_sandbox(&reason));
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
         self.wakes_no_more(out);
-        self.replays_no_more("The sandbox ended while earlier cells ran again in it.", out);
+        if self.rebuilt {
+            self.replays_no_more("The sandbox ended while earlier cells ran again in it.", out);
+        }
         // Cells that were not reported never reached the kernel, so the next sandbox gets them.
         for cell in self.queue.runs().rev().collect::<Vec<_>>() {
             let Some(start) = self.queue.running(cell) else { continue };

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::session::outcome::CellStart;
+use crate::session::replay::RecordedCalls;
 use ops::{Left, Op, left, op};
 use world::{World, restored};
 
@@ -98,6 +99,11 @@ fn a_replay_that_is_being_prepared_is_the_only_one() {
     assert!(machine.may_reset(true).is_err());
 }
 
+/// The start of a cell that runs again.
+fn again(cell: CellNumber) -> CellStart {
+    CellStart { cell, replay: Some(RecordedCalls::default()), ..CellStart::default() }
+}
+
 /// A session that waits for its sandbox, with a cell that is to run again in it.
 fn replays_a_cell(now: Instant) -> SessionMachine<u32> {
     let mut machine = SessionMachine::new(NEVER, now);
@@ -105,24 +111,39 @@ fn replays_a_cell(now: Instant) -> SessionMachine<u32> {
     machine.step(Input::ReplayWanted, now);
     machine.step(Input::Reset { replay: true }, now);
     machine.step(Input::ResetNoted, now);
-    let replay = Some(crate::session::replay::RecordedCalls::default());
-    machine.step(Input::Cell(CellStart { cell: 1, replay, ..CellStart::default() }), now);
+    machine.step(Input::Cell(again(1)), now);
     machine
 }
 
+fn gone() -> Input<u32> {
+    Input::SandboxGone { reason: "it was removed".into() }
+}
+
+fn ends_unrun(effects: &[Effect<u32>], cell: CellNumber) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Unrun(start) if start.cell == cell))
+}
+
 #[test]
-fn no_cell_runs_again_without_the_variables_that_are_to_be_there_before_it() {
+fn no_cell_runs_again_without_what_its_replay_begins_with() {
     let now = Instant::now();
-    let ends = |effects: Vec<Effect<u32>>| {
-        effects.iter().any(|effect| matches!(effect, Effect::Unrun(start) if start.cell == 1))
-    };
     let mut machine = replays_a_cell(now);
-    assert!(ends(machine.step(Input::NotWoken { reason: "it was changed".into() }, now)));
+    assert!(ends_unrun(&machine.step(Input::NotWoken { reason: "it was changed".into() }, now), 1));
     assert!(!machine.is_replaying() && machine.may_run(Mode::Main, true, 8).is_err());
+}
+
+#[test]
+fn a_sandbox_takes_the_rest_of_a_replay_with_it_that_has_rebuilt_something_there() {
+    let now = Instant::now();
     let mut machine = replays_a_cell(now);
     machine.step(Input::SandboxReady, now);
-    assert!(ends(machine.step(Input::SandboxGone { reason: "it was removed".into() }, now)));
-    assert!(!machine.is_replaying());
+    assert!(!ends_unrun(&machine.step(gone(), now), 1) && machine.is_replaying(), "the next one is as good");
+    machine.step(Input::SandboxReady, now);
+    let begins = machine.step(Input::MayRun, now);
+    let [Effect::Begin { begin, .. }] = &begins[..] else { panic!("{begins:?}") };
+    machine.step(Input::Started { begin: *begin, is_written: true }, now);
+    machine.step(Input::Finished(1), now);
+    machine.step(Input::Cell(again(2)), now);
+    assert!(ends_unrun(&machine.step(gone(), now), 2) && !machine.is_replaying());
     machine.may_replay().unwrap();
 }
 
