@@ -8,8 +8,8 @@
 //! other requests to the kernel, `tool_calls` the tool calls of the kernel, `call_approvals` asks people about them,
 //! `lent_calls` those that clients of an earlier daemon answer, `responses` keeps the answers of tools, `preload` imports
 //! modules into a new sandbox, `workspace` watches the files, `freeze` and `foreign_pauses` handle frozen sandboxes,
-//! `snapshots` saves and loads variables with the tasks in `transfers` and by the `progress` of a copy, `teardown`
-//! ends a sandbox.
+//! `snapshots` saves variables by the `progress` of a copy and `loading` loads them, with the tasks in `transfers`,
+//! `teardown` ends a sandbox.
 
 pub mod actor;
 mod attach;
@@ -19,6 +19,7 @@ mod foreign_pauses;
 mod freeze;
 mod kernel;
 mod lent_calls;
+mod loading;
 pub mod messages;
 mod notes;
 mod overdue;

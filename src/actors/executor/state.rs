@@ -9,11 +9,12 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use super::loading::Loading;
 use super::messages::{Attach, Command};
 use super::pending::{CallGuard, HeldCall, Request};
 use super::responses::ToolResponses;
 use super::running::{FinishedCell, RunningCell};
-use super::snapshots::{Loading, Taking};
+use super::snapshots::Taking;
 use crate::actors::asks::lending::LendingAsks;
 use crate::actors::asks::messages::AsksRef;
 use crate::actors::asks::port::Port;
