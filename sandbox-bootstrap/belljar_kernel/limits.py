@@ -95,6 +95,12 @@ PACK_TRIES = 8
 ALONE_PROCESSES = 64
 # A name is left out that makes no progress for so many looks, each of them a second after the one before.
 PACK_STUCK_LOOKS = 8
+# A process that packs or tries out is killed when it has not looked at itself for so long. Its end is polled with pauses
+# that grow from POLL to POLL_MAX.
+PACK_SILENT_S = 16.0
+PACK_POLL_S = 0.0005
+PACK_POLL_GROWTH = 1.2
+PACK_POLL_MAX_S = 0.02
 # Nesting of what can be packed: the stack of a process is long enough for that.
 PACK_RECURSION = 5000
 # Bytes in which a process says which names it could not load: less than a pipe holds.

@@ -7,14 +7,22 @@ a name that turns out to be impossible must not be half sent. Processes do it of
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
 import builtins
-import mmap
 import platform
 import posix  # not `os`, whose functions user code may replace
-import struct
 import sys
 import types
 
-from . import copies, process, snapshot_classes, snapshot_loggers, snapshot_make, snapshot_records, snapshot_settings, wire
+from . import (
+    copies,
+    process,
+    snapshot_classes,
+    snapshot_loggers,
+    snapshot_make,
+    snapshot_reasons,
+    snapshot_records,
+    snapshot_settings,
+    wire,
+)
 from .late_imports import from_stdlib
 from .limits import (
     COMPUTE_OOM_SCORE,
@@ -24,13 +32,14 @@ from .limits import (
     MISSING_REASON_CHARS,
     PACK_DEATHS,
     PACK_KILLS,
+    PACK_SILENT_S,
     PACK_TRIES,
     PATCHES_LOOKED_AT,
     SPOOL_BYTES,
     cut,
 )
 from .snapshot_reduce import Reducer, Reference
-from .snapshot_watch import Stuck, Watch
+from .snapshot_watch import Progress, Stuck, Watch, end_of_packer
 
 pickle = from_stdlib("pickle")
 
@@ -39,8 +48,6 @@ PYTHON = platform.python_version()
 # Code is packed as this version keeps it, which no other can read.
 CODE_OF = sys.implementation.cache_tag
 _OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__warningregistry__"))
-# Whether it is sending, the place of the name that it packs, and the place of the name that is tried out.
-_PLACE = struct.Struct("<qqq")
 LAST = "the settings of the interpreter"
 
 
@@ -50,7 +57,7 @@ def pack(frame, namespace, injected, own, known):
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # no handler of the user sees these children
     process.set_oom_score(COMPUTE_OOM_SCORE)
     connection = snapshot_records.connect(frame["path"], frame["token"])
-    progress = mmap.mmap(-1, _PLACE.size)
+    progress = Progress()
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
     names += snapshot_loggers.found()
@@ -58,18 +65,22 @@ def pack(frame, namespace, injected, own, known):
     known = {**known, "deleted": deleted, **snapshot_settings.changed_by_packing()}
     left_out, kills = {}, 0
     for _ in range(PACK_DEATHS + 1):
-        progress[:] = _PLACE.pack(0, -1, -1)
-        status = _in_child(lambda: _Attempts(frame, namespace, own, known, names, left_out, connection, progress).run())
+        progress.begin()
+        packer = _child(lambda: _Attempts(frame, namespace, own, known, names, left_out, connection, progress).run())
+        status, was_stuck = end_of_packer(packer, progress)
         if status == 0:
             return
-        is_sending, place, _ = _PLACE.unpack(progress[:])
-        if is_sending or not 0 <= place < len(names):
+        place = progress.packed
+        if progress.is_sending or not 0 <= place < len(names):
             break
+        if was_stuck:
+            left_out[names[place]] = f"packing it makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
+            continue
         left_out[names[place]] = f"the process ended while it was packed ({_death(status)})"
         kills += status == -_signal.SIGKILL
         if kills > PACK_KILLS:
             break
-    if not is_sending:
+    if not progress.is_sending:
         reason = f"the processes that pack the variables end again and again, the last one with {_death(status)}"
         snapshot_records.Writer(connection, 0).give_up("not_packed", reason)
 
@@ -80,8 +91,8 @@ def _death(status):
     return f"signal {-status}" if status < 0 else f"exit code {status}"
 
 
-def _in_child(work, meanwhile=None):
-    """How the process ended that has done the work: as in `subprocess`."""
+def _child(work):
+    """The process that does the work."""
     random_state = copies.random_state()
     child = copies.silently(posix.fork)
     if child == 0:
@@ -92,6 +103,12 @@ def _in_child(work, meanwhile=None):
             code = 0
         finally:
             posix._exit(code)
+    return child
+
+
+def _in_child(work, meanwhile=None):
+    """How the process ended that has done the work: as in `subprocess`."""
+    child = _child(work)
     if meanwhile is not None:
         meanwhile()
     return posix.waitstatus_to_exitcode(posix.waitpid(child, 0)[1])
@@ -132,7 +149,7 @@ class _Attempts:
         except OSError:
             raise
         except BaseException as error:
-            self._writer.give_up("not_packed", cut(_told(error), MISSING_REASON_CHARS))
+            self._writer.give_up("not_packed", _told(error))
 
     def _try(self):
         is_first = True
@@ -146,7 +163,7 @@ class _Attempts:
             if self._cannot_be_loaded(spool, packing, is_first):
                 is_first = False
                 continue
-            self._mark(-1, is_sending=True)
+            self._progress.packed, self._progress.is_sending = -1, True
             if spool.pieces is None:
                 packing = self._packing_into(self._writer)
                 failed = packing.names(self._names, self._left_out, goes_on=False)
@@ -161,15 +178,19 @@ class _Attempts:
             return
         self._writer.give_up("not_packed", "variables fail to be packed again and again")
 
-    def _packing_into(self, sink):
-        return Packing(self._namespace, self._injected, self._known, sink, self.open_files, self._mark)
+    def _packing_into(self, sink, beat=None):
+        beat = beat or self._progress.packer_beat
+        return Packing(self._namespace, self._injected, self._known, sink, self.open_files, self._mark, beat)
+
+    def _mark(self, place):
+        self._progress.packed = place
 
     def _cannot_be_loaded(self, spool, packing, is_first):
         """Leave out the names that fail when what was packed is loaded; whether there are any."""
         from . import snapshot_trial  # it needs this module
 
         trial = snapshot_trial.Trial(
-            self._namespace, self._injected, self._names, self._packing_into, self._mark_loaded, self._loaded, _in_child
+            self._namespace, self._injected, self._names, self._packing_into, self._progress, _in_child
         )
         failed, status = trial.together(spool, packing, self._left_out)
         if status and not failed and not snapshot_trial.is_for_want_of_memory(status):
@@ -180,17 +201,6 @@ class _Attempts:
         if failed and not is_first:
             self._left_out.update(trial.one_by_one(self._left_out))
         return bool(failed)
-
-    def _mark(self, place, is_sending=None):
-        was_sending, _, loaded = _PLACE.unpack(self._progress[:])
-        self._progress[:] = _PLACE.pack(was_sending if is_sending is None else is_sending, place, loaded)
-
-    def _mark_loaded(self, place):
-        is_sending, packed, _ = _PLACE.unpack(self._progress[:])
-        self._progress[:] = _PLACE.pack(is_sending, packed, place)
-
-    def _loaded(self):
-        return _PLACE.unpack(self._progress[:])[2]
 
     def _send_rest(self, packing):
         writer = self._writer
@@ -235,10 +245,11 @@ def files_list(files):
 class Packing:
     """One pickle of the names, and what belongs to it."""
 
-    def __init__(self, namespace, injected, known, sink, open_files, mark):
+    def __init__(self, namespace, injected, known, sink, open_files, mark, beat):
         self.namespace, self.injected, self.open_files = namespace, injected, open_files
         self._known = known  # what only the runner knows of the session's settings
         self._sink, self._mark = sink, mark
+        self._watch = Watch(lambda: (sink, self._steps), beat)
         self._name = LAST
         self.modules, self.files, self.notes, self.buffers = set(), [], {}, []
         self.hashes_by_code = False
@@ -256,7 +267,7 @@ class Packing:
                 self._steps += 1
                 return reduce(thing)
 
-        self._pickler = Pickler(self._sink, 5, buffer_callback=self._take_buffer)
+        self._pickler = Pickler(self, 5, buffer_callback=self._take_buffer)
         given = self._given()
         references = [Reference(*made) for _, made in given]
         self._pickler.dump((FORMAT, CODE_OF, references, snapshot_settings.first()))
@@ -267,6 +278,11 @@ class Packing:
             memo[id(thing)] = number, thing
         self._pickler.memo = memo
         self._given_things = given, references
+
+    def write(self, data):
+        """What the pickler has made; and that it goes on, of which a variable may have stopped the signal."""
+        self._watch.arm()
+        self._sink.write(data)
 
     def _given(self):
         kernel_builtins = sys.modules["belljar_kernel"]._BUILTINS
@@ -295,7 +311,7 @@ class Packing:
         self.buffers.append(view)
 
     def note(self, name, reason):
-        self.notes[f"{self._name}.{name}"] = reason
+        self.notes[f"{cut(self._name, MISSING_NAME_CHARS)}.{name}"] = cut(reason, MISSING_REASON_CHARS)
 
     def note_file(self, path):
         self.files.append((self._name, path))
@@ -303,7 +319,7 @@ class Packing:
     def names(self, names, left_out, goes_on):
         """Pack them one after the other; the result says why which of them failed."""
         failed = {}
-        with Watch(lambda: (self._sink, self._steps)) as watch:
+        with self._watch as watch:
             for place, name in enumerate(names):
                 if name in left_out:
                     continue
@@ -336,16 +352,10 @@ class Packing:
 
 def _told(error):
     """Why a variable could not be packed, in words."""
-    if isinstance(error, (pickle.PicklingError, Stuck)):
-        text = str(error)
-    elif isinstance(error, RecursionError):
+    if isinstance(error, RecursionError):
         return "it is nested too deeply"
-    else:
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except BaseException:
-            text = type(error).__name__
-    return text or type(error).__name__
+    is_plain = isinstance(error, (pickle.PicklingError, Stuck))
+    return snapshot_reasons.message(error) if is_plain else snapshot_reasons.told(error)
 
 
 def report(restored, missing=(), reopened=(), error=None):

@@ -2,8 +2,18 @@
 
 import sys
 
-from . import snapshot_hashes, snapshot_loggers, snapshot_lost, snapshot_make, snapshot_records, snapshot_settings, snapshot_unfinished
+from . import (
+    snapshot_hashes,
+    snapshot_loggers,
+    snapshot_lost,
+    snapshot_make,
+    snapshot_reasons,
+    snapshot_records,
+    snapshot_settings,
+    snapshot_unfinished,
+)
 from .late_imports import from_stdlib
+from .limits import MISSING_NAME_CHARS, cut
 from .snapshot import CODE_OF, FORMAT, LAST, report
 
 pickle = from_stdlib("pickle")
@@ -170,8 +180,5 @@ class Loading:
 
 
 def _told(error, name):
-    try:
-        told = f"{type(error).__name__}: {error}"
-    except BaseException:
-        told = type(error).__name__
-    return told if name is None else f"loading {name}: {told}"
+    told = snapshot_reasons.told(error)
+    return told if name is None else f"loading {cut(str(name), MISSING_NAME_CHARS)}: {told}"

@@ -9,7 +9,9 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import types
 
+from . import snapshot_reasons
 from .late_imports import from_stdlib
+from .limits import MISSING_NAME_CHARS, cut
 
 # The load that is under way: an object with the session's namespace, the tools, and the next section of the stream.
 loading = None
@@ -60,7 +62,7 @@ def module(name):
         __import__(name)
         return sys.modules[name]
     except BaseException as error:
-        return lost(f"the module {name} could not be imported: {type(error).__name__}: {error}"[:300])
+        return lost(f"the module {cut(name, MISSING_NAME_CHARS)} could not be imported: {snapshot_reasons.told(error)}")
 
 
 def package(name, submodules):
@@ -71,7 +73,7 @@ def package(name, submodules):
             try:
                 __import__(each)
             except BaseException as error:
-                loading.missing[each] = f"the module could not be imported: {type(error).__name__}: {error}"[:300]
+                loading.missing[each] = f"the module could not be imported: {snapshot_reasons.told(error)}"
     return found
 
 

@@ -4,7 +4,7 @@ This is the unpickler in Python, which takes several times as long as the one in
 has failed: what later steps refer to is counted on.
 """
 
-from . import snapshot_make, snapshot_records
+from . import snapshot_make, snapshot_reasons, snapshot_records
 from .late_imports import from_stdlib
 
 pickle = from_stdlib("pickle")
@@ -38,10 +38,7 @@ def _filling(load):
 
 
 def _reason(error):
-    try:
-        return f"it could not be loaded: {type(error).__name__}: {error}"[:300]
-    except BaseException:
-        return f"it could not be loaded: {type(error).__name__}"
+    return f"it could not be loaded: {snapshot_reasons.told(error)}"
 
 
 class Unpickler(pickle._Unpickler):

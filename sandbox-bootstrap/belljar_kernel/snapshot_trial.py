@@ -9,21 +9,30 @@ import io
 import posix  # not `os`, whose functions user code may replace
 
 from . import snapshot_load, snapshot_records, wire
-from .limits import ALONE_PROCESSES, LEFT_OUT_BYTES, MISSING_REASON_CHARS, RECORD_BYTES, SPOOL_BYTES, TRY_OUT_BYTES, cut
+from .limits import (
+    ALONE_PROCESSES,
+    LEFT_OUT_BYTES,
+    MISSING_REASON_CHARS,
+    PACK_SILENT_S,
+    RECORD_BYTES,
+    SPOOL_BYTES,
+    TRY_OUT_BYTES,
+    cut,
+)
 from .snapshot_watch import Watch
 
 _ENDED = "loading it again ended the process"
+_STUCK = f"loading it again makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
 # So many reasons are less than a pipe holds, each with its characters as JSON may write them.
 _TOLD_AT_ONCE = LEFT_OUT_BYTES // (6 * MISSING_REASON_CHARS)
 
 
 class Trial:
-    """`pack_into` makes a packing that writes to a sink, `mark` notes which name is being loaded, `marked` tells it, and
-    `in_child` does work in a process of its own."""
+    """`pack_into` makes a packing that writes to a sink, and `in_child` does work in a process of its own."""
 
-    def __init__(self, namespace, injected, names, pack_into, mark, marked, in_child):
+    def __init__(self, namespace, injected, names, pack_into, progress, in_child):
         self._namespace, self._injected, self._names = namespace, injected, names
-        self._pack_into, self._mark, self._marked, self._in_child = pack_into, mark, marked, in_child
+        self._pack_into, self._progress, self._in_child = pack_into, progress, in_child
         self._places = {name: place for place, name in enumerate(names)}
 
     def together(self, spool, packing, left_out):
@@ -48,8 +57,13 @@ class Trial:
                 source = snapshot_records.PipeEnd(hears)
                 section = io.BufferedReader(source, RECORD_BYTES)
             # What is packed while this waits for it has a watch of its own, which comes first.
-            with Watch(lambda: (source, loading.steps), patient=feeds is not None):
-                return loading.try_out(section, sizes, lambda name: self._mark(self._places.get(name, -1)))
+            with Watch(lambda: (source, loading.steps), self._progress.trial_beat, patient=feeds is not None) as watch:
+
+                def mark(name):
+                    self._progress.loaded = self._places.get(name, -1)
+                    watch.arm()  # a variable may have stopped the signal
+
+                return loading.try_out(section, sizes, mark)
 
         def feed():
             posix.close(hears)
@@ -61,11 +75,11 @@ class Trial:
             finally:
                 posix.close(feeds)
 
-        self._mark(-1)
+        self._progress.loaded = -1
         found, status = self._told_by_child(try_out, feed if feeds is not None else None)
-        place = self._marked()
+        place = self._progress.loaded
         if status and 0 <= place < len(self._names):
-            return {self._names[place]: _ENDED}, 0
+            return {self._names[place]: self._why_ended()}, 0
         return found, status
 
     def one_by_one(self, left_out):
@@ -73,25 +87,28 @@ class Trial:
         ends at the first of them. Where one ends the process, another goes on behind it."""
         failed, first = {}, 0
         for _ in range(ALONE_PROCESSES):
-            self._mark(first)
+            self._progress.loaded = first
             found, status = self._told_by_child(lambda: self._alone(first, left_out))  # noqa: B023
             failed.update(found)
-            first = self._marked() + 1
+            first = self._progress.loaded + 1
             if status and 0 < first <= len(self._names):
-                failed[self._names[first - 1]] = _ENDED
+                failed[self._names[first - 1]] = self._why_ended()
             if first >= len(self._names):
                 break
         return failed
 
+    def _why_ended(self):
+        return _STUCK if self._progress.trial_was_stuck else _ENDED
+
     def _alone(self, first, left_out):
         beside, written, failed = dict(self._namespace), 0, {}
         for place in range(first, len(self._names)):
-            self._mark(place)
+            self._progress.loaded = place
             name = self._names[place]
             if name in left_out:
                 continue
             spool = snapshot_records.Spool(SPOOL_BYTES, TRY_OUT_BYTES)
-            packing = self._pack_into(spool)
+            packing = self._pack_into(spool, self._progress.trial_beat)
             if packing.names((name,), {}, goes_on=True):
                 continue  # that shows when all are packed
             written += spool.written + packing.copied_at_most
@@ -99,23 +116,27 @@ class Trial:
                 break
             loading = snapshot_load.Loading(beside, self._injected, is_trial=True)
             sizes = [each.nbytes for each in packing.buffers]
-            with Watch(lambda: (spool, loading.steps)):  # noqa: B023
+            with Watch(lambda: (spool, loading.steps), self._progress.trial_beat):  # noqa: B023
                 found = loading.try_out(snapshot_records.Pieces(spool.pieces), sizes, lambda _name: None)
             failed.update((each, reason) for each, reason in found.items() if each == name)
             if len(failed) == _TOLD_AT_ONCE:
                 return failed
-        self._mark(len(self._names))
+        self._progress.loaded = len(self._names)
         return failed
 
     def _told_by_child(self, work, meanwhile=None):
         """The failures that the work in another process has found, as far as they fit into a pipe; and how that ended."""
         reads, writes = posix.pipe()
 
+        self._progress.trial_was_stuck = False
+
         def tell():
+            self._progress.trial = posix.getpid()
             posix.close(reads)
             posix.write(writes, self._encoded(work()))
 
         status = self._in_child(tell, meanwhile)
+        self._progress.trial_beats = 0  # it may have been killed
         posix.close(writes)
         with open(reads, "rb") as said:
             found = said.read()
