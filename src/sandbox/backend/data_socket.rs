@@ -1,15 +1,16 @@
 //! The socket through which a kernel sends or gets large data, beside the one for frames. It is there only while a
-//! transfer is awaited, and whoever connects has to show the transfer's token first.
+//! transfer is awaited, and whoever connects has to show the transfer's token first. A transfer that was given up may still
+//! have its socket when the next one begins, which then takes the name over.
 //!
 //! Every process of a sandbox can reach it. What one without the token can do is hold up the transfer of its own
 //! sandbox, for as long and as often as the bounds here allow.
 
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
@@ -32,53 +33,56 @@ pub struct DataSocket {
     /// The folder of the bridge, here and in the sandbox.
     folder: PathBuf,
     seen_as: PathBuf,
-    is_open: Arc<AtomicBool>,
+    /// The number of the transfer that the name belongs to. Its lock is held while the name is made or removed.
+    newest: Arc<Mutex<u64>>,
 }
 
 impl DataSocket {
     pub fn new(folder: PathBuf, seen_as: impl Into<PathBuf>) -> Self {
-        Self { folder, seen_as: seen_as.into(), is_open: Arc::default() }
+        Self { folder, seen_as: seen_as.into(), newest: Arc::default() }
     }
 
-    /// Makes the socket; it goes with the answer. A sandbox has one transfer at a time.
+    /// Makes the socket; it goes with the answer. A sandbox has one transfer at a time: nobody finds the socket of an earlier one
+    /// any more, whatever became of that.
     pub fn open(&self) -> Result<DataListener, ConnectError> {
-        if self.is_open.swap(true, Ordering::SeqCst) {
-            let busy = "another transfer of this sandbox has not ended";
-            return Err(ConnectError::Data(std::io::Error::new(std::io::ErrorKind::AddrInUse, busy)));
-        }
-        let place = Place { folder: None, is_open: Arc::clone(&self.is_open) };
-        let path = self.seen_as.join(DATA_SOCKET_NAME).to_string_lossy().into_owned();
-        self.bind(place, path).map_err(ConnectError::Data)
+        self.bind().map_err(ConnectError::Data)
     }
 
-    fn bind(&self, mut place: Place, path_inside: String) -> std::io::Result<DataListener> {
+    fn bind(&self) -> std::io::Result<DataListener> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = place.folder.insert(rustix::fs::open(&self.folder, flags, Mode::empty())?);
+        let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
         // The folder is named by its descriptor, so the path may be longer than a socket address allows.
-        let path = path_in(folder);
-        // An earlier daemon may have left its socket here; only the daemon can write to this folder.
+        let path = path_in(&folder);
+        let mut newest = self.newest.lock();
+        *newest += 1;
+        // An earlier transfer or an earlier daemon may have left its socket here; only the daemon can write to this folder.
         remove(&path)?;
         let listener = UnixListener::bind(&path)?;
         // The folder above keeps other users of the host out, while the sandbox's user must be able to connect.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))?;
+        let place = Place { folder, number: *newest, newest: Arc::clone(&self.newest) };
+        let path_inside = self.seen_as.join(DATA_SOCKET_NAME).to_string_lossy().into_owned();
         Ok(DataListener { listener, path_inside, _place: place })
     }
 }
 
 /// The name of the socket in the folder; without it no further process connects.
 struct Place {
-    folder: Option<OwnedFd>,
-    is_open: Arc<AtomicBool>,
+    folder: OwnedFd,
+    number: u64,
+    newest: Arc<Mutex<u64>>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(folder) = &self.folder
-            && let Err(error) = remove(&path_in(folder))
-        {
+        let newest = self.newest.lock();
+        // A later transfer has taken the name over.
+        if *newest != self.number {
+            return;
+        }
+        if let Err(error) = remove(&path_in(&self.folder)) {
             tracing::warn!(%error, "a socket for data stays");
         }
-        self.is_open.store(false, Ordering::SeqCst);
     }
 }
 
@@ -253,16 +257,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sandbox_has_one_transfer_at_a_time() {
+    async fn a_transfer_begins_whatever_became_of_the_one_before() {
         let (_top, folder, socket) = place();
         // The socket of a daemon that died.
         std::fs::write(folder.join(DATA_SOCKET_NAME), "").unwrap();
-        let first = socket.open().unwrap();
-        assert!(matches!(socket.open(), Err(ConnectError::Data(_))));
-        assert!(folder.join(DATA_SOCKET_NAME).exists(), "the first one is still open");
-        drop(first);
-        assert!(!folder.join(DATA_SOCKET_NAME).exists());
+        // It is given up, and its task has not ended yet.
+        let given_up = socket.open().unwrap();
+        let mut late = says(&folder, &format!("{TOKEN}\n")).await;
+        let next = socket.open().unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "there is one socket for all of them");
+        drop(given_up);
+        let mut nothing = [0; 1];
+        assert!(matches!(late.read(&mut nothing).await, Ok(0) | Err(_)), "the earlier kernel is hung up on");
+        let other = TOKEN.replace('f', "e");
+        let _client = says(&folder, &format!("{other}\n")).await;
+        next.accept(&other, PATIENCE).await.unwrap();
+        assert!(!folder.join(DATA_SOCKET_NAME).exists(), "the last one takes the name away");
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_cannot_be_made_does_not_stand_in_the_way() {
+        let (_top, folder, socket) = place();
         drop(socket.open().unwrap());
+        assert!(!folder.join(DATA_SOCKET_NAME).exists());
         let gone = DataSocket::new(folder.join("gone"), "/belljar/bridge");
         for _ in 0..2 {
             let Err(ConnectError::Data(error)) = gone.open().map(drop) else { panic!("there is no folder") };

@@ -58,6 +58,8 @@ impl SnapshotStore {
         limits: SnapshotLimits,
         charge: Arc<dyn SnapshotCharge>,
     ) -> Result<SnapshotWriter, SnapshotError> {
+        // What is there already is not part of what this one is charged for.
+        self.change(session, |_| Ok(()))?;
         SnapshotWriter::begin(self.folder_of(session), self.using(session), limits, charge)
     }
 
@@ -80,37 +82,39 @@ impl SnapshotStore {
         Ok(records)
     }
 
-    /// Removes a snapshot, with the chunks that no other one has; returns the bytes that are free now.
+    /// Removes a snapshot, with the chunks that no other one has; returns the bytes that its owner is charged for no more.
     pub fn remove(&self, session: SessionId, id: &str) -> Result<u64, SnapshotError> {
         let folder = self.folder_of(session);
-        let path = path_of(&folder, id).filter(|path| path.exists());
+        let path = path_of(&folder, id).filter(|path| path.symlink_metadata().is_ok());
         let path = path.ok_or_else(|| SnapshotError::NoSuch(quotable(id)))?;
-        self.change(session, |state| Ok(remove_manifest(&path)?.saturating_add(collect(&folder, state)?)))
-    }
-
-    /// Removes all snapshots but these, and all chunks that none of these has; returns the bytes that are free now.
-    pub fn keep_only(&self, session: SessionId, ids: &[String]) -> Result<u64, SnapshotError> {
-        let folder = self.folder_of(session);
         self.change(session, |state| {
-            let mut freed = 0_u64;
-            for id in ids_in(&folder)?.iter().filter(|id| !ids.contains(id)) {
-                if let Some(path) = path_of(&folder, id) {
-                    freed = freed.saturating_add(remove_manifest(&path)?);
-                }
-            }
-            Ok(freed.saturating_add(collect(&folder, state)?))
+            remove_file(&path)?;
+            collect(&folder, state)
         })
     }
 
-    /// Removes all snapshots of a session that is gone; returns the bytes that are free now. A snapshot that is being
-    /// written fails, and gives back its part itself.
+    /// Removes all snapshots but these, and all chunks that none of these has; returns the bytes that their owner is charged
+    /// for no more.
+    pub fn keep_only(&self, session: SessionId, ids: &[String]) -> Result<u64, SnapshotError> {
+        let folder = self.folder_of(session);
+        self.change(session, |state| {
+            for id in ids_in(&folder)?.iter().filter(|id| !ids.contains(id)) {
+                if let Some(path) = path_of(&folder, id) {
+                    remove_file(&path)?;
+                }
+            }
+            collect(&folder, state)
+        })
+    }
+
+    /// Removes all snapshots of a session that is gone; returns the bytes that their owner was charged for. A snapshot that is
+    /// being written fails, and gives back its part itself.
     pub fn remove_session(&self, session: SessionId) -> Result<u64, SnapshotError> {
         let folder = self.folder_of(session);
         let freed = self.change(session, |state| {
-            let bytes = bytes_in(&folder)?;
             let aside = self.folder.join(format!("{REMOVED}{session}"));
             match std::fs::rename(&folder, &aside) {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(state.charge_only(0)),
                 moved => moved?,
             }
             state.is_removed = true;
@@ -118,7 +122,7 @@ impl SnapshotStore {
             if let Err(error) = std::fs::remove_dir_all(&aside) {
                 tracing::warn!(%error, %session, "the snapshots of a session that is gone stay for now");
             }
-            Ok(bytes.saturating_add(std::mem::take(&mut state.lost)).saturating_sub(state.unfinished))
+            Ok(state.charge_only(0))
         })?;
         self.uses.lock().remove(&session);
         Ok(freed)
@@ -141,9 +145,9 @@ impl SnapshotStore {
         copy::copy(source, &self.folder_of(to), writer)
     }
 
-    /// What the snapshots of a session take on the disk.
+    /// What the snapshots of a session take on the disk. The first who asks charges that to their owner.
     pub fn stored_bytes(&self, session: SessionId) -> Result<u64, SnapshotError> {
-        Ok(bytes_in(&self.folder_of(session))?)
+        self.change(session, |_| Ok(bytes_in(&self.folder_of(session))?))
     }
 
     /// Removes what a daemon left that died: folders of sessions that are not known, and, where a snapshot was being
@@ -199,7 +203,13 @@ impl SnapshotStore {
         session: SessionId,
         work: impl FnOnce(&mut SessionUse) -> Result<T, SnapshotError>,
     ) -> Result<T, SnapshotError> {
-        work(&mut self.using(session).lock())
+        let using = self.using(session);
+        let mut state = using.lock();
+        if state.charged.is_none() {
+            // What an earlier daemon has left is charged by the length that it is found to have.
+            state.charged = Some(bytes_in(&self.folder_of(session))?);
+        }
+        work(&mut state)
     }
 }
 
@@ -231,43 +241,49 @@ fn drafts_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 fn bytes_in(folder: &Path) -> std::io::Result<u64> {
     let (chunks, _) = ChunkFiles::of(folder).list()?;
     let of_chunks = chunks.iter().fold(0, |sum: u64, (_, length)| sum.saturating_add(on_disk(*length)));
+    Ok(bytes_of_manifests(folder)?.saturating_add(of_chunks))
+}
+
+fn bytes_of_manifests(folder: &Path) -> std::io::Result<u64> {
     let ids = ids_in(folder)?;
-    let of_manifests = ids.iter().filter_map(|id| path_of(folder, id)).map(|path| {
+    let lengths = ids.iter().filter_map(|id| path_of(folder, id)).map(|path| {
         let found = std::fs::symlink_metadata(path);
         found.map_or(0, |found| on_disk(found.len()))
     });
-    Ok(of_manifests.fold(of_chunks, u64::saturating_add))
+    Ok(lengths.fold(0, u64::saturating_add))
 }
 
-/// Removes the file of a snapshot; returns the bytes that are free now.
-fn remove_manifest(path: &Path) -> std::io::Result<u64> {
-    let length = std::fs::symlink_metadata(path)?.len();
-    std::fs::remove_file(path)?;
-    Ok(on_disk(length))
-}
-
-/// Removes the chunks that no snapshot refers to and that are not in use; returns the bytes that are free now, with those of
-/// chunks that are gone since the last time.
+/// Removes the chunks that no snapshot refers to and that are not in use. Then all that is left is counted: the answer is what
+/// its owner is charged for no more. A chunk counts with the length that its snapshots say it was written with, so that the
+/// account is right also where a file has another length now.
 fn collect(folder: &Path, state: &mut SessionUse) -> Result<u64, SnapshotError> {
-    let mut freed = std::mem::take(&mut state.lost);
-    let mut referenced = HashSet::new();
+    let (mut referenced, mut are_all_known) = (HashMap::new(), true);
     for id in ids_in(folder)? {
         match StoredManifest::read_listed(folder, &id) {
-            Ok((manifest, _)) => referenced.extend(manifest.chunks.iter().map(|chunk| chunk.digest)),
+            Ok((manifest, _)) => {
+                referenced.extend(manifest.chunks.iter().map(|chunk| (chunk.digest, chunk.stored)));
+            }
             Err(error) => {
                 // It may be a later daemon's, and which chunks it needs is not known.
                 tracing::warn!(%error, "chunks of snapshots are not removed");
-                return Ok(freed);
+                are_all_known = false;
             }
         }
     }
     let files = ChunkFiles::of(folder);
+    let mut left = bytes_of_manifests(folder)?;
     let (chunks, _) = files.list()?;
-    for (digest, length) in chunks {
-        if !referenced.contains(&digest) && !state.is_pinned(digest) {
-            files.remove(digest)?;
-            freed = freed.saturating_add(on_disk(length));
-        }
+    for (digest, found) in chunks {
+        let bytes = match referenced.get(&digest) {
+            Some(stored) => on_disk(u64::from(*stored)),
+            None if are_all_known && !state.is_pinned(digest) => {
+                files.remove(digest)?;
+                0
+            }
+            None if state.brought.contains(&digest) => 0,
+            None => on_disk(found),
+        };
+        left = left.saturating_add(bytes);
     }
-    Ok(freed)
+    Ok(state.charge_only(left))
 }

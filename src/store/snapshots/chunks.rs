@@ -89,9 +89,11 @@ impl ChunkRef {
 pub(super) enum ChunkError {
     #[error("a chunk is not what was written")]
     Differs,
-    /// There is no file of that name, or something else has its name.
     #[error("a chunk is not there")]
     Missing,
+    /// A folder, a link, a pipe or the like has the name of the file. Nothing of it is followed or read.
+    #[error("something that is no file is in the place of a chunk")]
+    NoFile,
     /// The file is there, as far as is known: the disk fails, or the daemon may not read it at the moment.
     #[error("a chunk cannot be read: {0}")]
     Unread(std::io::Error),
@@ -100,7 +102,11 @@ pub(super) enum ChunkError {
 impl From<std::io::Error> for ChunkError {
     /// What opening the file has failed with.
     fn from(error: std::io::Error) -> Self {
-        if is_damage(&error) { Self::Missing } else { Self::Unread(error) }
+        match error.kind() {
+            ErrorKind::NotFound => Self::Missing,
+            _ if is_no_file(&error) => Self::NoFile,
+            _ => Self::Unread(error),
+        }
     }
 }
 
@@ -108,7 +114,7 @@ impl ChunkError {
     /// The same of the snapshot that needs the chunk.
     pub fn of_snapshot(self, id: &str) -> SnapshotError {
         match self {
-            Self::Differs | Self::Missing => SnapshotError::damaged(id, self.to_string()),
+            Self::Differs | Self::Missing | Self::NoFile => SnapshotError::damaged(id, self.to_string()),
             Self::Unread(error) => SnapshotError::Unread { id: id.to_owned(), error },
         }
     }
@@ -141,15 +147,16 @@ impl ChunkFiles {
         ChunkRef { digest, bytes, stored }.is_possible().then_some(stored)
     }
 
-    /// Writes a chunk under its name, completely or not at all.
+    /// Writes a chunk under its name, completely or not at all. What had its name was no such chunk, and is removed.
     pub fn write(&self, digest: ContentDigest, stored: &[u8]) -> std::io::Result<()> {
         let path = self.path(digest);
+        remove_file(&path)?;
         write_file(&path, stored, |_| Ok(()))
     }
 
     /// Has the disk keep a chunk that was written.
     pub fn sync(&self, digest: ContentDigest) -> std::io::Result<()> {
-        File::open(self.path(digest))?.sync_data()
+        open_file(&self.path(digest))?.sync_data()
     }
 
     pub fn sync_folder(&self) -> std::io::Result<()> {
@@ -248,10 +255,10 @@ pub(super) fn write_file(
     outcome
 }
 
-/// Whether a file that could not be opened is gone, or something else has its name.
-fn is_damage(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidInput)
-        || error.raw_os_error() == Some(libc::ELOOP)
+/// Whether what could not be opened is something else than a file: a link, a socket, a device, or what `open_file` refuses.
+fn is_no_file(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::InvalidInput)
+        || matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::ENODEV))
 }
 
 /// Opens a file that the daemon wrote; nothing else that has its name.
@@ -264,9 +271,11 @@ pub(super) fn open_file(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
+/// Removes what has the name of a file, also if it is none; nothing is followed. If there is nothing, that is no error.
 pub(super) fn remove_file(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => std::fs::remove_dir_all(path),
+        removed => removed,
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn copy(
     mut writer: SnapshotWriter,
 ) -> Result<SnapshotRecord, SnapshotError> {
     let HeldSnapshot { folder: from, id, manifest, text, .. } = source;
-    if path_of(folder, id).is_some_and(|path| path.exists()) {
+    if path_of(folder, id).is_some_and(|path| path.symlink_metadata().is_ok()) {
         let (_, record) = StoredManifest::read_listed(folder, id)?;
         return Ok(record);
     }
@@ -62,8 +62,9 @@ pub(super) fn copy(
         let (path, link) = (theirs.path(chunk.digest), own.path(chunk.digest));
         // One of another length cannot be what it should be.
         remove_file(&link)?;
-        if std::fs::hard_link(&path, &link).is_err() {
-            // A file has only so many links.
+        let is_linked = std::fs::hard_link(&path, &link).is_ok();
+        if !is_linked || own.stored(chunk.digest, chunk.bytes) != Some(chunk.stored) {
+            // A file has only so many links. What is not what was written is refused here, whatever was linked.
             let stored = theirs.read_stored(&chunk).map_err(|error| error.of_snapshot(id))?;
             own.write(chunk.digest, &stored)?;
         }

@@ -128,7 +128,10 @@ fn read_text(folder: &Path, id: &str) -> Result<(Vec<u8>, ContentDigest), Snapsh
     let unread = |error| SnapshotError::Unread { id: id.to_owned(), error };
     let file = open_file(&path).map_err(|error| match ChunkError::from(error) {
         ChunkError::Unread(error) => unread(error),
-        ChunkError::Missing | ChunkError::Differs => SnapshotError::NoSuch(id.to_owned()),
+        ChunkError::Missing => SnapshotError::NoSuch(id.to_owned()),
+        ChunkError::NoFile | ChunkError::Differs => {
+            SnapshotError::damaged(id, "something that is no file is in the place of the list of its chunks")
+        }
     })?;
     let mut text = Vec::new();
     file.take(MANIFEST_BYTES + 1).read_to_end(&mut text).map_err(unread)?;

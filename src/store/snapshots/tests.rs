@@ -1,5 +1,6 @@
 //! Snapshots that are written, read, edited, copied, removed and given up half-way.
 
+mod accounts;
 mod unread;
 
 use parking_lot::Mutex;

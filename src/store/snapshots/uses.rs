@@ -2,7 +2,7 @@
 //! removed meanwhile.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,16 +15,30 @@ pub(super) struct SessionUse {
     pub is_removed: bool,
     /// A snapshot is being written.
     pub is_written: bool,
-    /// Bytes that were charged for that snapshot.
-    pub unfinished: u64,
-    /// Bytes of chunks that were not what they should be and are gone, since the caller was last told what is free.
-    pub lost: u64,
+    /// The chunks that this snapshot has brought. Its writer answers for what was charged for them until it is finished.
+    pub brought: HashSet<ContentDigest>,
+    /// What the owner is charged for all that is finished. Nothing is known before the files were counted once.
+    pub charged: Option<u64>,
     pins: HashMap<ContentDigest, usize>,
 }
 
 impl SessionUse {
     pub fn is_pinned(&self, digest: ContentDigest) -> bool {
         self.pins.contains_key(&digest)
+    }
+
+    /// Charges a snapshot that is finished now.
+    pub fn keep_charged(&mut self, bytes: u64) {
+        self.charged = Some(self.charged.unwrap_or(0).saturating_add(bytes));
+    }
+
+    /// Takes what is left for all that is charged; returns what the owner gets back. That is never more than was charged,
+    /// whatever became of the files on the disk.
+    pub fn charge_only(&mut self, left: u64) -> u64 {
+        let charged = self.charged.unwrap_or(0);
+        let freed = charged.saturating_sub(left);
+        self.charged = Some(charged - freed);
+        freed
     }
 }
 

@@ -173,6 +173,7 @@ impl SnapshotWriter {
         let cost = on_disk(length.into());
         self.pay(cost)?;
         self.new.push(digest);
+        self.using.lock().brought.insert(digest);
         self.new_bytes = self.new_bytes.saturating_add(cost);
         Ok(())
     }
@@ -185,7 +186,6 @@ impl SnapshotWriter {
         if security_controls::holds("snapshot_charge") {
             self.charge.take(cost).map_err(SnapshotError::Refused)?;
             self.charged = sum;
-            self.using.lock().unfinished = sum;
         }
         Ok(())
     }
@@ -221,6 +221,7 @@ impl SnapshotWriter {
             remove_file(&path)?;
             return Err(error.into());
         }
+        state.keep_charged(self.charged);
         end(&self.folder, &mut state);
         self.is_finished = true;
         Ok(record)
@@ -241,7 +242,7 @@ pub(super) fn mark_in(folder: &Path) -> PathBuf {
 /// Notes that no snapshot is being written any more.
 fn end(folder: &Path, state: &mut SessionUse) {
     state.is_written = false;
-    state.unfinished = 0;
+    state.brought.clear();
     // Where it stays, the next start looks for chunks that no snapshot has, and finds none.
     if let Err(error) = remove_file(&mark_in(folder)) {
         tracing::warn!(%error, "the mark of a snapshot that was written stays");
