@@ -36,8 +36,7 @@ INDEX_PAGE_BYTES = 32 * 1024 * 1024
 UV_BYTES = 128 * 1024 * 1024
 INSTALLED_AS = "/belljar/packages/site"
 PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
-# A version as indexes write it; distributions have others, too, which no requirement can name, or which `uv` spells
-# in another way, as `2023.07`.
+# A version as indexes write it. Others can be named by no requirement, or `uv` spells them in another way, as `2023.07`.
 VERSION = re.compile(
     r"([0-9]+!)?(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?"
 )
@@ -46,14 +45,10 @@ Name: {}
 Version: {}
 {}
 """
-# What `uv` says of large downloads: `Downloading polars (35.2MiB)`, and ` Downloaded polars` at their end.
-FETCHING = re.compile(r"\s*Downloading (\S+) \(([0-9]{1,9}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB)\)|\s*Downloaded (\S+)")
-# The same from pip, which fetches one after the other and names the file.
-FETCHING_FILE = re.compile(r"\s*Downloading (?:\S*/)?([A-Za-z0-9._]+)-\S+ \(([0-9]{1,9}(?:\.[0-9]{1,9})?) ([kMG]?B)\)")
-UNITS = {
-    **{"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3},
-    **{"kB": 1000, "MB": 1000**2, "GB": 1000**3},
-}
+# What `uv` says of large downloads: `Downloading polars (35.2MiB)`, and ` Downloaded polars` at their end; and pip, which
+# fetches one after the other: `Downloading https://…/polars-1.0-py3-none-any.whl (35.2 MB)`.
+FETCHING = re.compile(r"\s*Downloading (\S+) \(([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMG]?B|[KMG]iB)\)|\s*Downloaded (\S+)")
+UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 EXTRA = re.compile(r";.*\bextra\b")
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
@@ -259,9 +254,7 @@ class Settings:
     def run(self, words, variables, not_found):
         """What a program prints; a failure if it does not succeed, of a kind that is known by these words."""
         environment = {
-            "PATH": os.environ.get("PATH", ""),
-            "HOME": "/tmp",
-            "TMPDIR": self.cache,
+            **{"PATH": os.environ.get("PATH", ""), "HOME": "/tmp", "TMPDIR": self.cache},
             **dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY"), self.proxy),
             **{name: value for name, value in variables.items() if value},
         }
@@ -293,15 +286,15 @@ class Progress:
         self._fetching = {}
 
     def hear(self, line):
-        found, file = FETCHING.match(line), FETCHING_FILE.match(line)
-        if file:
-            self._fetching = {file[1]: int(float(file[2]) * UNITS[file[3]])}
-        elif found:
-            self._fetching.pop(found[4], None)
-            if found[1]:
-                self._fetching[found[1]] = int(float(found[2]) * UNITS[found[3]])
-        else:
+        found = FETCHING.match(line)
+        if found is None:
             return
+        name, size, unit, ended = found.groups()
+        self._fetching.pop(ended, None)
+        if unit in ("kB", "MB", "GB"):
+            self._fetching, name = {}, name.rpartition("/")[2].partition("-")[0]
+        if name:
+            self._fetching[name] = int(float(size) * UNITS[unit])
         with open(self._path + ".draft", "w", encoding="utf-8") as file:
             json.dump([{"name": name, "bytes": size} for name, size in self._fetching.items()], file)
         os.rename(self._path + ".draft", self._path)
@@ -367,9 +360,7 @@ class Pip:
         settings = self._settings
         variables = {
             "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_CACHE_DIR": "1",
-            "PIP_NO_INPUT": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            **dict.fromkeys(("PIP_NO_CACHE_DIR", "PIP_NO_INPUT", "PIP_DISABLE_PIP_VERSION_CHECK"), "1"),
             "PIP_DEFAULT_TIMEOUT": str(settings.idle_s),
             "PIP_INDEX_URL": settings.index,
             "PIP_CERT": settings.authorities,

@@ -131,6 +131,24 @@ fn wakes_without_its_variables(daemon: &Daemon, why: &[&str]) {
     assert!(why.iter().any(|why| reason.contains(why)) && reason.chars().count() < 1000, "{reason}");
 }
 
+/// No sandbox of the session that is attacked lives until its variables are loaded. Each cell says so, with one of these words,
+/// and runs nothing; the variables stay saved until a reset gives them up. Nothing of the code that ran for them goes on.
+#[track_caller]
+fn cannot_wake(daemon: &Daemon, why: &[&str]) {
+    sleeps(daemon, ATTACKED);
+    for names_other_ways in [false, false, true] {
+        let result = daemon.run(ATTACKED, "kept");
+        assert_eq!(result["status"], "interrupted", "{result:#}");
+        let note = text(&result["state"], "note");
+        assert!(why.iter().any(|why| note.contains(why)), "{note}");
+        assert_eq!(note.contains("belljar reset"), names_other_ways, "{note}");
+    }
+    post(daemon, ATTACKED, "reset").expect_status(200);
+    let left = daemon.run(ATTACKED, "[name for name in ('kept', 'evil', 'Evil') if name in globals()]");
+    assert_eq!(left["result"]["repr"], "[]", "{left:#}");
+    assert_no_child_is_left(daemon, ATTACKED);
+}
+
 /// Both sessions sleep and wake, and when they are removed, nothing of them is there.
 #[track_caller]
 fn assert_all_is_well(daemon: &Daemon) {
@@ -182,20 +200,35 @@ fn variables_that_loop_die_or_fork_while_they_are_packed_cost_only_themselves() 
     assert_all_is_well(&daemon);
 }
 
-fn variables_that_die_or_raise_while_they_are_loaded_cost_the_variables_and_nothing_else() {
+fn variables_that_die_while_they_are_loaded_cost_the_variables_and_nothing_else() {
     let daemon = daemon("");
     for (code, why) in [
         ("leave_a_child(); os._exit(4)", "ended while it loaded variables (exit code 4)"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ended while it loaded variables (exit code -9)"),
-        ("raise ValueError('\\x1b[31m' + 'x' * 10_000_000)", "loading evil: ValueError"),
-        ("leave_a_child(); raise SystemExit(3)", "loading evil: SystemExit"),
     ] {
         assert_runs(&daemon, ATTACKED, &format!("evil = Late({code:?})"));
-        wakes_without_its_variables(&daemon, &[why]);
+        cannot_wake(&daemon, &[why]);
         sleeps_and_wakes(&daemon, NEIGHBOUR);
         for code in [KEPT, AT_PACKING, AT_LOADING] {
             assert_runs(&daemon, ATTACKED, code);
         }
+    }
+    assert_all_is_well(&daemon);
+}
+
+fn variables_that_raise_while_they_are_loaded_cost_only_themselves() {
+    let daemon = daemon("");
+    for (code, why) in [
+        ("raise ValueError('\\x1b[31m' + 'x' * 10_000_000)", "ValueError"),
+        ("leave_a_child(); raise SystemExit(3)", "SystemExit"),
+    ] {
+        assert_runs(&daemon, ATTACKED, &format!("evil = Late({code:?})"));
+        let woken = sleeps_and_wakes(&daemon, ATTACKED);
+        let reason = reason_of(&woken, "evil");
+        assert!(reason.contains(why) && reason.chars().count() < 1000, "{reason}");
+        assert!(!reason.contains('\x1b'), "{reason:?}");
+        assert_no_child_is_left(&daemon, ATTACKED);
+        sleeps_and_wakes(&daemon, NEIGHBOUR);
     }
     assert_all_is_well(&daemon);
 }
@@ -234,14 +267,15 @@ fn variables_that_take_all_memory_cost_no_other() {
     assert_eq!(daemon.run(ATTACKED, "kept")["result"]["repr"], "['as it was']");
     sleeps_and_wakes(&daemon, NEIGHBOUR);
     assert_runs(&daemon, ATTACKED, &format!("evil = Late({TAKE_MEMORY:?})"));
-    wakes_without_its_variables(&daemon, &["ended", "killed", "emory"]);
+    cannot_wake(&daemon, &["ended", "killed", "emory"]);
     assert_runs(&daemon, ATTACKED, KEPT);
     assert_all_is_well(&daemon);
 }
 
-/// Writes 45 MB, 9 at a time, each long enough ago that the watch has seen it.
+/// Files of 9 MB, written so that the watch sees some looks go by without any growth.
+const HOGS: usize = 20;
 const TAKE_DISK: &str = "
-for number in range(5):
+for number in range(20):
     open(f'/workspace/hog{number}', 'wb').write(b'x' * 9_000_000)
     time.sleep(1.5)
 ";
@@ -250,12 +284,22 @@ fn variables_that_fill_the_disk_are_bounded_as_cells_are() {
     let daemon = daemon("[sandbox]\nworkspace = \"10MiB\"\n");
     post(&daemon, ATTACKED, "snapshots").expect_status(200);
     assert_runs(&daemon, ATTACKED, &format!("evil = Evil({TAKE_DISK:?})"));
-    // The copy is ended, or the whole sandbox, because no cell runs whose doing it could be.
+    // The sandbox is ended, because no cell runs whose doing it could be.
     let told = post(&daemon, ATTACKED, "snapshots");
     assert_ne!(told.json()["code"], "internal", "{}", told.text());
+    eventually("its sandbox is ended", || events(&daemon, ATTACKED, "sandbox_gone").pop());
     sleeps_and_wakes(&daemon, NEIGHBOUR);
-    let tidy = "import glob, os\nfor path in glob.glob('/workspace/hog*'): os.unlink(path)";
-    assert_runs(&daemon, ATTACKED, tidy);
+    // No cell runs in an oversized workspace.
+    for number in 0..HOGS {
+        let path = format!("/v1/sessions/{ATTACKED}/files/hog{number}");
+        let status = daemon.http("DELETE", &path, b"").status;
+        assert!(matches!(status, 200 | 204 | 404), "{status}");
+    }
+    let cell = json!({"code": "kept"}).to_string();
+    eventually("cells are taken again", || {
+        let path = format!("/v1/sessions/{ATTACKED}/cells");
+        (daemon.http("POST", &path, cell.as_bytes()).status == 202).then_some(())
+    });
     // In a new sandbox, the cells since the first snapshot have run again.
     assert_runs(&daemon, ATTACKED, "del evil");
     assert_runs(&daemon, ATTACKED, "open('/workspace/fine', 'wb').write(b'x' * 1_000_000)");
@@ -379,7 +423,8 @@ fn names_and_reasons_are_cut_and_nothing_is_left_that_a_terminal_obeys() {
 
 on_every_ground!(
     variables_that_loop_die_or_fork_while_they_are_packed_cost_only_themselves,
-    variables_that_die_or_raise_while_they_are_loaded_cost_the_variables_and_nothing_else,
+    variables_that_die_while_they_are_loaded_cost_the_variables_and_nothing_else,
+    variables_that_raise_while_they_are_loaded_cost_only_themselves,
     a_session_that_is_loaded_for_ever_can_be_removed_and_holds_up_nobody_else,
     variables_that_take_all_memory_cost_no_other,
     variables_that_fill_the_disk_are_bounded_as_cells_are,

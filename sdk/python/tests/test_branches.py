@@ -87,7 +87,7 @@ class AsyncCases(WithDaemon, unittest.IsolatedAsyncioTestCase):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "moved.belljar"
                 await box.export(path)
-                async with await AsyncSandbox.import_(path) as again:
+                async with await AsyncSandbox.import_(path, "moved") as again:
                     self.assertEqual((await again.run_code("x")).text, "1")
             for branch in two:
                 await branch.kill()

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-use super::lending::Lent;
+use super::lending::{AnswerCall, Lent};
 use super::messages::AsksMsg;
 use super::port::{Port, ended};
 use super::shared_budget::ParentBudget;
@@ -96,7 +96,15 @@ impl Port {
             outer.functions = nested.functions.iter().map(|function| function.name.clone()).collect();
             let new = NewClientTools { tools: nested.functions, again: false };
             let lease = try_call(&inner.0, |reply_to| SessionMsg::Lend { new, memory, reply_to }).await?;
-            let _ = lent.send(Lent { session: inner.0.clone(), lease });
+            let session = inner.0.clone();
+            let answer: AnswerCall = Box::new(move |call, answer, memory| {
+                let session = session.clone();
+                Box::pin(async move {
+                    let message = |reply_to| SessionMsg::AnswerCall { call, answer, memory, reply_to };
+                    let _: Result<(), Problem> = try_call(&session, message).await;
+                })
+            });
+            let _ = lent.send(Lent { answer, lease });
         }
         let has_schema =
             nested.schema.is_some() || template.is_some_and(|template| template.schema.is_some());

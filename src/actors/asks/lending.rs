@@ -4,31 +4,31 @@
 //! answered with the next call of a function, it runs the function, and its next call of `ask` brings what came of that.
 //! Between the two the inner ask is kept here, as long as its cell runs.
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Weak;
-use tokio::sync::oneshot;
+use std::time::Duration;
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::port::{CallerContext, Port, PortCaller};
-use crate::actors::calls::try_call;
-use crate::actors::session::messages::{SessionMsg, SessionRef};
-use crate::memory::{MemoryPurpose, Pool};
+use crate::memory::{Charge, MemoryPurpose, Pool};
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::TOOL_OUTPUT_BYTES;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::tool::ClientAnswer;
 use crate::session::digest::json_bytes;
-use crate::tools::{Lease, NestedAsk, OnWaiting};
+use crate::tools::Lease;
 
 /// The inner asks of one sandbox that wait for their functions at once.
 const LENDING_ASKS: usize = 64;
 /// The calls of functions in one inner ask.
 const FUNCTION_CALLS: u32 = 1_000;
+/// The longest time that functions stay lent to an ask that has ended.
+const INNER_REMOVAL: Duration = Duration::from_secs(30);
 /// Bytes of the arguments of one such call: with what is around them, they are the answer of a tool.
 const FUNCTION_ARGUMENT_BYTES: u64 = TOOL_OUTPUT_BYTES as u64 / 2;
 
@@ -36,14 +36,18 @@ const FUNCTION_ARGUMENT_BYTES: u64 = TOOL_OUTPUT_BYTES as u64 / 2;
 #[derive(Default)]
 pub struct LendingAsks(Mutex<HashMap<String, LendingAsk>>);
 
+/// Answers the call of this id in the inner session.
+pub(super) type AnswerCall =
+    Box<dyn Fn(String, ClientAnswer, Charge) -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// The tools that an inner session was lent.
 pub(super) struct Lent {
-    pub session: SessionRef,
+    pub answer: AnswerCall,
     pub lease: Lease,
 }
 
 /// One inner ask. Dropping it ends the ask.
-struct LendingAsk {
+pub(super) struct LendingAsk {
     lent: Lent,
     /// The cell whose functions the ask may call; none if no cell ran when it began.
     cell: Option<CellNumber>,
@@ -62,7 +66,13 @@ impl LendingAsks {
 
     /// Ends the asks of cells that do not run any more.
     pub fn end_unless(&self, runs: impl Fn(CellNumber) -> bool) {
-        self.0.lock().retain(|_, lending| lending.cell.is_none_or(&runs));
+        let is_over = |_: &String, lending: &mut LendingAsk| !lending.cell.is_none_or(&runs);
+        let over: Vec<_> = self.0.lock().extract_if(is_over).collect();
+        over.into_iter().for_each(|(_, lending)| lending.end());
+    }
+
+    pub(super) fn take(&self, ask: &str) -> Option<LendingAsk> {
+        self.0.lock().remove(ask)
     }
 
     fn keep(&self, ask: &str, lending: LendingAsk) -> Result<(), Problem> {
@@ -76,50 +86,18 @@ impl LendingAsks {
     }
 }
 
-impl Port {
-    /// Begins an inner ask that may call functions of the calling cell. Gives its answer or its first call.
-    pub(super) async fn lend(
-        &self,
-        nested: NestedAsk,
-        on_waiting: Option<OnWaiting>,
-    ) -> Result<Value, Problem> {
-        let PortCaller::Code(CallerContext { cell, lending, memory, .. }) = &self.caller else {
-            let message = "only code in a cell can give functions to an ask";
-            return Err(Problem::new(Code::BadRequest, message).hint("ask without `functions`"));
-        };
-        let (lent, lease) = oneshot::channel();
-        let (port, charge) = (self.clone(), memory.open(MemoryPurpose::Calls));
-        let work = async move { port.nested(nested, Some((lent, charge)), on_waiting).await };
-        let end = AbortOnDropHandle::new(tokio::spawn(work));
-        match lease.await {
-            Ok(lent) => {
-                let (cell, memory) = (*cell, memory.clone());
-                let ask = LendingAsk { lent, cell, call: None, calls_left: FUNCTION_CALLS, memory, end };
-                ask.next(lending).await
-            }
-            // The ask ended before it had the functions.
-            Err(_) => answered(end.await),
-        }
-    }
-
-    /// Goes on with an inner ask. Without an answer, the cell wants it to end.
-    pub(super) async fn go_on_lending(
-        &self,
-        ask: String,
-        returned: Option<ClientAnswer>,
-    ) -> Result<Value, Problem> {
-        let PortCaller::Code(CallerContext { lending, .. }) = &self.caller else { return Err(is_over()) };
-        let kept = lending.upgrade().and_then(|asks| asks.0.lock().remove(&ask));
-        let mut ask = kept.ok_or_else(is_over)?;
-        let Some(returned) = returned else { return Ok(Value::Null) };
-        ask.answer(returned).await;
-        ask.next(lending).await
-    }
-}
-
 impl LendingAsk {
+    pub(super) fn new(
+        lent: Lent,
+        cell: Option<CellNumber>,
+        memory: Pool,
+        end: AbortOnDropHandle<Result<Value, Problem>>,
+    ) -> Self {
+        Self { lent, cell, call: None, calls_left: FUNCTION_CALLS, memory, end }
+    }
+
     /// Waits for the next call of a function, or for the end of the ask.
-    async fn next(mut self, asks: &Weak<LendingAsks>) -> Result<Value, Problem> {
+    pub(super) async fn next(mut self, asks: &Weak<LendingAsks>) -> Result<Value, Problem> {
         loop {
             let called = tokio::select! {
                 biased;
@@ -156,22 +134,31 @@ impl LendingAsk {
         })
     }
 
+    /// Ends the ask. Its functions stay lent until its session is gone: the model would be told of a call that failed before
+    /// that, and asked once more.
+    pub(super) fn end(self) {
+        tokio::spawn(async move {
+            let Self { lent: Lent { mut lease, .. }, end, .. } = self;
+            drop(end);
+            let is_gone = async { while lease.next_call().await.is_some() {} };
+            let _ = tokio::time::timeout(INNER_REMOVAL, is_gone).await;
+        });
+    }
+
     /// Answers the open call. The inner ask may not wait for the answer any more.
-    async fn answer(&mut self, answer: ClientAnswer) {
+    pub(super) async fn answer(&mut self, answer: ClientAnswer) {
         let Some(call) = self.call.take() else { return };
-        let memory = self.memory.open(MemoryPurpose::Calls);
-        let message = |reply_to| SessionMsg::AnswerCall { call, answer, memory, reply_to };
-        let _: Result<(), Problem> = try_call(&self.lent.session, message).await;
+        (self.lent.answer)(call, answer, self.memory.open(MemoryPurpose::Calls)).await;
     }
 }
 
-fn answered(end: Result<Result<Value, Problem>, JoinError>) -> Result<Value, Problem> {
+pub(super) fn answered(end: Result<Result<Value, Problem>, JoinError>) -> Result<Value, Problem> {
     match end {
         Ok(answer) => Ok(json!({"answer": answer?})),
         Err(error) => Err(Problem::new(Code::Internal, format!("the inner ask broke off: {error}"))),
     }
 }
 
-fn is_over() -> Problem {
+pub(super) fn is_over() -> Problem {
     Problem::new(Code::NoSuchAsk, "the ask that called this function has ended").hint("ask again")
 }

@@ -13,6 +13,7 @@ mod approvals;
 pub mod client;
 mod effects;
 mod inner;
+mod lend;
 pub mod lending;
 pub mod messages;
 mod nesting;

@@ -198,7 +198,11 @@ impl ExecutorState {
             return;
         }
         let own = self.loading.as_mut().and_then(|loading| loading.problem.take());
-        if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::Whole)
+        // Cells that run again need all of what they begin with.
+        let may_be_part = |loading: &&mut Loading| {
+            loading.extent == Extent::Whole && matches!(loading.then, AfterLoading::Ready { .. })
+        };
+        if let Some(loading) = self.loading.as_mut().filter(may_be_part)
             && own.is_none()
             && report.error.is_some()
         {

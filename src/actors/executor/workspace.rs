@@ -17,7 +17,8 @@ use crate::sandbox::workspace::usage::{self, DiskUsage, UnmeasuredReason};
 use crate::security_controls;
 use crate::session::outcome::EndedBy;
 
-/// How many checks in a row may find an oversized workspace growing while no cell can be blamed.
+/// How many checks may find an oversized workspace growing while no cell can be blamed, as long as it stays oversized: not in
+/// a row, because what writes may rest between two checks.
 const GROWING_LOOKS: u32 = 3;
 /// The reason for ending a cell that writes while the shared disk is nearly full.
 const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
@@ -106,7 +107,7 @@ impl ExecutorState {
         // Nothing ran in the sandbox since the look began that found the sizes of before.
         let is_at_rest = known.is_some() && known == activity;
         let cell_ended = std::mem::take(&mut self.cell_ended_since_look);
-        let mut why = None;
+        let (mut why, mut is_oversized) = (None, false);
         for (index, folder) in sizes.iter().enumerate() {
             // Every size is recorded, whatever is too large already.
             let (excess, usage) = (self.excess(index, folder), &folder.usage);
@@ -115,11 +116,14 @@ impl ExecutorState {
             let grew = before.get(index).is_some_and(|before| grew_since(before, usage)) || hides;
             // Other sessions write to a volume, too.
             let is_of_others = index > 0 && is_at_rest;
+            is_oversized |= excess.is_some();
             why = why.or(excess.filter(|_| grew && !is_of_others));
         }
         self.last_look.end(why.is_none());
         let Some(why) = why else {
-            self.growing_looks = 0;
+            if !is_oversized {
+                self.growing_looks = 0;
+            }
             return;
         };
         let cells: Vec<CellNumber> = self.running.keys().copied().collect();

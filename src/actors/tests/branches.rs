@@ -114,7 +114,7 @@ async fn an_archive_has_the_rules_of_its_code_whose_sandbox_is_gone() {
     client.result(ticket).await;
     let archive = daemon.archive(&client).await;
     let manifest = session_archive::read(&archive[..], &mut |_| Ok(()), |_, _| Ok(())).unwrap();
-    assert_eq!(manifest.rules.approve, ["answer"]);
+    assert_eq!(manifest.rules.approve, ["answer", "install_packages"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

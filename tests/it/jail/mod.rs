@@ -229,7 +229,7 @@ both! {
     rest: what_a_thread_writes_after_a_long_rest_is_noticed;
     guards: a_variable_that_cannot_be_shown_costs_only_itself,
         an_upload_that_does_not_fit_is_refused_and_a_full_workspace_can_be_used_and_tidied;
-    snapshots: a_session_that_slept_wakes_as_it_was,
+    snapshots: a_session_that_slept_wakes_as_it_was, a_session_says_what_it_sleeps_without_and_what_it_wakes_with,
         a_session_wakes_behind_a_sandbox_that_was_taken_away_and_a_daemon_that_was_killed,
         a_daemon_that_is_killed_while_it_saves_leaves_the_snapshot_before,
         a_snapshot_that_was_edited_on_the_disk_is_refused,
@@ -267,7 +267,8 @@ again! { root_alone, None,
         an_administrator_sees_and_removes_the_volumes_of_all_users,
         files_of_a_volume_are_its_owners_and_stay_within_its_bounds,
         what_is_written_to_a_volume_from_outside_is_charged_and_ends_cells;
-    branches: branches_are_their_owners_and_charged_to_them;
+    branches: branches_are_their_owners_and_charged_to_them,
+        an_administrator_who_looks_into_sessions_is_noted_in_each_of_them;
     users: users_install_at_once_and_nobody_has_the_packages_of_another;
     restart: a_death_at_any_commit_leaves_a_home_that_the_next_daemon_can_use;
     resume: whatever_dies_around_a_keyed_creation_and_its_removal_the_name_is_not_taken_twice;

@@ -37,7 +37,10 @@ impl Daemon {
             return;
         }
         for container in self.containers() {
-            docker(["rm", "-f", &container]);
+            let removed = Command::new("docker").args(["rm", "-f", &container]).output().expect("docker");
+            // The daemon may be at it already.
+            let said = String::from_utf8_lossy(&removed.stderr);
+            assert!(removed.status.success() || said.contains("is already in progress"), "{said}");
         }
     }
 
