@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::journal_waits::{RemovalRecord, forget};
 use super::messages::{OwnSession, SessionMsg};
+use super::refusals::base_is_lost;
 use super::removers::{Remover, Removers};
 use super::snapshots::CHANGED;
 use super::state::SessionActorState;
@@ -47,17 +48,6 @@ pub(super) async fn remove_folder(launcher: &Launcher, owner: Principal, id: Ses
     if let Err(error) = removed {
         tracing::warn!(error, session = %id, "a workspace is left to the reaper");
     }
-}
-
-/// Why a replay does not begin whose sandbox ended over the variables with which it begins.
-pub(super) fn base_is_lost() -> Problem {
-    Problem::new(Code::SandboxFailed, "the sandbox ended before the cells ran again").hint("ask again")
-}
-
-/// The same if they cannot be loaded.
-pub(super) fn base_is_unusable(reason: &str) -> Problem {
-    let what = format!("the variables with which the session began could not be loaded: {reason}");
-    Problem::new(Code::SnapshotFailed, what).hint("no cell was run again; the variables are as at the start")
 }
 
 impl SessionActorState {

@@ -2,7 +2,18 @@
 
 use super::install_request::InstallRequest;
 use super::messages::SessionMsg;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
+
+/// Why a replay does not begin whose sandbox ended over the variables with which it begins.
+pub(super) fn base_is_lost() -> Problem {
+    Problem::new(Code::SandboxFailed, "the sandbox ended before the cells ran again").hint("ask again")
+}
+
+/// The same if they cannot be loaded.
+pub(super) fn base_is_unusable(reason: &str) -> Problem {
+    let what = format!("the variables with which the session began could not be loaded: {reason}");
+    Problem::new(Code::SnapshotFailed, what).hint("no cell was run again; the variables are as at the start")
+}
 
 impl SessionMsg {
     /// Whether the caller of a request that waits is gone.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
-use super::ending::base_is_lost;
 use super::journal_waits::RemovalRecord;
 use super::messages::{Handles, OwnSession, SessionMsg, WakeOutcome};
+use super::refusals::base_is_lost;
 use super::sandbox_place::make_place;
 use super::snapshots::CHANGED;
 use super::state::{SessionActorState, SessionArgs};

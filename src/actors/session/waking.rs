@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ending::base_is_unusable;
 use super::messages::{OwnSession, SessionMsg, WakeOutcome};
+use super::refusals::base_is_unusable;
 use super::restore::fold;
 use super::state::SessionActorState;
 use crate::actors::calls;
