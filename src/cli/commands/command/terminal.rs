@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::termios;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::client::follow::StreamPosition;
 use crate::cli::client::http::{Client, Events};
@@ -108,13 +108,14 @@ pub(super) async fn type_into(
     session: &SessionKey,
     mut command: NewCommand,
 ) -> Result<Box<ExecutionResult>, Failure> {
+    let resized = resizes()?;
     command.tty = Some(size());
     if let Ok(name) = std::env::var("TERM") {
         command.env.entry("TERM".to_owned()).or_insert(name);
     }
     let path = format!("/v1/sessions/{session}/commands?stream=true");
     let events: Events = client.events(&path, Some(&command)).await?;
-    pass_on(client, session, events, None, StreamPosition::after(0)).await
+    pass_on(client, session, events, None, StreamPosition::after(0), resized).await
 }
 
 /// Goes on in the terminal of a command that runs, after all that it has written is shown again.
@@ -130,13 +131,19 @@ pub(super) async fn attach(
             .hint(format!("`belljar logs {session} --cell {command}` shows what it wrote")));
     }
     // A size that differs makes a program draw its screen anew, and a command without a terminal refuses to be told.
+    let resized = resizes()?;
     let (here, resize) = (size(), format!("{path}/resize"));
     let smaller = TerminalSize { columns: here.columns.saturating_sub(1).max(1), ..here };
     client.post(&resize, &smaller).await?;
     let events_path = format!("/v1/sessions/{session}/events?after={}", view.events_after);
     let events: Events = client.events::<()>(&events_path, None).await?;
     client.post(&resize, &here).await?;
-    pass_on(client, session, events, Some(command), StreamPosition::after(view.events_after)).await
+    pass_on(client, session, events, Some(command), StreamPosition::after(view.events_after), resized).await
+}
+
+/// New sizes of the terminal. They are listened for before the first size is taken, so that none is missed.
+fn resizes() -> Result<Signal, Failure> {
+    signal(SignalKind::window_change()).map_err(|e| Failure::io("failed to listen for signals", &e))
 }
 
 /// Passes keys on to a command, and what it writes to the person's terminal, until it ends. Without a number, the first
@@ -147,9 +154,8 @@ async fn pass_on(
     mut events: Events,
     mut number: Option<CellNumber>,
     mut trail: StreamPosition,
+    mut resized: Signal,
 ) -> Result<Box<ExecutionResult>, Failure> {
-    let mut resized =
-        signal(SignalKind::window_change()).map_err(|e| Failure::io("failed to listen for signals", &e))?;
     let raw = KeyboardMode::all_keys()?;
     let (mut keys, mut controls) = (keys(), ControlStrings::default());
     loop {
