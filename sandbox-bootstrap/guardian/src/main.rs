@@ -38,6 +38,7 @@ mod probe;
 mod process;
 mod process_table;
 mod recovery;
+mod request_forks;
 mod requests;
 mod runners;
 mod snapshots;

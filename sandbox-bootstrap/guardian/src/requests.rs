@@ -12,15 +12,12 @@
 //! may call no tool, neither on its own channel nor by a program that it starts, so such programs are turned away.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io;
-use rustix::net::{self, AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use rustix::process::{self, Pid, Signal};
-use rustix::stdio;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::calls::VIEWS_CALL_NOTHING;
@@ -28,43 +25,29 @@ use crate::channel::{Channel, Read};
 use crate::controls;
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
-use crate::limits::{
-    REQUEST_BYTES, REQUEST_LATE, REQUEST_PATIENCE, REQUEST_PAUSE, REQUESTS_AT_ONCE, REQUESTS_WAITING,
-};
+use crate::limits::{REQUEST_LATE, REQUEST_PAUSE, REQUESTS_AT_ONCE, REQUESTS_WAITING};
 use crate::poller::{Poller, Timer, Token, Watch};
 use crate::process::{Processes, send_signal};
 use crate::process_table;
+use crate::request_forks::{ACCEPTED, PID_BYTES, REQUEST, TURNED_AWAY, Work, keep_only};
 use crate::sys;
-use crate::wire::{self, MessageReader};
+use crate::wire;
 
+/// The answer to a request.
+const ANSWER: u8 = b'A';
 /// The name of the guardian's socket. It is abstract, because code of the session could remove a file. Such names belong
 /// to a network namespace, and each sandbox has its own.
 const NAME: &[u8] = b"belljar-requests";
-/// A request, with the pid of the program before it; and its answer.
-const REQUEST: u8 = b'C';
-const ANSWER: u8 = b'A';
-const PID_BYTES: usize = 4;
-/// The exit code of a fork that has turned away all programs that waited.
-const TURNED_AWAY: i32 = 7;
 
 /// A request that is being read or waits for its answer, or programs that are turned away.
 struct Open {
     /// The fork that talks to the program.
     pid: i32,
     channel: Channel,
+    /// Before that, the connection that it is there for would be taken for that of one more program.
+    has_accepted: bool,
     /// The call that has no answer yet.
     call: Option<u64>,
-}
-
-/// What a fork does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
-    /// Serves one program.
-    Serve,
-    /// Tells one program that too many are served.
-    Refuse,
-    /// Closes the connections of all programs that wait. What they have sent along is closed with them.
-    TurnAway,
 }
 
 #[derive(Default)]
@@ -95,6 +78,9 @@ impl Requests {
 
     /// What a fork for the next program has to do; `None` if there shall be no other one now.
     fn next_work(&self) -> Option<Work> {
+        if self.open.values().any(|open| !open.has_accepted) {
+            return None;
+        }
         match self.open.len() {
             0 if self.are_stale => Some(Work::TurnAway),
             _ if self.are_stale => None,
@@ -143,8 +129,8 @@ fn new_listener() -> io::Result<OwnedFd> {
 }
 
 impl Guardian {
-    /// A program has connected: a fork talks to it. The next program is looked for a moment later, when the fork has
-    /// accepted this one.
+    /// A program has connected: a fork talks to it. The next program is looked for when the fork has accepted this one, and a
+    /// moment later if there could be no fork.
     pub fn request_came(&mut self) {
         self.requests.watch(&self.poller, false);
         if let Some(work) = self.requests.next_work().filter(|_| !self.is_pressed) {
@@ -165,7 +151,7 @@ impl Guardian {
         })?;
         channel.close_runner_ends();
         channel.read(true, &self.poller);
-        self.requests.open.insert(index, Open { pid, channel, call: None });
+        self.requests.open.insert(index, Open { pid, channel, has_accepted: false, call: None });
         self.poller.after(Timer::Request(index), REQUEST_LATE);
         Ok(())
     }
@@ -230,24 +216,38 @@ impl Guardian {
             // The fork can be reaped a moment after it has closed its end.
             Read::End => self.poller.within(Timer::Reap, REQUEST_PAUSE),
             Read::Some => {
-                let Ok(Some((REQUEST, payload))) = open.channel.next() else { return };
-                let Some((pid, said)) = payload.split_first_chunk::<PID_BYTES>() else { return };
-                let program = i32::from_be_bytes(*pid);
-                let call = self.next_call;
-                self.next_call += 1;
-                open.call = Some(call);
-                self.poller.cancel(Timer::Request(index));
-                if self.may_be_of_viewer(program) && controls::holds("viewers_make_no_requests") {
-                    let error = json!({"code": "not_allowed", "message": VIEWS_CALL_NOTHING});
-                    let refusal = json!({"type": "tool_failed", "error": error}).to_string();
-                    self.requests.answer(call, &refusal, &mut self.poller);
-                    return;
+                while let Some(open) = self.requests.open.get_mut(&index)
+                    && let Ok(Some((kind, payload))) = open.channel.next()
+                {
+                    match kind {
+                        ACCEPTED => open.has_accepted = true,
+                        REQUEST if open.call.is_none() => self.requested(index, &payload),
+                        _ => {}
+                    }
                 }
-                let cell = self.cell_of_process(program);
-                let own = json!({"type": "tool_call", "call": call, "cell": cell, "from_program": true});
-                self.send_of_runner(&own, said);
+                self.watch_requests();
             }
         }
+    }
+
+    /// A program wants a tool to be called.
+    fn requested(&mut self, index: u32, payload: &[u8]) {
+        let Some(open) = self.requests.open.get_mut(&index) else { return };
+        let Some((pid, said)) = payload.split_first_chunk::<PID_BYTES>() else { return };
+        let program = i32::from_be_bytes(*pid);
+        let call = self.next_call;
+        self.next_call += 1;
+        open.call = Some(call);
+        self.poller.cancel(Timer::Request(index));
+        if self.may_be_of_viewer(program) && controls::holds("viewers_make_no_requests") {
+            let error = json!({"code": "not_allowed", "message": VIEWS_CALL_NOTHING});
+            let refusal = json!({"type": "tool_failed", "error": error}).to_string();
+            self.requests.answer(call, &refusal, &mut self.poller);
+            return;
+        }
+        let cell = self.cell_of_process(program);
+        let own = json!({"type": "tool_call", "call": call, "cell": cell, "from_program": true});
+        self.send_of_runner(&own, said);
     }
 
     /// Whether a process may come of code that lists, packs or loads variables, or computes an expression. Its tag says so
@@ -289,126 +289,6 @@ impl Guardian {
     }
 }
 
-// In the fork.
-
-/// Keeps the guardian's channel as standard input and output, the listener as standard error, and nothing else.
-fn keep_only(input: impl AsFd, output: impl AsFd, listener: &OwnedFd) -> io::Result<()> {
-    stdio::dup2_stdin(input)?;
-    stdio::dup2_stdout(output)?;
-    stdio::dup2_stderr(listener)?;
-    crate::close_inherited();
-    Ok(())
-}
-
-impl Work {
-    /// Does it, and gives the exit code.
-    fn done(self) -> i32 {
-        let _ = rustix::thread::set_name(c"belljar-request");
-        // The guardian may have ended before this was set; then the pipe is closed, too.
-        let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
-        if self == Self::TurnAway {
-            return turn_all_away();
-        }
-        let Ok(client) = net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) else { return 0 };
-        let done = if self == Self::Serve { serve(&client) } else { refuse(&client) };
-        i32::from(done.is_none())
-    }
-}
-
-fn turn_all_away() -> i32 {
-    loop {
-        match net::accept_with(stdio::stderr(), SocketFlags::CLOEXEC) {
-            Ok(_) | Err(io::Errno::INTR | io::Errno::CONNABORTED) => {}
-            Err(io::Errno::AGAIN) => return TURNED_AWAY,
-            Err(_) => return 1,
-        }
-    }
-}
-
-fn serve(client: &OwnedFd) -> Option<()> {
-    let program = sockopt::socket_peercred(client).map_or(0, |peer| Pid::as_raw(Some(peer.pid)));
-    let request = read_line(client)?;
-    let message = wire::pack_parts(REQUEST, &[&program.to_be_bytes(), &request]);
-    write_all(&message, |bytes| io::write(stdio::stdout(), bytes))?;
-    deliver(client, &wait_for_answer(client)?)
-}
-
-fn refuse(client: &OwnedFd) -> Option<()> {
-    read_line(client)?; // a connection that is closed with something unread is an error for the program
-    let message = format!(
-        "{REQUESTS_AT_ONCE} requests of this sandbox have no answer yet: try again when one of them has it"
-    );
-    let refusal = json!({"type": "tool_failed", "error": {"code": "busy", "message": message}});
-    deliver(client, refusal.to_string().as_bytes())
-}
-
-fn deliver(client: &OwnedFd, answer: &[u8]) -> Option<()> {
-    sockopt::set_socket_timeout(client, sockopt::Timeout::Send, Some(REQUEST_PATIENCE)).ok()?;
-    write_all(answer, |bytes| net::send(client, bytes, SendFlags::NOSIGNAL))
-}
-
-fn write_all(mut bytes: &[u8], write: impl Fn(&[u8]) -> io::Result<usize>) -> Option<()> {
-    while !bytes.is_empty() {
-        match write(bytes) {
-            Ok(written) => bytes = bytes.get(written..)?,
-            Err(io::Errno::INTR) => {}
-            Err(_) => return None,
-        }
-    }
-    Some(())
-}
-
-/// What the program sends up to the end of a line, within bounds.
-fn read_line(client: &OwnedFd) -> Option<Vec<u8>> {
-    let (deadline, mut line, mut chunk) = (Instant::now() + REQUEST_PATIENCE, Vec::new(), [0; 4096]);
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return None;
-        }
-        let mut ready = [PollFd::new(client, PollFlags::IN)];
-        wait(&mut ready, Some(left));
-        if ready[0].revents().is_empty() {
-            continue;
-        }
-        let count = io::read(client, &mut chunk).ok().filter(|count| *count > 0)?;
-        line.extend_from_slice(&chunk[..count]);
-        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            line.truncate(end);
-            return (end <= REQUEST_BYTES).then_some(line);
-        }
-        if line.len() > REQUEST_BYTES {
-            return None;
-        }
-    }
-}
-
-/// The guardian's answer; `None` if the program or the guardian is gone before.
-fn wait_for_answer(client: &OwnedFd) -> Option<Vec<u8>> {
-    let (mut reader, mut chunk, input) = (MessageReader::default(), [0; 4096], stdio::stdin());
-    loop {
-        let mut ready =
-            [PollFd::from_borrowed_fd(input, PollFlags::IN), PollFd::new(client, PollFlags::empty())];
-        wait(&mut ready, None);
-        if ready[1].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
-            return None;
-        }
-        if ready[0].revents().is_empty() {
-            continue;
-        }
-        let count = io::read(input, &mut chunk).ok().filter(|count| *count > 0)?;
-        reader.feed(&chunk[..count]);
-        if let Some((_, answer)) = reader.next().ok()? {
-            return Some(answer);
-        }
-    }
-}
-
-fn wait(ready: &mut [PollFd<'_>], limit: Option<Duration>) {
-    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-    let _ = poll(ready, limit.as_ref());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -418,10 +298,13 @@ mod tests {
         let mut requests = Requests::default();
         let open = |index| {
             let channel = Channel::new(Token::Request(index), Token::RequestOut(index)).unwrap();
-            Open { pid: 0, channel, call: None }
+            Open { pid: 0, channel, has_accepted: true, call: None }
         };
         for index in 0..16 {
             assert_eq!(requests.next_work(), Some(Work::Serve));
+            let is_late = Open { has_accepted: false, ..open(index) };
+            requests.open.insert(index, is_late);
+            assert_eq!(requests.next_work(), None, "the connection may be the one that it is to accept");
             requests.open.insert(index, open(index));
         }
         assert_eq!(requests.next_work(), Some(Work::Refuse));
@@ -431,61 +314,5 @@ mod tests {
         assert_eq!(requests.next_work(), None);
         requests.open.clear();
         assert_eq!(requests.next_work(), Some(Work::TurnAway));
-    }
-
-    #[test]
-    fn a_refused_program_is_told_why() {
-        let (client, program) = pair();
-        io::write(&program, b"{}\n").unwrap();
-        assert_eq!(refuse(&client), Some(()));
-        drop(client);
-        let mut told = [0; 4096];
-        let count = io::read(&program, &mut told).unwrap();
-        let told: serde_json::Value = serde_json::from_slice(&told[..count]).unwrap();
-        assert_eq!((&told["type"], &told["error"]["code"]), (&json!("tool_failed"), &json!("busy")));
-        assert_eq!(io::read(&program, &mut [0; 1]), Ok(0), "a plain end, no error");
-    }
-
-    fn pair() -> (OwnedFd, OwnedFd) {
-        net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
-    }
-
-    #[test]
-    fn a_request_is_what_comes_before_the_end_of_the_line_however_it_is_cut() {
-        crate::noise::try_out(300, |noise| {
-            let size = [0, 1, 200, 9000][noise.below(4)];
-            let mut sent = noise.bytes(size);
-            noise.damage(&mut sent, 2, &[b"\n", b"\0"]);
-            let expected = sent.iter().position(|byte| *byte == b'\n').map(|end| sent[..end].to_vec());
-            let (client, program) = pair();
-            let pieces: Vec<Vec<u8>> = noise.cut(&sent).into_iter().map(<[u8]>::to_vec).collect();
-            let writer = std::thread::spawn(move || {
-                for piece in pieces {
-                    let _ = write_all(&piece, |bytes| net::send(&program, bytes, SendFlags::NOSIGNAL));
-                }
-            });
-            assert_eq!(read_line(&client), expected);
-            drop(client);
-            writer.join().unwrap();
-        });
-    }
-
-    #[test]
-    fn a_request_is_one_line_of_bounded_length() {
-        let (client, program) = pair();
-        io::write(&program, b"{\"a\":1}\nmore").unwrap();
-        assert_eq!(read_line(&client).unwrap(), b"{\"a\":1}");
-        let (client, program) = pair();
-        drop(program);
-        assert_eq!(read_line(&client), None);
-        let (client, program) = pair();
-        let writer = std::thread::spawn(move || {
-            write_all(&vec![b'x'; REQUEST_BYTES + 5000], |bytes| {
-                net::send(&program, bytes, SendFlags::NOSIGNAL)
-            })
-        });
-        assert_eq!(read_line(&client), None);
-        drop(client);
-        writer.join().unwrap();
     }
 }

@@ -68,7 +68,9 @@ impl LendingAsks {
     pub fn end_unless(&self, runs: impl Fn(CellNumber) -> bool) {
         let is_over = |_: &String, lending: &mut LendingAsk| !lending.cell.is_none_or(&runs);
         let over: Vec<_> = self.0.lock().extract_if(is_over).collect();
-        over.into_iter().for_each(|(_, lending)| lending.end());
+        for (_, lending) in over {
+            lending.end();
+        }
     }
 
     pub(super) fn take(&self, ask: &str) -> Option<LendingAsk> {
