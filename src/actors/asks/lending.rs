@@ -79,6 +79,7 @@ impl LendingAsks {
 
     fn keep(&self, ask: &str, lending: LendingAsk) -> Result<(), Problem> {
         let mut asks = self.0.lock();
+        asks.retain(|_, lending| !lending.end.is_finished());
         if asks.len() >= LENDING_ASKS {
             let message = format!("{LENDING_ASKS} asks of this sandbox wait for functions already");
             return Err(Problem::new(Code::Busy, message).hint("let some of them end first"));

@@ -64,6 +64,8 @@ pub async fn prepare(
             Some(folders::run(caller, WorkKind::Transfer, None, opened).await??)
         }
     };
+    // Before the rules are read, so that the archive has no cell whose rules are not among them.
+    let newest = handles.log.newest();
     // Also of the cells that can run again where the archive is imported, whose sandboxes may be gone.
     let since = past.spans.values().map(|span| span.first.saturating_sub(1)).fold(before, Seq::min);
     let (_, rules) = replay::past_with_rules(&handles.log, since).await?;
@@ -97,7 +99,6 @@ pub async fn prepare(
         rules: rules.bound(),
         lacks,
     };
-    let newest = handles.log.newest();
     let workspace = handles.workspace;
     Ok(Export { caller, manifest, log: handles.log, newest, snapshot: reader, workspace })
 }

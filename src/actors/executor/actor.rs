@@ -159,6 +159,7 @@ impl Actor for Executor {
             last_look: LastLook::default(),
             cell_ended_since_look: false,
             growing_looks: 0,
+            grew_at: None,
             freezing: FreezeState::default(),
             live: LiveResources::default(),
             replacements: 0,

@@ -131,6 +131,11 @@ impl ExecutorState {
             task: None,
         };
         self.loading = Some(loading);
+        self.load_or_give_up(myself, request);
+    }
+
+    /// The worker is fresh, so what cannot be loaded at all needs no reset.
+    fn load_or_give_up(&mut self, myself: &ExecutorRef, request: u64) {
         match self.load(myself, request) {
             Ok(()) => {}
             Err(problem) if is_lasting(&problem) => self.not_loaded(problem.message),
@@ -214,10 +219,11 @@ impl ExecutorState {
             self.give_up_loading(myself, problem);
             return;
         }
-        let Some(Loading { then, wake, .. }) = self.loading.take() else { return };
+        let Some(Loading { then, wake, extent, .. }) = self.loading.take() else { return };
         match then {
             AfterLoading::Ready { receipt, preloaded } => {
-                self.ready(receipt, preloaded, Some(WakeOutcome::Woken { wake, report }));
+                let is_part = extent == Extent::Part;
+                self.ready(receipt, preloaded, Some(WakeOutcome::Woken { wake, report, is_part }));
             }
             AfterLoading::Reset(reply_to) => drop(reply_to.send(Ok(()))),
         }
@@ -259,9 +265,7 @@ impl ExecutorState {
             (loading.is_given_up, loading.is_sent) = (false, false);
             (loading.problem, loading.failure) = (None, None);
             loading.began = Instant::now();
-            if let Err(problem) = self.load(myself, request) {
-                self.not_loaded(problem.message);
-            }
+            self.load_or_give_up(myself, request);
             return;
         }
         let why = self.loading.as_mut().and_then(|loading| loading.problem.take());
@@ -288,7 +292,8 @@ impl ExecutorState {
 
     /// What the session is told if the sandbox was loading a snapshot when it ended.
     pub(super) fn died_loading(&mut self, reason: &str) -> Option<SessionMsg> {
-        let Loading { then: AfterLoading::Ready { .. }, wake, problem, .. } = self.loading.take()? else {
+        let Loading { then: AfterLoading::Ready { .. }, wake, problem, extent, .. } = self.loading.take()?
+        else {
             return None;
         };
         let snapshot = wake.snapshot.id;
@@ -296,7 +301,8 @@ impl ExecutorState {
             let what = format!("the sandbox ended while it loaded its snapshot: {reason}");
             Problem::new(Code::SandboxFailed, what)
         };
-        let problem = problem.unwrap_or_else(ended);
+        // Before a part was tried, it is not known that nothing can be loaded.
+        let problem = problem.filter(|_| extent != Extent::PartIsNext).unwrap_or_else(ended);
         Some(if is_lasting(&problem) {
             SessionMsg::WakeDied { snapshot, reason: problem.message }
         } else {

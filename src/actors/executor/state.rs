@@ -143,6 +143,8 @@ pub struct ExecutorState {
     pub(super) last_look: LastLook,
     pub(super) cell_ended_since_look: bool,
     pub(super) growing_looks: u32,
+    /// When that was last seen.
+    pub(super) grew_at: Option<Instant>,
     pub(super) freezing: FreezeState,
     /// The resources that the last cell of the main line left running in the worker.
     pub(super) live: LiveResources,

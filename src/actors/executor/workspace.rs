@@ -20,6 +20,8 @@ use crate::session::outcome::EndedBy;
 /// How many checks may find an oversized workspace growing while no cell can be blamed, as long as it stays oversized: not in
 /// a row, because what writes may rest between two checks.
 const GROWING_LOOKS: u32 = 3;
+/// Growth that was seen longer ago than this has nothing to do with growth that is seen now.
+const GROWTH_REMEMBERED: Duration = Duration::from_secs(60);
 /// The reason for ending a cell that writes while the shared disk is nearly full.
 const DISK_SHORT: &str = "The disk that all workspaces share is nearly full, and this one still grew.";
 
@@ -133,7 +135,9 @@ impl ExecutorState {
             }
             return;
         }
-        self.growing_looks += 1;
+        let is_long_ago =
+            self.grew_at.replace(Instant::now()).is_none_or(|at| at.elapsed() > GROWTH_REMEMBERED);
+        self.growing_looks = if is_long_ago { 1 } else { self.growing_looks + 1 };
         if self.growing_looks >= GROWING_LOOKS {
             self.give_up(myself, why);
         }

@@ -181,12 +181,11 @@ pub enum WakeOutcome {
     Woken {
         wake: Box<Wake>,
         report: RestoreReport,
+        /// Not all of it could be loaded.
+        is_part: bool,
     },
     /// The variables are as at the start.
-    Failed {
-        snapshot: String,
-        reason: String,
-    },
+    Failed { snapshot: String, reason: String },
 }
 
 pub enum SessionMsg {

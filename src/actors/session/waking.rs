@@ -111,7 +111,12 @@ impl SessionActorState {
     /// The new sandbox has the variables of a snapshot, or could not load it. `is_past`: a reset has come meanwhile.
     pub(super) fn woken(&mut self, outcome: WakeOutcome, is_past: bool) {
         let (wake, report) = match outcome {
-            WakeOutcome::Woken { wake, report } => (*wake, report),
+            WakeOutcome::Woken { wake, report, is_part } => {
+                if is_part && !is_past {
+                    self.base_is_there(Err(base_is_unusable("only a part of them can be")));
+                }
+                (*wake, report)
+            }
             WakeOutcome::Failed { snapshot, reason } => {
                 return self.wake_failed(snapshot, reason, is_past);
             }

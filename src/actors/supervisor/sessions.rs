@@ -326,6 +326,7 @@ impl SupervisorState {
             Ok(bytes) => (session, bytes),
             Err(error) => {
                 tracing::warn!(%error, %session, "the snapshots of a session are not charged");
+                store.is_not_charged(session);
                 (session, 0)
             }
         };

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::requests::{SessionRequest, SessionsQuery, WaitQuery};
 use crate::actors::calls::{call_promptly, try_call};
+use crate::actors::directory::ListedSession;
 use crate::actors::replay;
 use crate::actors::session::messages::{SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
@@ -70,18 +71,18 @@ pub async fn list(
 ) -> ApiResult<Json<SessionList>> {
     let owner = query.list.owner(&app, &caller)?;
     // All at once, because one of them may answer late.
-    let views = app.directory.list(owner).into_iter().map(async |session| {
-        let view = || session.view();
-        // A session that crashes while it answers is restarted and can be asked again; a session that ends is not
-        // listed.
-        match view().await {
-            Err(problem) if problem.code == Code::Internal => view().await,
-            answer => answer,
-        }
-    });
+    let views = app.directory.list(owner).into_iter().map(view_in_list);
     let is_wanted = |view: &SessionView| labels::has_all(&view.labels, &query.labels);
     let sessions = join_all(views).await.into_iter().flatten().filter(is_wanted).collect();
     Ok(Json(SessionList { sessions }))
+}
+
+/// A session that crashes while it answers is restarted and can be asked again; a session that ends is not listed.
+async fn view_in_list(session: ListedSession) -> Result<SessionView, Problem> {
+    match session.view().await {
+        Err(problem) if problem.code == Code::Internal => session.view().await,
+        answer => answer,
+    }
 }
 
 pub async fn show(request: SessionRequest) -> ApiResult<Json<SessionView>> {

@@ -150,6 +150,11 @@ impl SnapshotStore {
         self.change(session, |_| Ok(bytes_in(&self.folder_of(session))?))
     }
 
+    /// Nobody was charged for what the session has, so nothing of it is given back.
+    pub fn is_not_charged(&self, session: SessionId) {
+        self.using(session).lock().charged = Some(0);
+    }
+
     /// Removes what a daemon left that died: folders of sessions that are not known, and, where a snapshot was being
     /// written, drafts and chunks that no snapshot refers to. For the start, before any session.
     pub fn sweep(&self, known: &HashSet<SessionId>) -> Result<Swept, SnapshotError> {

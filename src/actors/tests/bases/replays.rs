@@ -122,6 +122,22 @@ async fn a_replay_whose_beginning_cannot_be_loaded_is_refused_and_runs_no_cell()
     }
 }
 
+/// Cells that run again need all of what they began with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_whose_beginning_is_loaded_in_part_is_refused() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[]);
+    home.backend.plays(WHILE_LOADING, &[Step::Die]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = has_run_a_cell(&home, &daemon).await;
+    client.loses_its_sandbox(&home).await;
+    let problem = client.replays().await.unwrap_err();
+    assert_eq!(problem.code, Code::SnapshotFailed, "{problem}");
+    assert!(problem.message.contains("only a part of them can be"), "{problem}");
+    assert_eq!(steps(&home), ["restore", "reset", "restore"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_that_comes_while_a_sandbox_starts_waits_for_what_it_begins_with() {
     let home = Home::new();

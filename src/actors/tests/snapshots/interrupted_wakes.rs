@@ -31,6 +31,23 @@ async fn a_sandbox_that_ends_over_a_snapshot_costs_no_variables() {
     assert!(client.snapshots().await.wakes_from.is_some());
 }
 
+/// One variable cannot be loaded; the sandbox ends before it was tried how many others can be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_ends_between_two_loads_costs_no_variables() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::Die]);
+    home.backend.plays(WHILE_RESETTING, &[Step::EndSandbox]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    assert_ne!(client.runs("b").await.status, Status::Success);
+    assert_eq!(client.times(is_wake_failed), 0);
+    assert_eq!(client.runs("c").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "3: c"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_sandbox_that_ends_over_a_snapshot_is_told_so() {
     let home = Home::new();

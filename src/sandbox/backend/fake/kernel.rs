@@ -277,8 +277,10 @@ impl FakeKernel {
                 }
                 self.change(|state| state.newest_kept = 0);
                 for step in self.0.script.steps(WHILE_RESETTING) {
-                    if let Step::Call(name) = step {
-                        drop(self.begin_call(None, name));
+                    match step {
+                        Step::Call(name) => drop(self.begin_call(None, name)),
+                        Step::EndSandbox => return self.end(),
+                        _ => {}
                     }
                 }
                 self.send(&KernelFrame::ResetDone { request });

@@ -23,7 +23,7 @@ pub enum Step {
     EndSandbox,
 }
 
-/// In the place of a cell's code: what the code of before does while a reset ends it. Only calls of tools are made.
+/// In the place of a cell's code: what the code of before does while a reset ends it. Tools are called, or the sandbox ends.
 pub const WHILE_RESETTING: &str = "# while resetting";
 
 /// In the place of a cell's code: what the kernel does while it packs its state, after it has sent a part of it. It waits
