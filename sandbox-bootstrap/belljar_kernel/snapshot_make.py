@@ -407,6 +407,8 @@ def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
     if isinstance(numpy, type):
         return numpy()
+    if loading.is_trial and mode == "r+":
+        mode = "c"  # a trial writes to no file, and makes none longer
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
     except (OSError, ValueError) as error:
@@ -447,6 +449,10 @@ def write_pending(made, position, pending):
 
 
 def closed_file(path, mode, options):
-    made = open(path, mode, opener=lambda _path, flags: posix.open("/dev/null", flags & posix.O_ACCMODE), **options)  # noqa: SIM115
-    made.close()
+    loading.opens_nowhere = True
+    try:
+        made = open(path, mode, opener=lambda _path, flags: posix.open("/dev/null", flags & posix.O_ACCMODE), **options)  # noqa: SIM115
+        made.close()
+    finally:
+        loading.opens_nowhere = False
     return made
