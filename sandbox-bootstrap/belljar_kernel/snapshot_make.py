@@ -271,9 +271,20 @@ def exception(base, cls, arguments):
 def fill_exception(made, state):
     *links, members, attributes = state
     for name, value in members.items():
-        object.__setattr__(made, name, value)
+        if _member(made, name) is not value:
+            try:
+                object.__setattr__(made, name, value)
+            except (AttributeError, TypeError):
+                pass  # it is set when the exception is made, and never again
     made.__dict__.update(attributes)
     made.__cause__, made.__context__, made.__suppress_context__ = links
+
+
+def _member(made, name):
+    try:
+        return object.__getattribute__(made, name)
+    except AttributeError:
+        return loading  # no exception holds it
 
 
 def fill_own_exception(made, state):
