@@ -345,9 +345,13 @@ def view(base, form, shape, is_readonly):
     return made.toreadonly() if is_readonly else made
 
 
-def logger(name):
+def logger(name, kind=None):
+    """The one of the registry, which others may hold already: it becomes one of its class."""
     logging = from_stdlib("logging")
-    return logging.getLogger(name) if name is not None else logging.getLogger()
+    made = logging.getLogger(name) if name is not None else logging.getLogger()
+    if kind is not None and type(made) is not kind:
+        made.__class__ = kind
+    return made
 
 
 def fill_logger(made, state):
