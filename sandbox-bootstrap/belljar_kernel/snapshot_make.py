@@ -79,7 +79,7 @@ def package(name, submodules):
 
 def module_globals(name):
     found = module(name)
-    return found.__dict__ if isinstance(found, types.ModuleType) else {}
+    return found.__dict__ if isinstance(found, types.ModuleType) else {name: found}  # which is lost
 
 
 def attribute(of_module, path):
