@@ -20,6 +20,15 @@ _NOT_OF_SESSION = (
 )
 
 
+def _of_every_class():
+    """Names under which `type` itself answers for a class: what its body has under them is set when it is made, or never."""
+    told = {name for name, each in type.__dict__.items() if hasattr(type(each), "__set__")}
+    return told - _MADE - {"__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__type_params__"}
+
+
+_OF_EVERY_CLASS = _of_every_class()
+
+
 def comes_from_disk(module):
     """Whether the module can be imported in a fresh process."""
     spec = getattr(module, "__spec__", None)
@@ -89,6 +98,7 @@ def reduce(cls, registered_at):
     early = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     if "__slots__" in own:
         early["__slots__"] = tuple(slots + [name for name in ("__dict__", "__weakref__") if name in own])
+    early.update((name, own[name]) for name in _OF_EVERY_CLASS.intersection(own).difference(slots, ("__abstractmethods__",)))
     left_out = _MADE.union(slots, early) - {"__slots__"}
     registered = None
     if isinstance(cls, from_stdlib("abc").ABCMeta):

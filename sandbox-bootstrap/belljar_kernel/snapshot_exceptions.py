@@ -5,6 +5,9 @@ import types
 from . import snapshot_make
 
 
+_PLACES = types.MemberDescriptorType, types.GetSetDescriptorType
+
+
 def plan(kind, base, own_reduce, packing):
     """How exceptions of this class are taken apart; `base` is the nearest one that is made in C.
 
@@ -21,6 +24,9 @@ def plan(kind, base, own_reduce, packing):
             attributes = dict((*reduced[2:], None)[0] or {})
             # Some are places in the C object, such as the `name` of an `ImportError`.
             members = {name: attributes.pop(name) for name in list(attributes) if hasattr(base, name)}
+            members.update(_members(error, kind))
+            if isinstance(error, AttributeError) and members.pop("obj", None) is not None:
+                packing.note("obj", "an exception came back without the object that had no such attribute")
             state = *links, members, attributes
             return snapshot_make.exception, (base, kind, reduced[1]), state, None, None, snapshot_make.fill_exception
         reduced = own_reduce(error)
@@ -33,6 +39,20 @@ def plan(kind, base, own_reduce, packing):
         return (*reduced[:2], state, None, None, snapshot_make.fill_own_exception)
 
     return reduce
+
+
+def _members(error, kind):
+    """What it holds in places of its classes: those of C ones, such as the `code` of a `SystemExit`, and slots."""
+    found, seen = {}, {*BaseException.__dict__, *object.__dict__, "__weakref__"}
+    for each in kind.__mro__:
+        for name, place in each.__dict__.items():
+            if name not in seen and isinstance(place, _PLACES):
+                try:
+                    found[name] = place.__get__(error)
+                except AttributeError:
+                    pass  # nothing is in it
+            seen.add(name)
+    return found
 
 
 def _is_python(kind, name):

@@ -29,7 +29,7 @@ def mend():
                     missing["a frozenset"] = "it holds an object whose hash was not known when it was loaded"
                 else:
                     _fill_again(thing)
-        except Exception:
+        except BaseException:
             pass  # what cannot be hashed or compared now could not before the sleep
     return missing
 

@@ -74,12 +74,18 @@ class Loading:
         self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
         self._is_partial = is_partial  # what fails is lost, and the load goes on
         self._kept = kept
+        self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
+        self.begin()
+        self._reader = self._sizes = None
+
+    def begin(self):
+        """Nothing was loaded yet."""
+        self._names = {}
         self.missing = {}  # beside the names that lead to something lost
         self.loggers, self.made_modules = {}, []
         self.spoilt = {}  # things that could not be filled and why, by their ids
         self.when_done = []  # for each file what is done when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
-        self._reader = self._sizes = None
 
     def try_out(self, section, sizes, mark):
         """The names that could not be loaded, and why; only for a process of its own."""
@@ -89,6 +95,10 @@ class Loading:
         except BaseException as error:
             return {self.name or LAST: f"it cannot be loaded again: {_told(error, None)}"}
         return self.without_lost(names)
+
+    def lost_so_far(self):
+        """The names before the one that is being loaded which lead to something lost, and why."""
+        return self.without_lost(self._names)
 
     def without_lost(self, names):
         """Take out what leads to something lost; the result says why."""
@@ -127,7 +137,7 @@ class Loading:
             raise snapshot_records.Broken("it was made by another version of Python")
         # The modules of the session are found by its paths, and may look at its environment.
         self.missing.update(snapshot_settings.apply_first(first))
-        names = {}
+        names = self._names
         while True:
             self.name = name = unpickler.load()
             self.steps += 1

@@ -29,7 +29,18 @@ def _is_set_up(logger, logging):
     return bool(logger.handlers or logger.filters or logger.level != level or logger.disabled or not logger.propagate)
 
 
+# What places a logger among the others, or is made anew.
+_OF_REGISTRY = frozenset(("name", "parent", "manager", "_cache"))
+
+
 def reduce(logger, logging):
-    state = {name: logger.__dict__[name] for name in ("level", "propagate", "handlers", "disabled", "filters")}
-    name = None if logger is logging.root else logger.name
-    return snapshot_make.logger, (name,), state, None, None, snapshot_make.fill_logger
+    """One that the registry has is taken from there, where others find it too."""
+    kind, its_dict = type(logger), object.__getattribute__(logger, "__dict__")
+    if logger is not logging.root and logging.root.manager.loggerDict.get(its_dict.get("name")) is not logger:
+        state = {name: value for name, value in its_dict.items() if name not in ("manager", "_cache")}
+        state["_cache"] = {}
+        return snapshot_make.bare, (object, kind), state, None, None, snapshot_make.fill_logger
+    state = {name: value for name, value in its_dict.items() if name not in _OF_REGISTRY}
+    name = None if logger is logging.root else its_dict["name"]
+    arguments = (name,) if kind in (logging.Logger, logging.RootLogger) else (name, kind)
+    return snapshot_make.logger, arguments, state, None, None, snapshot_make.fill_logger

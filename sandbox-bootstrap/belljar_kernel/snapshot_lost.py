@@ -32,8 +32,12 @@ def take_out(names, loading):
 
 class _Search:
     def __init__(self, names, loading):
-        self._names, self._spoilt = names, loading.spoilt
+        self._spoilt = loading.spoilt
         self._made_modules = {id(each) for each in loading.made_modules}
+        self._of_all = {id(names), id(loading.namespace), id(sys.modules)}
+        for each in list(sys.modules.values()):
+            if isinstance(each, types.ModuleType) and id(each) not in self._made_modules:
+                self._of_all.add(id(each.__dict__))
         self._good = set()  # ids of what leads to nothing lost
 
     def lost_in(self, value):
@@ -59,14 +63,14 @@ class _Search:
             return id(thing) not in self._made_modules
         if isinstance(thing, type):
             return not thing.__flags__ & HEAP_TYPE
-        return thing is self._names or thing is sys.modules or (isinstance(thing, dict) and "__builtins__" in thing)
+        return id(thing) in self._of_all
 
     def _parts(self, thing):
         if isinstance(thing, types.ModuleType):
             return list(thing.__dict__.values())
         if isinstance(thing, types.FunctionType):
             annotations = None if _ANNOTATIONS_ARE_CODE else thing.__annotations__
-            return [thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__, annotations]
+            return [thing.__globals__, thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__, annotations]
         parts = gc.get_referents(thing)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(thing, numpy.ndarray) and thing.dtype.hasobject:

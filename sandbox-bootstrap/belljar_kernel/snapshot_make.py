@@ -79,7 +79,7 @@ def package(name, submodules):
 
 def module_globals(name):
     found = module(name)
-    return found.__dict__ if isinstance(found, types.ModuleType) else {}
+    return found.__dict__ if isinstance(found, types.ModuleType) else {name: found}  # which is lost
 
 
 def attribute(of_module, path):
@@ -271,9 +271,20 @@ def exception(base, cls, arguments):
 def fill_exception(made, state):
     *links, members, attributes = state
     for name, value in members.items():
-        object.__setattr__(made, name, value)
+        if _member(made, name) is not value:
+            try:
+                object.__setattr__(made, name, value)
+            except (AttributeError, TypeError):
+                pass  # it is set when the exception is made, and never again
     made.__dict__.update(attributes)
     made.__cause__, made.__context__, made.__suppress_context__ = links
+
+
+def _member(made, name):
+    try:
+        return object.__getattribute__(made, name)
+    except AttributeError:
+        return loading  # no exception holds it
 
 
 def fill_own_exception(made, state):
@@ -334,9 +345,13 @@ def view(base, form, shape, is_readonly):
     return made.toreadonly() if is_readonly else made
 
 
-def logger(name):
+def logger(name, kind=None):
+    """The one of the registry, which others may hold already: it becomes one of its class."""
     logging = from_stdlib("logging")
-    return logging.getLogger(name) if name is not None else logging.getLogger()
+    made = logging.getLogger(name) if name is not None else logging.getLogger()
+    if kind is not None and type(made) is not kind:
+        made.__class__ = kind
+    return made
 
 
 def fill_logger(made, state):
@@ -407,6 +422,8 @@ def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
     if isinstance(numpy, type):
         return numpy()
+    if loading.is_trial and mode == "r+":
+        mode = "c"  # a trial writes to no file, and makes none longer
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
     except (OSError, ValueError) as error:
@@ -447,6 +464,10 @@ def write_pending(made, position, pending):
 
 
 def closed_file(path, mode, options):
-    made = open(path, mode, opener=lambda _path, flags: posix.open("/dev/null", flags & posix.O_ACCMODE), **options)  # noqa: SIM115
-    made.close()
+    loading.opens_nowhere = True
+    try:
+        made = open(path, mode, opener=lambda _path, flags: posix.open("/dev/null", flags & posix.O_ACCMODE), **options)  # noqa: SIM115
+        made.close()
+    finally:
+        loading.opens_nowhere = False
     return made

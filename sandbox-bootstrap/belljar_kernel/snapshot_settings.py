@@ -45,7 +45,7 @@ def _folder():
 def found():
     """The others."""
     cache = from_stdlib("linecache").cache
-    sources = {name: entry for name, entry in list(cache.items()) if len(entry) == 4 and entry[1] is None}
+    sources = {name: entry for name, entry in list(cache.items()) if _is_source(name, entry)}
     kept = {"sources": sources, "random": copies.random_state(), "libraries": {}}
     for name, (look, _) in _LIBRARIES.items():
         if name in sys.modules:
@@ -59,6 +59,11 @@ def found():
     except Exception:
         kept["numpy_random"] = None
     return kept
+
+
+def _is_source(name, entry):
+    """Whether it is an entry of code that is in no file; a cell may have put anything there."""
+    return type(name) is str and type(entry) is tuple and len(entry) == 4 and entry[1] is None and _is_plain(entry)
 
 
 def _read(path):

@@ -1,6 +1,7 @@
 """Loads what was packed once in another process, before it is sent: a name that cannot be loaded must not be half sent.
 
-Buffers are not filled there, and so take no memory.
+Buffers are not filled there, and so take no memory. What would touch anything outside of that process ends it: from there
+on, what was packed is taken as it is.
 """
 
 import _signal  # the C half: the other runs through `enum`, which user code may have broken
@@ -8,7 +9,7 @@ import builtins
 import io
 import posix  # not `os`, whose functions user code may replace
 
-from . import snapshot_load, snapshot_records, wire
+from . import snapshot_load, snapshot_records, snapshot_untouched, wire
 from .limits import (
     ALONE_PROCESSES,
     LEFT_OUT_BYTES,
@@ -21,6 +22,7 @@ from .limits import (
 )
 from .snapshot_watch import Watch
 
+_ENDED_EARLY = 1
 _ENDED = "loading it again ended the process"
 _STUCK = f"loading it again makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
 # So many reasons are less than a pipe holds, each with its characters as JSON may write them.
@@ -76,7 +78,11 @@ class Trial:
                 posix.close(feeds)
 
         self._progress.loaded = -1
-        found, status = self._told_by_child(try_out, feed if feeds is not None else None)
+        found, status = self._told_by_child(
+            try_out, loading, loading.lost_so_far, feed if feeds is not None else None
+        )
+        if status == snapshot_untouched.STATUS:
+            return found, 0
         place = self._progress.loaded
         if status and 0 <= place < len(self._names):
             return {self._names[place]: self._why_ended()}, 0
@@ -88,10 +94,10 @@ class Trial:
         failed, first = {}, 0
         for _ in range(ALONE_PROCESSES):
             self._progress.loaded = first
-            found, status = self._told_by_child(lambda: self._alone(first, left_out))  # noqa: B023
+            found, status = self._alone_in_child(first, left_out)
             failed.update(found)
             first = self._progress.loaded + 1
-            if status and 0 < first <= len(self._names):
+            if status not in (0, snapshot_untouched.STATUS) and 0 < first <= len(self._names):
                 failed[self._names[first - 1]] = self._why_ended()
             if first >= len(self._names):
                 break
@@ -100,8 +106,13 @@ class Trial:
     def _why_ended(self):
         return _STUCK if self._progress.trial_was_stuck else _ENDED
 
-    def _alone(self, first, left_out):
-        beside, written, failed = dict(self._namespace), 0, {}
+    def _alone_in_child(self, first, left_out):
+        beside, failed = dict(self._namespace), {}
+        loading = snapshot_load.Loading(beside, self._injected, is_trial=True)
+        return self._told_by_child(lambda: self._alone(first, left_out, loading, failed), loading, lambda: failed)
+
+    def _alone(self, first, left_out, loading, failed):
+        written = 0
         for place in range(first, len(self._names)):
             self._progress.loaded = place
             name = self._names[place]
@@ -114,7 +125,7 @@ class Trial:
             written += spool.written + packing.copied_at_most
             if written > TRY_OUT_BYTES or spool.pieces is None:
                 break
-            loading = snapshot_load.Loading(beside, self._injected, is_trial=True)
+            loading.begin()
             sizes = [each.nbytes for each in packing.buffers]
             with Watch(lambda: (spool, loading.steps), self._progress.trial_beat):  # noqa: B023
                 found = loading.try_out(snapshot_records.Pieces(spool.pieces), sizes, lambda _name: None)
@@ -124,8 +135,11 @@ class Trial:
         self._progress.loaded = len(self._names)
         return failed
 
-    def _told_by_child(self, work, meanwhile=None):
-        """The failures that the work in another process has found, as far as they fit into a pipe; and how that ended."""
+    def _told_by_child(self, work, loading, so_far, meanwhile=None):
+        """The failures that the work in another process has found, as far as they fit into a pipe; and how that ended.
+
+        Where it ends because it would touch something, they are those that `so_far` finds.
+        """
         reads, writes = posix.pipe()
 
         self._progress.trial_was_stuck = False
@@ -133,19 +147,32 @@ class Trial:
         def tell():
             self._progress.trial = posix.getpid()
             posix.close(reads)
+            snapshot_untouched.keep(loading, lambda: posix.write(writes, self._encoded(so_far())))
             posix.write(writes, self._encoded(work()))
 
         status = self._in_child(tell, meanwhile)
         self._progress.trial_beats = 0  # it may have been killed
         posix.close(writes)
-        with open(reads, "rb") as said:
-            found = said.read()
-        told = wire.decode_json(found.decode()) if status == 0 else []
+        found = _held_by(reads)
+        if status == 0 and not found:
+            status = _ENDED_EARLY  # code of a variable has ended it as if all were done
+        told = wire.decode_json(found.decode()) if found and status in (0, snapshot_untouched.STATUS) else []
         return {self._names[place] if place >= 0 else snapshot_load.LAST: reason for place, reason in told}, status
 
     def _encoded(self, failed):
         told = [[self._places.get(name, -1), cut(reason, MISSING_REASON_CHARS)] for name, reason in failed.items()]
         return wire.encode_json(told[:_TOLD_AT_ONCE])
+
+
+def _held_by(reads):
+    """What is in the pipe, which is closed: its other end may be open still, in a process that a variable has started."""
+    posix.set_blocking(reads, False)
+    try:
+        return posix.read(reads, LEFT_OUT_BYTES)
+    except BlockingIOError:
+        return b""
+    finally:
+        posix.close(reads)
 
 
 def is_for_want_of_memory(status):

@@ -38,7 +38,7 @@ class Silent(SnapshotTest):
 
     def test_one_that_loops_with_the_signal_masked_while_it_is_loaded_on_trial_is_left_out_and_ends(self):
         self.leave_out(
-            "def made():\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    open('trial', 'w').write(str(os.getpid()))\n"
+            "told = os.open('trial', os.O_WRONLY | os.O_CREAT)\ndef made():\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    os.write(told, str(os.getpid()).encode())\n"
             "    while True: time.sleep(1)\n"
             "class Stuck:\n    def __reduce__(self): return made, ()",
             "stuck",

@@ -1,0 +1,86 @@
+"""What is packed is loaded once on trial, which changes nothing that the session or anyone else can see."""
+
+import os
+import unittest
+
+from snapshot_harness import SnapshotTest
+
+TOUCHES = "class Touches:\n    def __getstate__(self): return 1\n    def __setstate__(self, _state): touch()\ndef touch():\n    import os, socket, sqlite3, subprocess, time\n    "
+
+
+class Untouched(SnapshotTest):
+    """What would touch anything ends the trial, and the name is taken as it is."""
+
+    def in_workspace(self, name):
+        return os.path.join(self.kernel.workspace, name)
+
+    def take_touching(self, code):
+        self.run_ok(f"before = 1\n{TOUCHES}{code}\ntouches = Touches()\nafter = 2")
+        snapshot = self.take()
+        self.assertEqual(snapshot.missing, {})
+        return snapshot
+
+    def test_a_file_that_loading_opens_to_write_is_not_emptied_and_comes_back(self):
+        self.run_ok("with open('kept', 'w') as file: file.write('text')\ndel file")
+        snapshot = self.take_touching("open('kept', 'w').close()")
+        self.assertEqual(os.path.getsize(self.in_workspace("kept")), 4)
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run("before, type(touches).__name__, after", cell=9).value, "(1, 'Touches', 2)")
+
+    def test_nothing_is_made_removed_started_or_sent(self):
+        self.run_ok("import os, socket\nfor name in ('a', 'b'): open(name, 'w').close()\nheard = socket.socket(); heard.bind(('127.0.0.1', 0)); heard.listen(1); port = heard.getsockname()[1]")
+        before = None
+        for code in (
+            "os.remove('a')",
+            "os.rename('a', 'b')",
+            "os.mkdir('made')",
+            "os.symlink('a', 'made')",
+            "os.truncate('a', 5)",
+            "os.chmod('a', 0)",
+            "os.close(os.open('made', os.O_CREAT))",
+            "os.system('touch made')",
+            "subprocess.run(['touch', 'made'])",
+            "sqlite3.connect('made').execute('create table t (x)')",
+            "socket.create_connection(('127.0.0.1', port))",
+            "os.kill(os.getppid(), 9)",
+        ):
+            with self.subTest(code=code):
+                self.run_ok(f"{TOUCHES}{code}\ntouches = Touches()")
+                missing = self.take().missing
+                missing.pop("heard")
+                self.assertEqual(missing, {})
+                names = {name: os.stat(self.in_workspace(name)).st_mode for name in os.listdir(self.kernel.workspace)}
+                before = before or names
+                self.assertEqual(names, before)
+                self.assertEqual([os.path.getsize(self.in_workspace(name)) for name in ("a", "b")], [0, 0])
+        self.run_ok("heard.setblocking(False)")
+        self.assertEqual(self.kernel.run("heard.accept()").end["exception"]["type"], "BlockingIOError")
+
+    def test_a_process_that_loading_forks_holds_nothing_up(self):
+        self.take_touching("if not os.fork(): time.sleep(600)")
+
+    def test_a_pipe_that_stays_open_elsewhere_holds_nothing_up(self):
+        # Past what Python tells of.
+        self.run_ok(f"{TOUCHES}import ctypes\n    if not ctypes.CDLL(None).fork(): time.sleep(30); os._exit(0)\ntouches = Touches()")
+        self.assertEqual(self.take(timeout=15).missing, {})
+
+    def test_names_that_were_tried_before_keep_their_verdict(self):
+        self.run_ok(
+            "open('gone_mod.py', 'w').write('class K: pass')\nimport gone_mod, os\nlost = gone_mod.K()\nfile = open('gone_file', 'w')\n"
+            "class Bad:\n    def __reduce__(self): return int, ('no number',)\nbad = Bad()\nos.remove('gone_file')\n"
+            f"{TOUCHES}os.remove('made')\ntouches = Touches()\nafter = 2"
+        )
+        missing = self.take().missing
+        self.assertEqual({"file", "bad"}, set(missing) - {"gone_mod"}, missing)
+
+    def test_files_and_arrays_of_files_do_not_set_it_off(self):
+        self.run_ok(
+            "import os\nwritten = open('written', 'w'); written.write('a'); closed = open('closed', 'w'); closed.close()\nclass Bad:\n"
+            "    def __reduce__(self): return int, ('no number',)\nbad = Bad()"
+        )
+        self.assertEqual(set(self.take().missing), {"bad"})
+
+
+if __name__ == "__main__":
+    unittest.main()
