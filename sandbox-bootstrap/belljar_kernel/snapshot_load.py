@@ -24,6 +24,8 @@ def load(frame, namespace, injected, commands):
     kept = frozenset(frame["keep"])
     loading = snapshot_make.loading = Loading(namespace, injected, kept, is_partial=frame.get("partial", False))
     before, settings_before = dict(namespace), snapshot_settings.now()
+    # A folder whose files were looked for a moment ago may have those of the session since.
+    from_stdlib("importlib").invalidate_caches()
     try:
         connection = snapshot_records.connect(frame["path"], frame["token"])
         with connection:
