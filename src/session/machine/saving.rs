@@ -222,12 +222,17 @@ impl<W> SessionMachine<W> {
         } else {
             self.saving.failed(self.expiry.at_rest.unwrap_or_default(), now);
         }
-        let Some(Sleep { reason, is_wanted }) = save.then else { return };
+        let Some(sleep) = save.then else { return };
         // Whoever used the session meanwhile goes on using it.
-        let was_used = self.active_at > save.wanted;
-        // The variables of a session that somebody puts to sleep are not given up.
-        if self.rests() && !was_used && (is_taken || !is_wanted) {
-            self.end_unused(reason, out);
+        if self.active_at > save.wanted || !self.rests() {
+            return;
+        }
+        if is_taken && self.saving.is_unsaved() {
+            // It is out of date already: the variables changed, or an earlier snapshot was removed.
+            self.sleep(sleep, now, out);
+        } else if is_taken || !sleep.is_wanted {
+            // The variables of a session that somebody puts to sleep are not given up.
+            self.end_unused(sleep.reason, out);
         }
     }
 

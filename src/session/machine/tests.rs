@@ -237,3 +237,15 @@ fn a_frozen_session_is_not_being_saved_and_is_thawed_to_fall_asleep() {
     let effects = machine.step(Input::Sleep, later);
     assert!(saves(&effects) && effects.iter().any(|effect| matches!(effect, Effect::Thaw)));
 }
+
+#[test]
+fn a_session_falls_asleep_only_with_a_snapshot_that_is_not_out_of_date() {
+    let now = Instant::now();
+    let mut machine = changed_by(Mode::Main, now);
+    assert!(saves(&machine.step(Input::Sleep, now)));
+    machine.step(Input::Unsaved, now);
+    let effects = machine.step(Input::SnapshotEnded { number: 1, is_taken: true }, now);
+    assert!(saves(&effects) && machine.falls_asleep());
+    let effects = machine.step(Input::SnapshotEnded { number: 2, is_taken: true }, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::EndSandbox)));
+}
