@@ -326,7 +326,9 @@ pub fn a_script_that_lacks_a_package_or_a_network_says_what_to_do() {
         ("a.py", "import sys\nsys.modules['polars'] = None\nimport polars\n"),
         ("b.py", "import urllib.request\nurllib.request.urlopen('http://example.org')\n"),
     ]);
-    let told = lines(&daemon.cli(job_run(&[path(&folder), "--json"])).exits(1).stdout);
+    let mut told = lines(&daemon.cli(job_run(&[path(&folder), "--json"])).exits(1).stdout);
+    // They are told in the order in which they end.
+    told.sort_by_key(|job| job["stderr"].as_str().is_some_and(|stderr| stderr.contains("urllib")));
     for (job, hint) in told.iter().zip([
         "the package `polars` is not installed: `belljar job run --with polars` installs it",
         "this sandbox has no network: no host can be reached, and trying again does not help",
@@ -425,7 +427,8 @@ fn jobs_wait_until_their_user_has_room() {
     }
     daemon.cli(["rm", "a"]).ok();
     for id in &ids {
-        assert_eq!(wait(&daemon, id)["end"]["verdict"], "passed");
+        let end = wait(&daemon, id)["end"].clone();
+        assert_eq!(end["verdict"], "passed", "{end}");
     }
     // What could never be had is not waited for.
     let id = submit(&daemon, &send(&daemon, &folder), json!({"script": "ok.py", "cpus": 1.5}));
