@@ -29,8 +29,8 @@ pub fn a_person_types_into_a_shell() {
             Shows("^/workspace$"),
             Keys("stty size\r"),
             Shows("^40 120$"),
-            // Ctrl-C ends what runs, and not the shell.
-            Keys("echo begun; sleep 100\r"),
+            // Ctrl-C ends what runs, and not the shell. It says itself that it runs: between two commands, nothing does.
+            Keys("sh -c 'echo begun; exec sleep 100'\r"),
             Shows("^begun$"),
             Keys("\x03"),
             Shows("[$#] $"),
