@@ -161,7 +161,10 @@ pub fn a_session_wakes_behind_a_sandbox_that_was_taken_away_and_a_daemon_that_wa
     // What came after the snapshot is run again.
     snapshot(&daemon, "a", "here");
     assert_eq!(daemon.run("a", "later = step()")["status"], "success");
+    let gone = events(&daemon, "a", "sandbox_gone").len();
     daemon.remove_sandboxes();
+    // A cell that comes before the daemon knows of it is lost with the sandbox.
+    eventually("it is noticed", || (events(&daemon, "a", "sandbox_gone").len() > gone).then_some(()));
     let result = daemon.run("a", "[later, count]");
     assert_eq!(result["result"]["repr"], "[3, 3]", "{result}");
     daemon.assert_sound();
