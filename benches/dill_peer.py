@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keeps variables with dill, as somebody would without Belljar.
+"""Keeps variables with dill, which is what Python programs without Belljar use for that.
 
     dill_peer.py dump FILE CODE   runs the code, writes its variables to the file, and prints the seconds of the writing
     dill_peer.py load FILE        loads them; whoever started it takes its time, because a new process is part of it

@@ -108,7 +108,7 @@ class Ask(Tool):
         return _failure("failed", f"{type_name(type(error))}: {text}")
 
     def _end(self, call):
-        """Tell the host that nobody goes on with the ask; nothing waits for its answer."""
+        """Tell the host that the cell does not go on with the ask, so that the ask ends. The answer is not waited for."""
         try:
             self._box.start(self.__name__, _going_on(call, None), lambda: None)
         except ToolError:

@@ -214,7 +214,7 @@ def fill_instance(made, state):
     if container is not None:
         CONTAINERS[container](made, *contents)
     if is_own and its_state is not None:
-        # Of the class: the instance may answer to every name.
+        # Looked up in the class, because an instance with `__getattr__` may have an answer for every name.
         for each in type(made).__mro__:
             if "__setstate__" in each.__dict__:
                 each.__dict__["__setstate__"].__get__(made, type(made))(its_state)

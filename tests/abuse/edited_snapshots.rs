@@ -1,4 +1,4 @@
-//! Snapshots that somebody has edited on the disk: of whatever kind the edit is, nothing is loaded, the reason is said,
+//! Snapshots that were edited on the disk: of whatever kind the edit is, nothing is loaded, the reason is said,
 //! and no byte of another user's variables comes into a sandbox.
 
 use serde_json::{Value, json};

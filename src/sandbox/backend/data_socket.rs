@@ -1,5 +1,5 @@
 //! The socket through which a kernel sends or gets large data, beside the one for frames. It is there only while a
-//! transfer is awaited, and whoever connects has to show the transfer's token first. A transfer that was given up may still
+//! transfer is awaited, and a client that connects has to show the transfer's token first. A transfer that was given up may still
 //! have its socket when the next one begins, which then takes the name over.
 //!
 //! Every process of a sandbox can reach it. What one without the token can do is hold up the transfer of its own

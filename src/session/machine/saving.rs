@@ -231,7 +231,7 @@ impl<W> SessionMachine<W> {
             // It is out of date already: the variables changed, or an earlier snapshot was removed.
             self.sleep(sleep, now, out);
         } else if is_taken || !sleep.is_wanted {
-            // The variables of a session that somebody puts to sleep are not given up.
+            // A client that puts the session to sleep wants its variables back: without a snapshot the sandbox stays.
             self.end_unused(sleep.reason, out);
         }
     }

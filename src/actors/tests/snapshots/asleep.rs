@@ -1,4 +1,4 @@
-//! What a session does that somebody puts to sleep, and what it says of that.
+//! Requests that a session sleep: what the session does then, and what it answers.
 
 use super::*;
 
