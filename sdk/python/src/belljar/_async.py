@@ -29,47 +29,39 @@ class AsyncClient(Exchanges):
         except asyncio.TimeoutError as error:
             raise TimeoutError() from error
 
-    async def _write(self, connection: Connection, data: bytes) -> None:
-        try:
-            # Most requests fit into the socket's buffer, for which no loop has to be asked.
-            sent = connection.socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        if sent == len(data):
-            return
-        sending = asyncio.get_running_loop().sock_sendall(connection.socket, memoryview(data)[sent:])
+    def _write(self, connection: Connection, data: bytes) -> int:
+        return connection.socket.send(data)
+
+    async def _write_rest(self, connection: Connection, data: memoryview) -> None:
+        sending = asyncio.get_running_loop().sock_sendall(connection.socket, data)
         try:
             await asyncio.wait_for(sending, time_to_send(data))
         except asyncio.TimeoutError as error:
             raise TimeoutError() from error
 
-    async def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
-        while True:
-            try:
-                return connection.socket.recv(size)
-            except (BlockingIOError, InterruptedError):
-                if not await _is_readable(connection, seconds):
-                    return None
+    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
+        try:
+            return connection.socket.recv(size)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    async def _is_readable(self, connection: Connection, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        readable: asyncio.Future[bool] = loop.create_future()
+
+        def settle(outcome: bool) -> None:
+            if not readable.done():
+                readable.set_result(outcome)
+
+        loop.add_reader(connection.socket, settle, True)
+        timer = loop.call_later(seconds, settle, False)
+        try:
+            return await readable
+        finally:
+            timer.cancel()
+            loop.remove_reader(connection.socket)
 
     async def _settle(self, outcomes: list[object]) -> None:
         for outcome in outcomes:
             if inspect.isawaitable(outcome):
                 await outcome
-
-
-async def _is_readable(connection: Connection, seconds: float) -> bool:
-    """Waits until there is something to read; False if that takes longer."""
-    loop = asyncio.get_running_loop()
-    readable: asyncio.Future[bool] = loop.create_future()
-
-    def settle(outcome: bool) -> None:
-        if not readable.done():
-            readable.set_result(outcome)
-
-    loop.add_reader(connection.socket, settle, True)
-    timer = loop.call_later(seconds, settle, False)
-    try:
-        return await readable
-    finally:
-        timer.cancel()
-        loop.remove_reader(connection.socket)

@@ -50,7 +50,7 @@ class Broken(Exception):
         self.is_stale = is_stale
 
 
-@dataclass
+@dataclass(slots=True)
 class Call(Generic[T]):
     """A request that can be sent again without another effect: it only reads, it sets or removes something by name,
     or it has an idempotency key."""
@@ -68,7 +68,7 @@ class Call(Generic[T]):
     def outcome(self, head: Head, body: bytes) -> T:
         if not head.is_success:
             raise problem_of(head.status, body)
-        if self.expects is not None and head.headers.get("content-type") != self.expects[0]:
+        if self.expects is not None and head.value(b"content-type") != self.expects[0].encode():
             raise BadRequestError(self.expects[1], code="bad_request")
         try:
             return self.parse(body)
@@ -84,10 +84,14 @@ _DECODER = json.JSONDecoder()
 
 def as_json(body: bytes) -> Any:
     try:
-        # Always UTF-8, which `json.loads` would find out anew each time.
-        return _DECODER.decode(body.decode("utf-8"))
+        # Always UTF-8, which `json.loads` would find out anew each time; and without space around it, for which it would look.
+        text = body.decode("utf-8")
+        value, end = _DECODER.raw_decode(text)
     except ValueError:
         raise _senseless() from None
+    if end != len(text):
+        raise _senseless()
+    return value
 
 
 def _senseless() -> DaemonError:

@@ -13,11 +13,13 @@ from .errors import DaemonError
 
 
 class Connection:
-    __slots__ = ("_poll", "is_reused", "socket")
+    __slots__ = ("_poll", "is_reused", "quiet_seconds", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.is_reused = False
+        #: How long the system itself waits in a blocking call; none if Python does that.
+        self.quiet_seconds: float | None = None
         self._poll: select.poll | None = None
 
     def close(self) -> None:

@@ -45,12 +45,23 @@ class Exchanges(ABC):
         """Connects a new socket; raises an `OSError`, which is a `TimeoutError` if that takes too long."""
 
     @abstractmethod
-    async def _write(self, connection: Connection, data: bytes) -> None:
-        """Sends all of it; raises an `OSError`, which is a `TimeoutError` if that takes too long."""
+    def _write(self, connection: Connection, data: bytes) -> int:
+        """Sends what can be sent without an event loop, and says how much that is; raises an `OSError`, which is a
+        `BlockingIOError` if it is nothing."""
 
     @abstractmethod
-    async def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
-        """What is there to read, as soon as there is something; None if that takes longer."""
+    async def _write_rest(self, connection: Connection, data: memoryview) -> None:
+        """Sends all of it; raises an `OSError`, which is a `TimeoutError` or a `BlockingIOError` if that takes too long."""
+
+    @abstractmethod
+    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
+        """What is there to read. A blocking client waits for it; None if that takes longer. An event loop cannot wait here;
+        None if nothing is there yet."""
+
+    @abstractmethod
+    async def _is_readable(self, connection: Connection, seconds: float) -> bool:
+        """After `_read` gave nothing: waits until there is something, as far as that has not been done; False if that takes
+        longer."""
 
     @abstractmethod
     async def _settle(self, outcomes: list[object]) -> None:
@@ -60,11 +71,12 @@ class Exchanges(ABC):
 
     async def request(self, call: Call[T]) -> T:
         """Sends a call until it is answered, also by the next daemon if this one ends meanwhile."""
-        attempts = Attempts()
+        attempts: Attempts | None = None
         while True:
             try:
                 return await self._exchange(call)
             except (Broken, DaemonError) as error:
+                attempts = attempts or Attempts()
                 await self.sleep(attempts.pause_after(error))
 
     async def follow(self, follower: Follower[T]) -> T:
@@ -106,8 +118,9 @@ class Exchanges(ABC):
     async def _exchange(self, call: Call[T]) -> T:
         connection = self._pool.take() or await self._connect()
         try:
-            parser = ResponseParser(call.most)
             await self._send(connection, call.encoded())
+            # Only now, while the daemon works.
+            parser = ResponseParser(call.most)
             while not parser.is_done:
                 await self.receive(connection, parser)
         except BaseException:
@@ -123,16 +136,23 @@ class Exchanges(ABC):
 
     async def _send(self, connection: Connection, data: bytes) -> None:
         try:
-            await self._write(connection, data)
-        except TimeoutError as error:
+            try:
+                # Most requests fit into the socket's buffer, so that nobody has to wait.
+                sent = self._write(connection, data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            if sent < len(data):
+                await self._write_rest(connection, memoryview(data)[sent:])
+        except (TimeoutError, BlockingIOError) as error:
             raise silent() from error
         except OSError as error:
             raise connection.broken(str(error)) from error
 
     async def receive(self, connection: Connection, parser: ResponseParser) -> None:
         try:
-            while (data := await self._read(connection, receive_bytes(parser), QUIET_SECONDS)) is None:
-                await self._check_health()
+            while (data := self._read(connection, receive_bytes(parser), QUIET_SECONDS)) is None:
+                if not await self._is_readable(connection, QUIET_SECONDS):
+                    await self._check_health()
         except OSError as error:
             raise connection.broken(str(error), has_answer=parser.has_begun) from error
         if not data:
@@ -166,10 +186,10 @@ class Exchanges(ABC):
         """Raises if the daemon does not answer a request that takes no time."""
         connection = await self._connect()
         try:
-            await self._write(connection, HEALTH_REQUEST)
-            data = await self._read(connection, RECEIVE_BYTES, HEALTH_SECONDS)
-            if data is None:
-                raise silent()
+            await self._send(connection, HEALTH_REQUEST)
+            while (data := self._read(connection, RECEIVE_BYTES, HEALTH_SECONDS)) is None:
+                if not await self._is_readable(connection, HEALTH_SECONDS):
+                    raise silent()
             if not data:
                 raise Broken("it was closed without an answer")
         except OSError as error:

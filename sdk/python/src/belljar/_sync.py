@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from typing import TYPE_CHECKING, Any, Coroutine, TypeVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ._follow import Follower
 
 T = TypeVar("T")
+
+_TIMEVAL = struct.Struct("@ll")
 
 
 def end_of(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -39,24 +42,40 @@ class _Blocking(Exchanges):
         stream.settimeout(_daemon.CONNECT_SECONDS)
         stream.connect(self.place.path)
 
-    async def _write(self, connection: Connection, data: bytes) -> None:
-        # What is small fits into the socket's buffer, so that there is nothing to wait for.
+    def _write(self, connection: Connection, data: bytes) -> int:
         if len(data) > RECEIVE_BYTES:
             # The timeout of a socket is that of all pieces together.
             connection.socket.settimeout(time_to_send(data))
+            connection.quiet_seconds = None
+        return connection.socket.send(data)
+
+    async def _write_rest(self, connection: Connection, data: memoryview) -> None:
         connection.socket.sendall(data)
 
-    async def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
-        # To set it is a call of the system, to look at it is none.
-        if connection.socket.gettimeout() != seconds:
-            connection.socket.settimeout(seconds)
+    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
+        # With a timeout of Python's, each call would be preceded by one that waits. The system's own costs nothing.
+        if connection.quiet_seconds != seconds:
+            connection.socket.settimeout(None)
+            for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                connection.socket.setsockopt(socket.SOL_SOCKET, which, _duration(seconds))
+            connection.quiet_seconds = seconds
         try:
             return connection.socket.recv(size)
-        except TimeoutError:
+        except BlockingIOError:
             return None
+
+    async def _is_readable(self, connection: Connection, seconds: float) -> bool:
+        # `_read` has waited that long.
+        return False
 
     async def _settle(self, outcomes: list[object]) -> None:
         pass
+
+
+def _duration(seconds: float) -> bytes:
+    """A duration as the system's `struct timeval` has it."""
+    whole = int(seconds)
+    return _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
 
 
 class SyncClient:

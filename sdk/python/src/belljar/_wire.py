@@ -14,6 +14,8 @@ from urllib.parse import quote
 HEAD_BYTES = 64 * 1024
 #: The largest JSON answer or event: a result with all its displays, doubled for the escapes of JSON.
 ANSWER_BYTES = 48 * 1024 * 1024
+#: The most digits of a length, which are those of the largest number of 64 bits.
+_LENGTH_DIGITS = 20
 
 
 class WireError(Exception):
@@ -41,18 +43,32 @@ def encode_request(method: str, path: str, headers: Mapping[str, str], body: byt
     return "".join(lines).encode("latin-1") + body
 
 
-@dataclass
+@dataclass(slots=True)
 class Head:
     status: int
-    headers: dict[str, str]
+    #: The lines of the headers in lower case, each with the end of the line before it.
+    lines: bytes
 
     @property
     def is_success(self) -> bool:
         return 200 <= self.status < 300
 
+    def value(self, name: bytes) -> bytes | None:
+        """The value of a header, in lower case. Few are looked at, so the others are not taken apart."""
+        start = self.lines.find(b"\r\n" + name + b":")
+        if start < 0:
+            return None
+        start += len(name) + 3
+        end = self.lines.find(b"\r\n", start)
+        return self.lines[start : end if end >= 0 else None].strip()
+
 
 class ResponseParser:
     """Takes the bytes of one answer as they come. `head` is set when it is there, `take` gives the body so far."""
+
+    __slots__ = (
+        "_body", "_body_bytes", "_buffer", "_in_trailers", "_is_chunked", "_left", "_most", "head", "is_done"
+    )
 
     def __init__(self, most: int | None = ANSWER_BYTES) -> None:
         self.head: Head | None = None
@@ -75,7 +91,7 @@ class ResponseParser:
     @property
     def keeps_alive(self) -> bool:
         head = self.head
-        return self.is_done and head is not None and head.headers.get("connection") != "close"
+        return self.is_done and head is not None and head.value(b"connection") != b"close"
 
     @property
     def has_begun(self) -> bool:
@@ -111,19 +127,18 @@ class ResponseParser:
 
     def _take_head(self, head: bytes) -> None:
         # Neither the names nor any of the values that are read depend on the case.
-        first, *lines = head.decode("latin-1").lower().split("\r\n")
-        if not first.startswith("http/1.1 ") or not first[9:12].isdigit():
+        head = head.lower()
+        status = head[9:12]
+        if not head.startswith(b"http/1.1 ") or not status.isdigit():
             raise WireError("the daemon's answer is no HTTP/1.1")
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            headers[name] = value.strip()
-        self.head = Head(int(first[9:12]), headers)
-        if headers.get("transfer-encoding") == "chunked":
+        self.head = Head(int(status), head)
+        if self.head.value(b"transfer-encoding") == b"chunked":
             self._is_chunked = True
             return
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit():
+        length = self.head.value(b"content-length")
+        if length is None:
+            length = b"0"
+        if not length.isdigit() or len(length) > _LENGTH_DIGITS:
             raise WireError("the daemon's answer has no length")
         self._left = int(length)
         if self._most is not None and self._left > self._most:
@@ -181,7 +196,7 @@ class ResponseParser:
         del buffer[:position]
 
 
-@dataclass
+@dataclass(slots=True)
 class ServerSentEvent:
     name: str
     data: str
