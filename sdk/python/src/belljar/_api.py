@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any, Literal, Mapping, Sequence, TypedDict
 
-from ._calls import Call, as_json, delete, get, nothing, post
+from ._calls import Call, as_json, delete, encoded_json, get, nothing, post
 from ._wire import quoted, quoted_path
 from .errors import BadRequestError
 from .results import (
@@ -180,20 +180,27 @@ def remove(session: str) -> Call[None]:
 
 
 def run_cell(session: str, code: str, timeout: float | None, mode: str) -> Call[Execution]:
-    return post(f"{session}/cells?wait=true", lambda answer: execution_of(as_json(answer)), _cell(code, timeout, mode))
+    return post(f"{session}/cells?wait=true", _execution, _cell(code, timeout, mode))
 
 
 def stream_cell(session: str, code: str, timeout: float | None, mode: str) -> Call[object]:
     return post(f"{session}/cells?stream=true", nothing, _cell(code, timeout, mode), accept="text/event-stream")
 
 
-def _cell(code: str, timeout: float | None, mode: str) -> dict[str, Any]:
+def _execution(answer: bytes) -> Execution:
+    return execution_of(as_json(answer))
+
+
+def _cell(code: str, timeout: float | None, mode: str) -> bytes:
+    if timeout is None and mode == "main":
+        # An encoder of text is at hand, whereas that of a dictionary is made anew each time.
+        return b'{"code":%b}' % encoded_json(text_of(code, "code"))
     body: dict[str, Any] = {"code": text_of(code, "code")}
     if timeout is not None:
         body["timeout_s"] = seconds_of(timeout)
     if mode != "main":
         body["mode"] = mode
-    return body
+    return encoded_json(body)
 
 
 def command_body(

@@ -112,8 +112,11 @@ def delete(path: str, parse: Callable[[bytes], T]) -> Call[T]:
 
 
 def post(path: str, parse: Callable[[bytes], T], body: object = None, *, accept: str = "application/json") -> Call[T]:
+    """A POST with an idempotency key, and with a body that is a value of JSON, or bytes that are JSON already."""
     headers = {"Accept": accept, "Content-Type": "application/json", "Idempotency-Key": os.urandom(16).hex()}
-    return Call("POST", path, parse, b"" if body is None else encoded_json(body), headers)
+    if not isinstance(body, bytes):
+        body = b"" if body is None else encoded_json(body)
+    return Call("POST", path, parse, body, headers)
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), ensure_ascii=False)
