@@ -26,13 +26,14 @@ RECEIVE_BYTES = 64 * 1024
 LARGE_RECEIVE_BYTES = 256 * 1024
 #: Idle connections that are kept for the next request. The daemon closes one after ten seconds.
 IDLE_CONNECTIONS = 8
-
+#: How long an idle connection is taken to be alive without a look at it, which is a call of the system.
+FRESH_SECONDS = 1.0
 
 #: Without room for a body, the daemon does not read it for up to a minute, and then says so.
 _SEND_SECONDS = 90.0
 
 
-def time_to_send(data: bytes) -> float:
+def time_to_send(data: bytes | memoryview) -> float:
     """The daemon reads as fast as its disk writes; a MiB a second is little."""
     return _SEND_SECONDS + len(data) / (1 << 20)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections import deque
 
 from . import _daemon
-from ._calls import IDLE_CONNECTIONS, Broken
+from ._calls import FRESH_SECONDS, IDLE_CONNECTIONS, Broken
 from .errors import DaemonError
 
 
 class Connection:
-    __slots__ = ("_poll", "is_reused", "quiet_seconds", "socket")
+    __slots__ = ("_poll", "idle_since", "is_reused", "quiet_seconds", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.is_reused = False
+        self.idle_since = 0.0
         #: How long the system itself waits in a blocking call; none if Python does that.
         self.quiet_seconds: float | None = None
         self._poll: select.poll | None = None
@@ -43,7 +45,10 @@ class Connection:
             return True
 
     def is_alive(self) -> bool:
-        """Whether an idle connection can be used: the daemon has neither closed it nor sent bytes without a request."""
+        """Whether an idle connection can be used: the daemon has neither closed it nor sent bytes without a request. That is
+        taken for granted of one that was used just now; should its daemon have died since, the request is sent again."""
+        if time.monotonic() - self.idle_since < FRESH_SECONDS:
+            return True
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.socket, select.POLLIN)
@@ -76,6 +81,7 @@ class Pool:
 
     def give(self, connection: Connection) -> None:
         if self._process == os.getpid() and len(self._idle) < IDLE_CONNECTIONS:
+            connection.idle_since = time.monotonic()
             self._idle.append(connection)
         else:
             connection.close()
