@@ -34,6 +34,7 @@ FIRST = (
 #: One class of each kind that needs no framework, in jails, which are there sooner than containers.
 CORE = (
     "test_wire",
+    "test_exchange",
     "test_received_calls",
     "test_sandbox.OnBubblewrap",
     "test_tools.OnBubblewrap",

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
-import threading
 import time
 import unittest
 from typing import Any, Callable
@@ -16,103 +14,11 @@ from unittest import mock
 
 from belljar import AsyncSandbox, Daemon, DaemonError, Sandbox, _calls, _connection, _exchange
 
-_SESSION = {
-    "id": "s1",
-    "name": "fake",
-    "state": "idle",
-    "backend": "bubblewrap",
-    "limits": {"memory_bytes": 1, "cpus": 1.0},
-    "created_at": "2026-01-01T00:00:00Z",
-    "cells": 0,
-}
-_CELL = {
-    "cell": 1,
-    "status": "success",
-    "reason": "ok",
-    "stdout": "",
-    "stderr": "",
-    "displays": [],
-    "result": {"repr": "2", "type": "int"},
-    "state": {"kind": "kept"},
-    "artifacts": [],
-    "truncated": dict.fromkeys(("stdout_bytes", "stderr_bytes", "dropped_bytes", "displays", "artifacts"), 0),
-    "duration_ms": 0.3,
-}
-
-
-def encoded(value: object) -> bytes:
-    body = json.dumps(value).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-class FakeDaemon:
-    """Serves a socket. `answer` gets each request and its connection; it gives the answer, or nothing to hang up."""
-
-    def __init__(self, answer: Callable[[bytes, socket.socket], bytes | None] | None = None) -> None:
-        self._answer = answer or (lambda request, _stream: encoded(_SESSION if request.startswith(b"GET") else _CELL))
-        self._folder = tempfile.TemporaryDirectory()
-        self.path = f"{self._folder.name}/s"
-        self.requests: list[bytes] = []
-        self.streams: list[socket.socket] = []
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                stream, _ = self._listener.accept()
-            except OSError:
-                return
-            self.streams.append(stream)
-            threading.Thread(target=self._talk, args=(stream,), daemon=True).start()
-
-    def _talk(self, stream: socket.socket) -> None:
-        try:
-            while (request := self._request(stream)) is not None:
-                self.requests.append(request)
-                answer = self._answer(request, stream)
-                if answer is None:
-                    break
-                stream.sendall(answer)
-        except OSError:
-            pass
-        stream.close()
-
-    @staticmethod
-    def _request(stream: socket.socket) -> bytes | None:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            if not (piece := stream.recv(1 << 20)):
-                return None
-            data += piece
-        head, _, body = data.partition(b"\r\n\r\n")
-        lengths = [int(line.split()[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-        pieces, left = [data], sum(lengths) - len(body)
-        while left > 0:
-            piece = stream.recv(1 << 20)
-            pieces.append(piece)
-            left -= len(piece)
-        return b"".join(pieces)
-
-    def hang_up(self) -> None:
-        """Ends all connections, as a daemon does that dies."""
-        for stream in self.streams:
-            try:
-                stream.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self) -> None:
-        self._listener.close()
-        self.hang_up()
-        self._folder.cleanup()
+from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
 
 
 class Exchanges(unittest.TestCase):
-    def serve(self, answer: Callable[[bytes, socket.socket], bytes | None] | None = None) -> FakeDaemon:
+    def serve(self, answer: Answer | None = None) -> FakeDaemon:
         fake = FakeDaemon(answer)
         self.addCleanup(fake.close)
         return fake
@@ -167,14 +73,14 @@ class Exchanges(unittest.TestCase):
     def test_an_answer_that_breaks_off_is_asked_for_again_with_the_same_key(self) -> None:
         broken: list[bytes] = []
 
-        def answer(request: bytes, _stream: socket.socket) -> bytes | None:
+        def answer(request: bytes) -> bytes | None:
             if request.startswith(b"GET"):
-                return encoded(_SESSION)
+                return encoded(SESSION)
             if len(broken) % 2 == 0:
                 broken.append(request)
                 return None
             broken.append(request)
-            return encoded(_CELL)
+            return encoded(CELL)
 
         for run in self.both(self.serve(answer)):
             self.assertEqual(run("1+1"), "2")
@@ -185,12 +91,12 @@ class Exchanges(unittest.TestCase):
         self.patched(_exchange, "HEALTH_SECONDS", 0.3)
         is_healthy = True
 
-        def answer(request: bytes, _stream: socket.socket) -> bytes | None:
+        def answer(request: bytes) -> bytes | None:
             if request.startswith(b"GET /v1/version"):
                 time.sleep(0 if is_healthy else 2)
             elif request.startswith(b"POST"):
                 time.sleep(1)
-            return encoded(_SESSION if request.startswith(b"GET") else _CELL)
+            return encoded(SESSION if request.startswith(b"GET") else CELL)
 
         for run in self.both(self.serve(answer)):
             is_healthy = True
@@ -203,11 +109,11 @@ class Exchanges(unittest.TestCase):
     def test_large_requests_and_answers_arrive_whole_though_the_reader_is_slow(self) -> None:
         text = "x" * 5_000_000
 
-        def answer(request: bytes, _stream: socket.socket) -> bytes | None:
+        def answer(request: bytes) -> bytes | None:
             if request.startswith(b"GET"):
-                return encoded(_SESSION)
+                return encoded(SESSION)
             code = json.loads(request.partition(b"\r\n\r\n")[2])["code"]
-            return encoded({**_CELL, "result": {"repr": code, "type": "str"}})
+            return encoded({**CELL, "result": {"repr": code, "type": "str"}})
 
         with mock.patch.object(FakeDaemon, "_request", staticmethod(_slowly(FakeDaemon._request))):
             for run in self.both(self.serve(answer)):
@@ -216,9 +122,9 @@ class Exchanges(unittest.TestCase):
                 self.assertEqual(run("y"), "y")
 
     def test_a_signal_interrupts_a_request(self) -> None:
-        def answer(request: bytes, _stream: socket.socket) -> bytes | None:
+        def answer(request: bytes) -> bytes | None:
             time.sleep(0 if request.startswith(b"GET") else 20)
-            return encoded(_SESSION)
+            return encoded(SESSION)
 
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
