@@ -153,7 +153,7 @@ sdk-packages: ## install what the Python package is checked with
 	@tests/python-env.sh target/sdk $(SDK)/tests/requirements.txt
 
 .PHONY: test-sdk
-test-sdk: setup sdk-packages ## the Python package: types, and tests with daemons of its own in containers and jails (ARGS='OnBubblewrap test_tools')
+test-sdk: setup sdk-packages ## the Python package: types, and tests with daemons of its own in containers and jails (ARGS='OnBubblewrap test_tools', ARGS='--times 50 test_restart')
 	cargo build
 	cd $(SDK) && $(abspath target/sdk)/bin/python -m mypy
 	BELLJAR=$(DEBUG) target/sdk/bin/python $(SDK)/tests/run.py $(ARGS)

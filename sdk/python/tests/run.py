@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 """Runs the tests, each class in a process of its own and several at once, for most of their time is spent waiting.
 
-usage: run.py [--core | WORD…]     classes whose names have one of the words; `--core` are those that `make test` runs
+usage: run.py [--times N] [--at-once N] [--core | WORD…]
+
+Runs the classes whose names have one of the words; `--core` are those that `make test` runs. `--times 50 test_restart` runs each
+so often, whatever fails, and sums up: for what goes wrong only now and then.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,19 +71,37 @@ def run(name: str) -> tuple[str, bool, float, str]:
     return name, passed, time.monotonic() - began, said
 
 
+def number(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
+
+
 def main() -> int:
-    wanted = CORE if sys.argv[1:] == ["--core"] else sys.argv[1:]
+    parser = argparse.ArgumentParser(description="Runs the tests of the Python package.")
+    parser.add_argument("--times", type=number, default=1, metavar="N", help="how often each class is run")
+    parser.add_argument("--at-once", type=number, default=AT_ONCE, metavar="N", help="how many classes are run at once")
+    parser.add_argument("--core", action="store_true", help="only what `make test` runs")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only classes whose names have one of these")
+    asked = parser.parse_args()
+    wanted = CORE if asked.core else asked.words
     names = [name for name in classes() if not wanted or any(word in name for word in wanted)]
-    failed = 0
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name, passed, seconds, said in pool.map(run, names):
+    if not names:
+        parser.error("no class has such a name")
+    failed: Counter[str] = Counter()
+    with ThreadPoolExecutor(asked.at_once) as pool:
+        for name, passed, seconds, said in pool.map(run, names * asked.times):
             print(f"{'ok    ' if passed else 'FAILED'} {name} {seconds:.1f} s", flush=True)
             for reason in re.findall(r"(?:\.\.\. skipped |\bskipped (?=['\"])|SkipTest: )(.+)", said):
                 print(f"       skipped: {reason}", flush=True)
             if not passed:
-                failed += 1
+                failed[name] += 1
                 print(said)
-    return 1 if failed or not names else 0
+    if asked.times > 1:
+        for name in names:
+            print(f"{name}: {asked.times - failed[name]} of {asked.times} passed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
