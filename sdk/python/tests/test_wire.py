@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import tempfile
 import unittest
 from pathlib import Path
@@ -12,7 +13,7 @@ from unittest import mock
 
 from belljar import BadRequestError, DaemonError, _api, _daemon
 from belljar._wire import EventDecoder, Head, ResponseParser, WireError, encode_request
-from belljar.errors import AskError, problem_of
+from belljar.errors import _CLASSES, AskError, problem_of
 
 
 def parsed(pieces: list[bytes]) -> tuple[Head | None, bytes, bool]:
@@ -102,6 +103,11 @@ class Values(unittest.TestCase):
         self.assertEqual(str(problem_of(409, b'{"code":"busy","message":"m","hint":"h"}')), "m (h)")
         for body in (b"", b"[]", b"{}", b"<html>"):
             self.assertIn("status 502", str(problem_of(502, body)))
+
+
+    def test_every_code_of_the_daemon_has_a_class(self) -> None:
+        codes = (Path(__file__).resolve().parents[3] / "docs/errors.toml").read_text().partition("[code]\n")[2].partition("\n[")[0]
+        self.assertEqual(set(re.findall(r"^(\w+) =", codes, re.MULTILINE)), set(_CLASSES))
 
 
 class Places(unittest.TestCase):

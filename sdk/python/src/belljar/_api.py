@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from dataclasses import replace
-from typing import Any, Literal, Mapping, Sequence, TypedDict
+from typing import Any, Iterable, Literal, Mapping, Sequence, TypedDict
 
 from ._calls import Call, as_json, delete, encoded_json, get, nothing, post
 from ._wire import quoted, quoted_path
@@ -32,6 +32,8 @@ from .results import (
 
 _BYTES = "application/octet-stream"
 _TAR = "application/x-tar"
+#: A time that is longer is a mistake, and a whole number may be too large for the arithmetic of floats.
+_MOST_SECONDS = 1e15
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -54,7 +56,7 @@ def bytes_of(size: int | str, name: str) -> int:
 def seconds_of(timeout: float | None, name: str = "timeout") -> float | None:
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not math.isfinite(timeout) or timeout <= 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= _MOST_SECONDS:
         raise wrong(f"`{name}` is a number of seconds above 0, not {timeout!r}")
     return timeout
 
@@ -71,6 +73,33 @@ def named_texts(value: Mapping[str, str] | None, name: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
         raise wrong(f"`{name}` is a dictionary of text to text")
     return dict(value)
+
+
+def texts_of(value: Sequence[str] | None, name: str) -> list[str]:
+    """A list of texts. A text is one of its letters, too, which nobody means."""
+    if value is None:
+        return []
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise wrong(f"`{name}` is a list of texts, not {type(value).__name__}")
+    texts = list(value)
+    if not all(isinstance(text, str) for text in texts):
+        raise wrong(f"`{name}` is a list of texts")
+    return texts
+
+
+def values_of(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise wrong(f"`{name}` is a dictionary with names that are text")
+    return dict(value)
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Refuses what cannot be called before anything runs whose output it should get."""
+    for name, callback in callbacks.items():
+        if callback is not None and not callable(callback):
+            raise wrong(f"`{name}` is a function, not {type(callback).__name__}")
 
 
 class SandboxOptions(TypedDict, total=False):
@@ -140,12 +169,11 @@ def new_session(
     if memory is not None:
         body["memory_bytes"] = bytes_of(memory, "memory")
     if idle is not None:
-        body["idle_s"] = int(seconds_of(idle, "idle") or 0)
+        # Whole seconds, of which part of one is not none.
+        body["idle_s"] = math.ceil(seconds_of(idle, "idle") or 0)
     if preload is not None:
-        if isinstance(preload, str):
-            raise wrong("`preload` is a list of imports, not text")
-        body["preload"] = list(preload)
-    body.update(env=named_texts(envs, "envs"), labels=named_texts(labels, "labels"), seed=dict(seed or {}))
+        body["preload"] = texts_of(preload, "preload")
+    body.update(env=named_texts(envs, "envs"), labels=named_texts(labels, "labels"), seed=values_of(seed, "seed"))
     body["volumes"] = [_volume(target, named) for target, named in named_texts(volumes, "volumes").items()]
     body["mounts"] = [{"folder": folder, "target": target} for target, folder in named_texts(mounts, "mounts").items()]
     return post("/v1/sessions", lambda answer: info_of(as_json(answer)), body)
@@ -252,6 +280,12 @@ def commands(session: str) -> Call[list[CommandInfo]]:
     return get(f"{session}/commands", parse)
 
 
+def command_number(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise wrong(f"the number of a command is a whole number, not {number!r}")
+    return number
+
+
 def wait_for_command(session: str, number: int) -> Call[CommandResult | None]:
     def parse(answer: bytes) -> CommandResult | None:
         result = as_json(answer).get("result")
@@ -305,7 +339,7 @@ def branch(
 
 
 def diff(session: str, other: str) -> Call[Differences]:
-    return get(f"{session}/diff/{quoted(other)}", lambda answer: differences_of(as_json(answer)))
+    return get(f"{session}/diff/{quoted(text_of(other, 'other'))}", lambda answer: differences_of(as_json(answer)))
 
 
 def export(session: str) -> Call[bytes]:

@@ -103,6 +103,7 @@ def cell_follower(
     on_stderr: OnText | None,
     on_result: OnResult | None = None,
 ) -> CellFollower:
+    _api.check_callbacks(on_stdout=on_stdout, on_stderr=on_stderr, on_result=on_result)
     texts = {"stdout": on_stdout, "stderr": on_stderr}
 
     def saw(event: Event) -> object:

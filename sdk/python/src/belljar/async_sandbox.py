@@ -16,7 +16,7 @@ from ._follow import AskFollower, Event
 from ._tools import AsyncToolServer, Loans
 from .asks import AskOptions, AsyncApproval
 from .commands import AsyncCommands
-from .daemon import Daemon, default
+from .daemon import Daemon, chosen
 from .errors import BelljarError, NotFoundError
 from .files import AsyncFiles
 from .results import (
@@ -68,12 +68,13 @@ class AsyncSandbox(SandboxBase):
         With `keep` it stays until somebody removes it, and `AsyncSandbox.connect(name)` finds it again. `packages` are
         installed first.
         """
-        used = daemon or default()
+        used = chosen(daemon)
+        wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
         box = cls(used, await used._async.request(call), is_owned=not keep)
-        if packages:
+        if wanted:
             try:
-                await box.install(*packages)
+                await box.install(*wanted)
             except BaseException:
                 await box.kill()
                 raise
@@ -82,12 +83,12 @@ class AsyncSandbox(SandboxBase):
     @classmethod
     async def connect(cls, name: str, *, daemon: Daemon | None = None) -> AsyncSandbox:
         """A sandbox that is there, by its name or id. It stays at the end of a `with` block."""
-        used = daemon or default()
+        used = chosen(daemon)
         return cls(used, await used._async.request(_api.show(_api.session_path(name))), is_owned=False)
 
     @classmethod
     async def list(cls, *, labels: Mapping[str, str] | None = None, daemon: Daemon | None = None) -> builtins.list[SandboxInfo]:
-        return await (daemon or default())._async.request(_api.sessions(labels))
+        return await chosen(daemon)._async.request(_api.sessions(labels))
 
     async def run_code(
         self,
@@ -106,6 +107,8 @@ class AsyncSandbox(SandboxBase):
         changes to variables are dropped, with `"scratch"` its names; with `"background"` other cells run beside it. A
         Ctrl-C leaves the cell running: `interrupt` ends it.
         """
+        if on_error is not None:
+            _api.check_callbacks(on_error=on_error)
         await self._loans.lend()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode))
@@ -163,6 +166,7 @@ class AsyncSandbox(SandboxBase):
         The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
         is given to `on_approval`, and listed by `approvals`. A task that is cancelled cancels the ask.
         """
+        _api.check_callbacks(on_event=on_event, on_approval=on_approval)
         await self._loans.lend()
         number = await self._client.request(asks.start(self._path, text, schema, **options))
         try:
@@ -247,7 +251,7 @@ class AsyncSandbox(SandboxBase):
 
     async def diff(self, other: AsyncSandbox | str) -> Differences:
         """What another sandbox, or the one of that name, has otherwise than this one."""
-        key = other if isinstance(other, str) else other.id
+        key = other.id if isinstance(other, SandboxBase) else other
         return await self._client.request(_api.diff(self._path, key))
 
     async def export(self, path: str | os.PathLike[str]) -> None:
@@ -271,7 +275,7 @@ class AsyncSandbox(SandboxBase):
         With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
         of what a model writes, unless `trust` says that it is your own.
         """
-        used = daemon or default()
+        used = chosen(daemon)
         call = _api.import_archive(await asyncio.to_thread(archive.read, path), name, image, replay, trust, not keep)
         return cls(used, await used._async.request(call), is_owned=not keep)
 

@@ -26,6 +26,12 @@ def _checked(result: CommandResult, check: bool) -> CommandResult:
     return result
 
 
+def _check_background(on_stdout: OnText | None, on_stderr: OnText | None, check: bool) -> None:
+    if on_stdout is not None or on_stderr is not None or check:
+        message = "`on_stdout`, `on_stderr` and `check` are for commands that are waited for"
+        raise _api.wrong(message, "a command in the background has `wait(check=True)`, whose result has its output")
+
+
 def _there(result: CommandResult | None, number: int) -> CommandResult:
     if result is None:
         raise NotFoundError(f"command {number} has no result", code="no_such_cell")
@@ -113,6 +119,7 @@ class Commands:
         result, and an error only with `check=True`."""
         body = _api.command_body(command, background=background, cwd=cwd, envs=envs, stdin=stdin, timeout=timeout)
         if background:
+            _check_background(on_stdout, on_stderr, check)
             number = self._client.request(_api.start_command(self._session, body))
             return CommandHandle(self._client, self._session, number)
         if on_stdout is None and on_stderr is None:
@@ -126,7 +133,7 @@ class Commands:
         return self._client.request(_api.commands(self._session))
 
     def connect(self, number: int) -> CommandHandle:
-        return CommandHandle(self._client, self._session, number)
+        return CommandHandle(self._client, self._session, _api.command_number(number))
 
     def kill(self, number: int) -> bool:
         """Ends a command, and all that it started; False if there is none of this number."""
@@ -200,6 +207,7 @@ class AsyncCommands:
         result, and an error only with `check=True`."""
         body = _api.command_body(command, background=background, cwd=cwd, envs=envs, stdin=stdin, timeout=timeout)
         if background:
+            _check_background(on_stdout, on_stderr, check)
             number = await self._client.request(_api.start_command(self._session, body))
             return AsyncCommandHandle(self._client, self._session, number)
         if on_stdout is None and on_stderr is None:
@@ -213,7 +221,7 @@ class AsyncCommands:
         return await self._client.request(_api.commands(self._session))
 
     def connect(self, number: int) -> AsyncCommandHandle:
-        return AsyncCommandHandle(self._client, self._session, number)
+        return AsyncCommandHandle(self._client, self._session, _api.command_number(number))
 
     async def kill(self, number: int) -> bool:
         """Ends a command, and all that it started; False if there is none of this number."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import _daemon
+from ._api import wrong
 from ._async import AsyncClient
 from ._connection import Place
 from ._sync import SyncClient
@@ -31,6 +32,15 @@ class Daemon:
 
     def __repr__(self) -> str:
         return f"Daemon({self.socket!r})"
+
+
+def chosen(daemon: Daemon | None) -> Daemon:
+    """The daemon that a caller names, or else that of the environment."""
+    if daemon is None:
+        return default()
+    if not isinstance(daemon, Daemon):
+        raise wrong(f"`daemon` is a `Daemon`, not {type(daemon).__name__}", "make one with `Daemon(\"/path/of/its/socket\")`")
+    return daemon
 
 
 def default() -> Daemon:

@@ -89,6 +89,10 @@ class UndoError(BelljarError):
     """There is no checkpoint that far back."""
 
 
+class SnapshotError(BelljarError):
+    """Variables could not be saved, or what was saved is damaged, or is for another version of Python."""
+
+
 class AskError(BelljarError):
     """A model did not answer: a limit was reached, or a person said no. `outcome` says which."""
 
@@ -126,6 +130,8 @@ _CLASSES: dict[str, type[BelljarError]] = {
     "no_such_job": NotFoundError,
     "no_such_batch": NotFoundError,
     "no_such_volume": NotFoundError,
+    "no_such_snapshot": NotFoundError,
+    "no_such_route": BelljarError,
     "no_such_image": NotFoundError,
     "no_such_input": NotFoundError,
     "no_such_call": NotFoundError,
@@ -150,6 +156,13 @@ _CLASSES: dict[str, type[BelljarError]] = {
     "package_conflict": PackageError,
     "outcome_unknown": OutcomeUnknownError,
     "out_of_reach": UndoError,
+    "variables_failed": SandboxError,
+    "snapshot_failed": SnapshotError,
+    "snapshot_damaged": SnapshotError,
+    "snapshot_mismatch": SnapshotError,
+    "key_reused": BadRequestError,
+    "events_gone": BelljarError,
+    "internal": BelljarError,
     "model_failed": ModelError,
     "storage": StorageError,
     "shutting_down": DaemonError,

@@ -80,6 +80,7 @@ class Files:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
+        _api.text_of(path, "path")
         try:
             self.get_info(path)
             return True
@@ -127,6 +128,7 @@ class AsyncFiles:
 
     async def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
+        _api.text_of(path, "path")
         try:
             await self.get_info(path)
             return True

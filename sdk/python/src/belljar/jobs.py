@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, Sequence, TypedDict
 
-from ._api import bytes_of, named_texts, seconds_of, text_of, wrong
+from ._api import bytes_of, named_texts, seconds_of, text_of, texts_of, values_of, wrong
 from ._calls import Attempts, Broken, Call, as_json, delete, encoded_json, get, nothing, post
 from ._exchange import Exchanges
 from ._sync import end_of
-from .daemon import Daemon, default
+from .daemon import Daemon, chosen
 from .errors import BelljarError, DaemonError, NotFoundError, problem_of
 from .results import ExecutionError, Json
 
@@ -92,7 +92,7 @@ def run_job(
     """Runs code once, in a fresh sandbox that goes with it. Text is code, a path is a file of it; `args` are its
     `sys.argv`. Exceptions, timeouts and crashes of the code are in the result. A Ctrl-C ends the job."""
     plan = _Plan(code, [None], args=args, has_items=False, parallel=None, **options)
-    return end_of(plan.run((daemon or default())._sync.exchanges))[0]
+    return end_of(plan.run(chosen(daemon)._sync.exchanges))[0]
 
 
 async def run_job_async(
@@ -104,7 +104,7 @@ async def run_job_async(
 ) -> JobResult:
     """The same as `run_job`, with asyncio. If the task is cancelled, so is the job."""
     plan = _Plan(code, [None], args=args, has_items=False, parallel=None, **options)
-    return (await plan.run((daemon or default())._async))[0]
+    return (await plan.run(chosen(daemon)._async))[0]
 
 
 def map(
@@ -122,7 +122,7 @@ def map(
     `error` in its result and ends no other. At most `parallel` run at once. A Ctrl-C ends all.
     """
     plan = _Plan(code, list(inputs), args=(), has_items=True, parallel=parallel, **options)
-    return end_of(plan.run((daemon or default())._sync.exchanges))
+    return end_of(plan.run(chosen(daemon)._sync.exchanges))
 
 
 async def map_async(
@@ -135,7 +135,7 @@ async def map_async(
 ) -> list[JobResult]:
     """The same as `map`, with asyncio. If the task is cancelled, so are the jobs."""
     plan = _Plan(code, list(inputs), args=(), has_items=True, parallel=parallel, **options)
-    return await plan.run((daemon or default())._async)
+    return await plan.run(chosen(daemon)._async)
 
 
 class _Plan:
@@ -163,11 +163,13 @@ class _Plan:
             raise wrong(f"`parallel` is a number of at least 1, not {parallel!r}")
         self._parallel = parallel
         self._has_items = has_items
-        self._args = _texts(args, "args")
+        self._args = texts_of(args, "args")
         self._items = [encoded_json(item) for item in items]
         self._name, self._code = _code_of(code)
-        self._files = dict(files or {})
-        for path in self._files:
+        self._files = values_of(files, "files")
+        for path, content in self._files.items():
+            if not isinstance(content, (str, bytes, os.PathLike)):
+                raise wrong(f"`{path}` in `files` is text, bytes or a path, not {type(content).__name__}")
             plain = os.path.normpath(text_of(path, "files"))
             if plain.startswith(_RESERVED) or plain == self._name:
                 raise wrong(f"the name `{path}` in `files` is taken by the code of the job", "use another name")
@@ -176,8 +178,8 @@ class _Plan:
         if memory is not None:
             self._common["memory_bytes"] = bytes_of(memory, "memory")
         self._common["env"] = named_texts(envs, "envs")
-        self._common["with"] = _texts(packages, "packages")
-        self._common["artifacts"] = [_RESULT, *_texts(artifacts, "artifacts")]
+        self._common["with"] = texts_of(packages, "packages")
+        self._common["artifacts"] = [_RESULT, *texts_of(artifacts, "artifacts")]
         # The daemon cancels the jobs when this process ends, however it does.
         self._common.update(script=_RUNNER, ephemeral=True)
 
@@ -401,14 +403,6 @@ def _code_of(code: str | os.PathLike[str]) -> tuple[str, bytes]:
         return path.name, path.read_bytes()
     except OSError as error:
         raise BelljarError(f"the code cannot be read: {error}", code="client") from error
-
-
-def _texts(value: Sequence[str] | None, name: str) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, str) or not all(isinstance(part, str) for part in value):
-        raise wrong(f"`{name}` is a list of texts")
-    return list(value)
 
 
 def _item_file(number: int) -> str:

@@ -15,7 +15,7 @@ from ._sync import end_of
 from ._tools import Loans, ToolServer
 from .asks import Approval, AskOptions
 from .commands import Commands
-from .daemon import Daemon, default
+from .daemon import Daemon, chosen
 from .errors import NotFoundError
 from .files import Files
 from .results import (
@@ -64,12 +64,13 @@ class Sandbox(SandboxBase):
         With `keep` it stays until somebody removes it, and `Sandbox.connect(name)` finds it again. `packages` are
         installed first.
         """
-        used = daemon or default()
+        used = chosen(daemon)
+        wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
         box = cls(used, used._sync.request(call), is_owned=not keep)
-        if packages:
+        if wanted:
             try:
-                box.install(*packages)
+                box.install(*wanted)
             except BaseException:
                 box.kill()
                 raise
@@ -78,12 +79,12 @@ class Sandbox(SandboxBase):
     @classmethod
     def connect(cls, name: str, *, daemon: Daemon | None = None) -> Sandbox:
         """A sandbox that is there, by its name or id. It stays at the end of a `with` block."""
-        used = daemon or default()
+        used = chosen(daemon)
         return cls(used, used._sync.request(_api.show(_api.session_path(name))), is_owned=False)
 
     @classmethod
     def list(cls, *, labels: Mapping[str, str] | None = None, daemon: Daemon | None = None) -> builtins.list[SandboxInfo]:
-        return (daemon or default())._sync.request(_api.sessions(labels))
+        return chosen(daemon)._sync.request(_api.sessions(labels))
 
     def run_code(
         self,
@@ -102,6 +103,8 @@ class Sandbox(SandboxBase):
         changes to variables are dropped, with `"scratch"` its names; with `"background"` other cells run beside it. A
         Ctrl-C leaves the cell running: `interrupt` ends it.
         """
+        if on_error is not None:
+            _api.check_callbacks(on_error=on_error)
         self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = self._client.request(_api.run_cell(self._path, code, timeout, mode))
@@ -161,6 +164,7 @@ class Sandbox(SandboxBase):
         The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
         is given to `on_approval`, and listed by `approvals`. A Ctrl-C cancels the ask.
         """
+        _api.check_callbacks(on_event=on_event, on_approval=on_approval)
         self._lend_tools()
         number = self._client.request(asks.start(self._path, text, schema, **options))
         try:
@@ -236,7 +240,7 @@ class Sandbox(SandboxBase):
 
     def diff(self, other: Sandbox | str) -> Differences:
         """What another sandbox, or the one of that name, has otherwise than this one."""
-        key = other if isinstance(other, str) else other.id
+        key = other.id if isinstance(other, SandboxBase) else other
         return self._client.request(_api.diff(self._path, key))
 
     def export(self, path: str | os.PathLike[str]) -> None:
@@ -260,7 +264,7 @@ class Sandbox(SandboxBase):
         With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
         of what a model writes, unless `trust` says that it is your own.
         """
-        used = daemon or default()
+        used = chosen(daemon)
         call = _api.import_archive(archive.read(path), name, image, replay, trust, not keep)
         return cls(used, used._sync.request(call), is_owned=not keep)
 
