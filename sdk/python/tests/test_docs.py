@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import importlib
+import importlib.util
 import io
 import re
 import unittest
@@ -34,10 +37,29 @@ class OnBubblewrap(DocCases):
 
 
 class Pages(unittest.TestCase):
+    def test_examples_that_need_a_model_are_python_and_name_what_is_there(self) -> None:
+        seen = 0
+        for page in _PAGES:
+            for block in re.findall(r"^```python no-test\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+                parsed = ast.parse(block.replace("…", "0"), str(page))
+                for line in parsed.body:
+                    if isinstance(line, ast.ImportFrom) and line.module is not None and _is_there(line.module):
+                        module = importlib.import_module(line.module)
+                        for name in line.names:
+                            self.assertTrue(hasattr(module, name.name), f"{page.name}: {line.module}.{name.name}")
+                            seen += 1
+        self.assertGreater(seen, 0)
+
     def test_links_lead_somewhere(self) -> None:
         for page in _PAGES:
             for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
                 self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported: that of an adapter needs its framework, which has the same name."""
+    package, _, inner = module.partition(".")
+    return importlib.util.find_spec(inner if package == "belljar" and inner else package) is not None
 
 
 del DocCases

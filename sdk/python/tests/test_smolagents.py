@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from .frameworks import WithFramework, needs
 
@@ -103,6 +106,20 @@ class SmolagentsCases(WithFramework):
             model._cells = ["import os; final_answer(os.path.exists('/root/.bashrc') or os.getuid() == 0)"]
             self.assertEqual(agent.run("Where are you?"), False)
         self.assertFalse(executor.box.is_running())
+
+    def test_the_example_of_the_guide_runs_with_a_model_that_plays_a_script(self) -> None:
+        page = Path(__file__).resolve().parents[3] / "docs/sdk/FROM-SMOLAGENTS.md"
+        found = re.search(r"^```python no-test\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        assert found is not None
+        script = Script("degrees = weather(city='Ulm')['degrees']\nfinal_answer(degrees > 30)")
+        # In a file, for smolagents reads the source of tools. Jails have no images.
+        code = found[1].replace('image="belljar/science", ', "")
+        with tempfile.TemporaryDirectory() as folder, mock.patch("smolagents.InferenceClientModel", lambda: script):
+            example = Path(folder) / "example.py"
+            example.write_text(code)
+            agent = runpy.run_path(str(example))["agent"]
+        self.assertEqual((agent.memory.steps[-1].output, script._cells), (False, []))
+        self.assertEqual(self.ground.sessions(), [])
 
     def test_what_code_does_wrong_is_told_and_the_session_goes_on(self) -> None:
         with Sandbox.create() as box:
