@@ -111,14 +111,14 @@ class SmolagentsCases(WithFramework):
         page = Path(__file__).resolve().parents[3] / "docs/sdk/FROM-SMOLAGENTS.md"
         found = re.search(r"^```python no-test\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
         assert found is not None
-        script = Script("degrees = weather(city='Ulm')['degrees']\nfinal_answer(degrees > 30)")
+        script = Script("ulm = weather(city='Ulm')\nfinal_answer(ulm['degrees'] > 30)")
         # In a file, for smolagents reads the source of tools. Jails have no images.
         code = found[1].replace('image="belljar/science", ', "")
         with tempfile.TemporaryDirectory() as folder, mock.patch("smolagents.InferenceClientModel", lambda: script):
             example = Path(folder) / "example.py"
             example.write_text(code)
             agent = runpy.run_path(str(example))["agent"]
-        self.assertEqual((agent.memory.steps[-1].output, script._cells), (False, []))
+        self.assertEqual((agent.memory.steps[-1].action_output, script._cells), (False, []))
         self.assertEqual(self.ground.sessions(), [])
 
     def test_what_code_does_wrong_is_told_and_the_session_goes_on(self) -> None:
