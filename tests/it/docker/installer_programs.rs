@@ -381,7 +381,7 @@ pub fn a_request_ends_with_its_program() {
         let answered = events_of(&daemon, "tool_answered");
         answered
             .iter()
-            .any(|event| event.to_string().contains("the program that made this call has ended"))
+            .any(|event| event.to_string().contains("does not wait for it any more"))
             .then_some(())
     });
     eventually("the installer is ended, and its room given back", || (drafts(&daemon) == 0).then_some(()));
