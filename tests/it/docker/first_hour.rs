@@ -42,12 +42,12 @@ fn names_of_sessions_and_jobs_complete_in_the_shell() {
 
 #[test]
 fn a_job_is_found_by_its_name_and_says_its_id() {
+    const CODE: &str = "import sys\nopen('made.txt', 'w').write(sys.argv[1])\n\
+                        sys.stdout.write('half a ')\nsys.stdout.flush()\nprint('line')";
     if !engine() {
         return;
     }
     let daemon = Daemon::start();
-    const CODE: &str = "import sys\nopen('made.txt', 'w').write(sys.argv[1])\n\
-                        sys.stdout.write('half a ')\nsys.stdout.flush()\nprint('line')";
     let folder = scripts(&[("check.py", CODE)]);
     let script = folder.path().join("check.py");
     let script = script.to_str().expect("UTF-8");
