@@ -64,7 +64,7 @@ impl Guardian {
             return;
         }
         if kind == from_runner::TOOL_GIVEN_UP
-            && let Ok(number) = payload.try_into()
+            && let Ok(number) = <[u8; wire::NUMBER_BYTES]>::try_from(payload)
         {
             if let Some(call) = handle.calls.give_up(u32::from_be_bytes(number)) {
                 self.send(&json!({"type": "tool_abandoned", "call": call}));

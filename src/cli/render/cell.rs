@@ -44,7 +44,8 @@ fn plain_display(mime: &Map<String, Value>) -> Option<&str> {
     mime.get("text/plain").filter(|_| !is_picture)?.as_str()
 }
 
-/// `display: image/png (12 KiB), text/plain`: only binary forms are shown with a size, and what is for models only is not shown.
+/// `display: image/png (12 KiB), text/plain`: only binary forms are shown with a size, and what is for models only is not
+/// shown.
 pub(in crate::cli) fn display_line(mime: &Map<String, Value>) -> String {
     let forms: Vec<String> = mime
         .iter()
