@@ -54,6 +54,7 @@ pub async fn facts(context: &Context) -> Facts {
         jail_trouble: jail_trouble().await,
         sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
         crypto_sockets: crypto_sockets().await,
+        processes_are_hidden: line("/proc/self/mounts").is_some_and(|table| hides_processes(&table)),
         engine,
         config,
         images,
@@ -86,6 +87,17 @@ async fn crypto_sockets() -> bool {
     command.args(["--dry-run", "--verbose", "algif_aead"]).stdin(Stdio::null()).kill_on_drop(true);
     let output = timeout(PROGRAM, command.output()).await;
     output.is_ok_and(|output| output.is_ok_and(|output| output.stdout.starts_with(b"insmod")))
+}
+
+/// Whether the last of the mounts at `/proc` keeps users from what it has of processes of others.
+fn hides_processes(mounts: &str) -> bool {
+    let options = |row: &str| {
+        let mut fields = row.split(' ').skip(1);
+        let is_proc = (fields.next(), fields.next()) == (Some("/proc"), Some("proc"));
+        is_proc.then(|| fields.next().unwrap_or_default().to_owned())
+    };
+    let hides = |option: &str| option.strip_prefix("hidepid=").is_some_and(|how| !matches!(how, "0" | "off"));
+    mounts.lines().filter_map(options).next_back().is_some_and(|options| options.split(',').any(hides))
 }
 
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
@@ -192,6 +204,22 @@ mod tests {
     fn only_mounted_controllers_count() {
         let table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t17\t0\npids\t0\t1\t1\nx\n";
         assert_eq!(mounted(table), ["cpu"]);
+    }
+
+    #[test]
+    fn the_options_of_proc_say_whether_processes_are_hidden() {
+        let hidden = |options: &str| {
+            hides_processes(&format!(
+                "sysfs /sys sysfs rw,hidepid=2 0 0\nproc /proc proc rw,nosuid{options} 0 0\nproc /srv/proc proc rw 0 0"
+            ))
+        };
+        assert!([",hidepid=1", ",hidepid=invisible", ",gid=9,hidepid=ptraceable"].into_iter().all(hidden));
+        assert!(!["", ",hidepid=0", ",hidepid=off"].into_iter().any(hidden));
+        assert!(
+            !hides_processes("proc /proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0"),
+            "the last one counts"
+        );
+        assert!(!hides_processes(""));
     }
 
     #[test]

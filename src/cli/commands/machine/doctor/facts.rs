@@ -26,6 +26,8 @@ pub struct Facts {
     pub sysctls: Vec<(&'static str, u64)>,
     /// The kernel has, or would load, the module for authenticated encryption over sockets (`algif_aead`).
     pub crypto_sockets: bool,
+    /// `/proc` keeps users from reading what it has of processes of others.
+    pub processes_are_hidden: bool,
     pub engine: Result<Engine, EngineTrouble>,
     pub config: Config,
     /// Allowed images, with their size if the engine has them. Empty if the engine could not be asked.

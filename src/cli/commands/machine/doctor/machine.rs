@@ -167,6 +167,19 @@ pub fn crypto_sockets(can_be_used: bool) -> Option<Finding> {
     })
 }
 
+/// A daemon of root serves users who may be strangers to each other. One of an ordinary user has no others.
+pub fn processes_of_others(facts: &Facts) -> Option<Finding> {
+    facts.root.then(|| {
+        if facts.processes_are_hidden {
+            return Finding::ok("hidden from users");
+        }
+        Finding::warning(
+            "every user reads below `/proc` where sandboxes of others lie and their ids (`mountinfo`, `cgroup`)",
+            "sudo mount -o remount,hidepid=2 /proc, and put `hidepid=2` among the options of `/proc` in /etc/fstab",
+        )
+    })
+}
+
 pub fn apparmor(facts: &Facts) -> Finding {
     match facts.namespaces.apparmor_restricts {
         Some(1..) if !facts.root => Finding::warning(

@@ -47,6 +47,7 @@ fn healthy() -> Facts {
         jail_trouble: None,
         sysctls: vec![("user.max_pid_namespaces", 1000), ("vm.overcommit_memory", 1)],
         crypto_sockets: false,
+        processes_are_hidden: true,
         engine: Ok(healthy_engine()),
         config: config(""),
         images: vec![("python:3.12".into(), None), ("belljar/base".into(), Some(64 << 20))],
@@ -269,6 +270,11 @@ fn ways_that_the_kernel_leaves_open_are_warnings() {
         assert_eq!(complaints(&facts), Vec::<String>::new());
     }
     complains(|facts| facts.crypto_sockets = true, "warning crypto sockets: `algif_aead` can be used");
+    let mut facts = healthy();
+    facts.processes_are_hidden = false;
+    assert_eq!(complaints(&facts), Vec::<String>::new(), "the daemon of an ordinary user serves no others");
+    let of_root = |facts: &mut Facts| (facts.root, facts.processes_are_hidden) = (true, false);
+    complains(of_root, "warning processes: every user reads below `/proc` where sandboxes of others lie");
 }
 
 #[test]
