@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::engine;
 use super::facts::{Cgroups, Config, Daemon, Facts, FreeSpace, Home, Namespaces, SocketFacts};
-use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
+use super::facts::{OTHERS_WRITE, PERMISSIONS, ProcessesOfOthers, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
@@ -54,7 +54,7 @@ pub async fn facts(context: &Context) -> Facts {
         jail_trouble: jail_trouble().await,
         sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
         crypto_sockets: crypto_sockets().await,
-        processes_are_hidden: line("/proc/self/mounts").is_some_and(|table| hides_processes(&table)),
+        processes: line("/proc/self/mounts").map_or(ProcessesOfOthers::Shown, |table| processes(&table)),
         engine,
         config,
         images,
@@ -89,15 +89,18 @@ async fn crypto_sockets() -> bool {
     output.is_ok_and(|output| output.is_ok_and(|output| output.stdout.starts_with(b"insmod")))
 }
 
-/// Whether the last of the mounts at `/proc` keeps users from what it has of processes of others.
-fn hides_processes(mounts: &str) -> bool {
+/// What the last of the mounts at `/proc` shows users of the processes of others.
+fn processes(mounts: &str) -> ProcessesOfOthers {
     let options = |row: &str| {
         let mut fields = row.split(' ').skip(1);
         let is_proc = (fields.next(), fields.next()) == (Some("/proc"), Some("proc"));
         is_proc.then(|| fields.next().unwrap_or_default().to_owned())
     };
     let hides = |option: &str| option.strip_prefix("hidepid=").is_some_and(|how| !matches!(how, "0" | "off"));
-    mounts.lines().filter_map(options).next_back().is_some_and(|options| options.split(',').any(hides))
+    match mounts.lines().filter_map(options).next_back() {
+        Some(options) if options.split(',').any(hides) => ProcessesOfOthers::Hidden,
+        Some(_) | None => ProcessesOfOthers::Shown,
+    }
 }
 
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
@@ -208,18 +211,16 @@ mod tests {
 
     #[test]
     fn the_options_of_proc_say_whether_processes_are_hidden() {
+        let are_hidden = |mounts: &str| matches!(processes(mounts), ProcessesOfOthers::Hidden);
         let hidden = |options: &str| {
-            hides_processes(&format!(
+            are_hidden(&format!(
                 "sysfs /sys sysfs rw,hidepid=2 0 0\nproc /proc proc rw,nosuid{options} 0 0\nproc /srv/proc proc rw 0 0"
             ))
         };
         assert!([",hidepid=1", ",hidepid=invisible", ",gid=9,hidepid=ptraceable"].into_iter().all(hidden));
         assert!(!["", ",hidepid=0", ",hidepid=off"].into_iter().any(hidden));
-        assert!(
-            !hides_processes("proc /proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0"),
-            "the last one counts"
-        );
-        assert!(!hides_processes(""));
+        let last_counts = "proc /proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0";
+        assert!(!are_hidden(last_counts) && !are_hidden(""));
     }
 
     #[test]
