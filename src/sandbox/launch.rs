@@ -21,7 +21,7 @@ use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
-use crate::sandbox::left_sandboxes::LeftSandboxes;
+use crate::sandbox::left_sandboxes::{LeftSandboxes, note_user};
 use crate::sandbox::packages::cache::PackageCache;
 use crate::sandbox::packages::charges::UnreadSession;
 use crate::sandbox::packages::shown;
@@ -135,6 +135,11 @@ impl Launcher {
         self.volumes.load(ledger, most, &self.paths.sandboxes_dir());
     }
 
+    /// Keeps the user ids of the sandboxes that earlier daemons left from new ones, each until its sandbox is gone.
+    pub fn keep_left_user_ids(&self) {
+        self.left_sandboxes.load(&self.paths.sandboxes_dir(), &self.slots);
+    }
+
     /// Removes every sandbox of this daemon's home that no session owns. Returns how many, and those that are still there.
     pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
@@ -232,6 +237,9 @@ impl Launcher {
         // No request may remove the volumes between this and the start.
         let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;
         let slot = self.slot_of(workspace);
+        if let Some(slot) = &slot {
+            note_user(&guard.path, workspace.choice.backend, slot).map_err(storage)?;
+        }
         Ok(Prepared { spec, why, folder: guard, hold, claim, slot, launcher: Arc::clone(self) })
     }
 

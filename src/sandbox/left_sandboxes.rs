@@ -1,11 +1,31 @@
 //! The sandboxes that could not be removed, with what they have: a user id, room in their owners' quotas, an errand's folders.
-//! Such a sandbox may still run as that user, and write into those folders.
+//! Such a sandbox may still run as that user, and write into those folders. A note in the daemon's own folder for a sandbox has
+//! its user id, because a sandbox can outlive its daemon and the record of its session.
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
+use super::slots::{UserSlot, UserSlots};
 use crate::protocol::ids::SandboxId;
 use crate::protocol::receipt::Backend;
+use crate::security_controls;
+
+/// The name of the note in the folder of a sandbox.
+const NOTE: &str = "user";
+
+#[derive(Serialize, Deserialize)]
+struct UserNote {
+    backend: Backend,
+    uid: u32,
+}
+
+/// Notes the user id of a sandbox that is about to be started.
+pub fn note_user(folder: &Path, backend: Backend, slot: &UserSlot) -> std::io::Result<()> {
+    std::fs::write(folder.join(NOTE), serde_json::to_vec(&UserNote { backend, uid: slot.uid })?)
+}
 
 #[derive(Default)]
 pub struct LeftSandboxes(Mutex<Vec<LeftSandbox>>);
@@ -20,6 +40,23 @@ struct LeftSandbox {
 impl LeftSandboxes {
     pub fn add(&self, backend: Backend, sandbox: SandboxId, has: impl Send + 'static) {
         self.0.lock().push(LeftSandbox { backend, sandbox, _has: Box::new(has) });
+    }
+
+    /// Keeps the user ids of all sandboxes that earlier daemons left, also of those that still have a session.
+    pub fn load(&self, sandboxes: &Path, slots: &Arc<UserSlots>) {
+        if !security_controls::holds("left_sandboxes_keep_user_ids") {
+            return;
+        }
+        for entry in std::fs::read_dir(sandboxes).into_iter().flatten().flatten() {
+            let (sandbox, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path().join(NOTE));
+            let Ok(text) = std::fs::read(path) else { continue };
+            match serde_json::from_slice(&text) {
+                Ok(UserNote { backend, uid }) => self.add(backend, SandboxId(sandbox), slots.keep(uid)),
+                Err(error) => {
+                    tracing::error!(%error, sandbox, "the note of a sandbox's user id is not understood");
+                }
+            }
+        }
     }
 
     /// The sandboxes of a backend that are left.
