@@ -135,7 +135,8 @@ impl Launcher {
         self.volumes.load(ledger, most, &self.paths.sandboxes_dir());
     }
 
-    /// Keeps the user ids of the sandboxes that earlier daemons left from new ones, each until its sandbox is gone.
+    /// Keeps the user ids of sandboxes that nobody holds from new ones, each until its sandbox is gone: of those that earlier
+    /// daemons left, and of one whose session cannot go on.
     pub fn keep_left_user_ids(&self) {
         self.left_sandboxes.load(&self.paths.sandboxes_dir(), &self.slots);
     }

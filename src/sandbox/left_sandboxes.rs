@@ -42,14 +42,16 @@ impl LeftSandboxes {
         self.0.lock().push(LeftSandbox { backend, sandbox, _has: Box::new(has) });
     }
 
-    /// Keeps the user ids of all sandboxes that earlier daemons left, also of those that still have a session.
+    /// Keeps the user ids of all sandboxes that have a note, as far as they are not kept yet: of those that nobody holds, and
+    /// of those that still have a session, which has the same id.
     pub fn load(&self, sandboxes: &Path, slots: &Arc<UserSlots>) {
         if !security_controls::holds("left_sandboxes_keep_user_ids") {
             return;
         }
         for entry in std::fs::read_dir(sandboxes).into_iter().flatten().flatten() {
             let (sandbox, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path().join(NOTE));
-            let Ok(text) = std::fs::read(path) else { continue };
+            let is_kept = || self.0.lock().iter().any(|left| left.sandbox.0 == sandbox);
+            let Some(text) = std::fs::read(path).ok().filter(|_| !is_kept()) else { continue };
             match serde_json::from_slice(&text) {
                 Ok(UserNote { backend, uid }) => self.add(backend, SandboxId(sandbox), slots.keep(uid)),
                 Err(error) => {
