@@ -78,7 +78,7 @@ impl Actor for Jobs {
             JobsMsg::Started { id, started, reply_to } => state.started(id, *started, reply_to),
             JobsMsg::Judged { id, end, reply_to } => state.judged(id, end, reply_to),
             JobsMsg::Done { id, end } => state.done(id, end),
-            JobsMsg::NoRoom { id, problem } => state.has_no_room(id, &problem),
+            JobsMsg::NoRoom { id, problem } => state.refused_room(id, &problem),
             JobsMsg::Waits { id } => {
                 state.enqueue(id);
                 state.pump();

@@ -109,7 +109,7 @@ impl JobsState {
     /// The session of a job was refused for want of room that the queue does not look at, such as the machine's memory,
     /// or that something else has taken meanwhile. The job waits again, without a slot. The next look at the queue
     /// (`JobsMsg::Pump`) starts it, and not this, which would go round without a pause.
-    pub(super) fn has_no_room(&mut self, id: JobId, problem: &Problem) {
+    pub(super) fn refused_room(&mut self, id: JobId, problem: &Problem) {
         self.running = self.running.saturating_sub(1);
         let Some(entry) = self.jobs.get_mut(&id) else { return };
         entry.refusals += 1;
