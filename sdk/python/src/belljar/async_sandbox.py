@@ -211,7 +211,7 @@ class AsyncSandbox(SandboxBase):
         return await self._client.request(_api.snapshot(self._path, name))
 
     async def sleep(self) -> Asleep:
-        """Saves the variables and ends all processes; says what of them could not be saved. The next cell wakes the sandbox as it
+        """Saves the variables, ends all processes, and says what could not be saved. The next cell wakes the sandbox as it
         was."""
         return await self._client.request(_api.sleep(self._path))
 

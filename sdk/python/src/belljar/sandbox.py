@@ -200,7 +200,7 @@ class Sandbox(SandboxBase):
         return self._client.request(_api.snapshot(self._path, name))
 
     def sleep(self) -> Asleep:
-        """Saves the variables and ends all processes; says what of them could not be saved. The next cell wakes the sandbox as it
+        """Saves the variables, ends all processes, and says what could not be saved. The next cell wakes the sandbox as it
         was."""
         return self._client.request(_api.sleep(self._path))
 
