@@ -81,12 +81,14 @@ impl SavedSession {
 }
 
 impl SessionActorState {
-    /// Whether a new sandbox gets the variables of a snapshot.
+    /// Whether a new sandbox may get the variables of before: from a snapshot, or by cells that run again.
     pub(super) fn wakes(&self) -> bool {
         let settings = &self.args.launcher.settings.snapshots;
         let may = settings.wake && self.args.policy != SnapshotPolicy::Off;
         let has_base = self.saving.states.base().is_some();
-        let has_any = self.saving.states.latest().is_some() || (has_base && self.machine.is_replaying());
+        let states = &self.saving.states;
+        let has_any =
+            states.latest().is_some() || (has_base && self.machine.is_replaying()) || states.may_rebuild();
         (may || has_base) && has_any
     }
 

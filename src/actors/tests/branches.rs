@@ -107,7 +107,7 @@ async fn an_archive_has_the_rules_of_its_code_whose_sandbox_is_gone() {
     let client = daemon.makes_a_session().await;
     client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
     client.only_end().await;
-    // It was not saved: the next sandbox has nothing of that code, but a replay would run it again.
+    // It was not saved, so that it runs again in the next sandbox.
     home.backend.kernel().end();
     client.has_event(|event| matches!(event, EventBody::SandboxGone { .. })).await;
     let ticket = client.run("own").await;
