@@ -89,6 +89,7 @@ impl SessionMsg {
             | Self::WakeDied { .. }
             | Self::WakeInterrupted { .. }
             | Self::Rebuilt { .. }
+            | Self::CurrentSnapshot { .. }
             | Self::Snapshots { .. }
             | Self::SnapshotDone { .. }
             | Self::SnapshotNoted { .. }
