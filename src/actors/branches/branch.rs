@@ -132,17 +132,11 @@ fn names(wanted: &NewBranches) -> Result<Vec<Option<SessionName>>, Problem> {
         .collect()
 }
 
-/// A snapshot of the variables as they are, or as after a cell. One that was taken since they changed last is as good as new.
+/// A snapshot of the variables as they are, or as after a cell.
 pub(super) async fn snapshot(
     session: &SessionRef,
     state_of: Option<CellNumber>,
 ) -> Result<SnapshotRecord, Problem> {
-    if state_of.is_none()
-        && let Some(current) =
-            call_promptly(session, |reply_to| SessionMsg::CurrentSnapshot { reply_to }).await?
-    {
-        return Ok(current);
-    }
     try_call(session, |reply_to| SessionMsg::TakeSnapshot { name: None, at: state_of, reply_to }).await
 }
 

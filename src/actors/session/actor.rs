@@ -146,7 +146,6 @@ impl SessionActorState {
                     state.apply(Input::SandboxWanted);
                 }
             }
-            SessionMsg::CurrentSnapshot { reply_to } => drop(reply_to.send(state.current_snapshot())),
             SessionMsg::Snapshots { reply_to } => drop(reply_to.send(state.snapshots())),
             SessionMsg::RemoveSnapshot { snapshot, reply_to } => state.remove_snapshot(&snapshot, reply_to),
             SessionMsg::SnapshotDone { ticket, outcome } => state.snapshot_done(ticket, *outcome),

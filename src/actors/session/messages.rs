@@ -282,10 +282,6 @@ pub enum SessionMsg {
         at: Option<CellNumber>,
         reply_to: Reply<SnapshotRecord>,
     },
-    /// The snapshot that holds the variables as they are now, if there is one.
-    CurrentSnapshot {
-        reply_to: RpcReplyPort<Option<SnapshotRecord>>,
-    },
     Snapshots {
         reply_to: RpcReplyPort<SnapshotList>,
     },

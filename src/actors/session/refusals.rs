@@ -89,7 +89,6 @@ impl SessionMsg {
             | Self::WakeDied { .. }
             | Self::WakeInterrupted { .. }
             | Self::Rebuilt { .. }
-            | Self::CurrentSnapshot { .. }
             | Self::Snapshots { .. }
             | Self::SnapshotDone { .. }
             | Self::SnapshotNoted { .. }

@@ -337,17 +337,6 @@ impl SessionActorState {
         }
     }
 
-    /// The snapshot that holds the variables as they are now, or as the session will wake with them. What a session began with
-    /// is none of its own cells, so it is not that.
-    pub(super) fn current_snapshot(&self) -> Option<SnapshotRecord> {
-        let (states, machine) = (&self.saving.states, &self.machine);
-        let is_saved = !machine.is_unsaved() && !states.is_unsaved();
-        let rests = machine.may_sleep().is_ok() && !machine.is_replaying() && !machine.is_ending();
-        let is_base = |latest: &SnapshotRecord| states.base().is_some_and(|base| base.id == latest.id);
-        let has_it = is_saved && rests && (machine.is_ready() || self.wakes());
-        states.latest().filter(|latest| has_it && !is_base(latest)).cloned()
-    }
-
     pub(super) fn snapshots(&self) -> SnapshotList {
         let states = &self.saving.states;
         let wakes_from = states.latest().map(|latest| latest.id.clone());
