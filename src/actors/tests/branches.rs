@@ -6,6 +6,7 @@ use crate::actors::replay;
 use crate::actors::session::messages::Handles;
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{BranchList, Imported, NewBranches};
+use crate::protocol::frames::HostFrame;
 use crate::protocol::ids::SessionName;
 use crate::sandbox::backend::fake::WHILE_LOADING;
 use crate::sandbox::workspace::session_archive;
@@ -78,6 +79,27 @@ async fn the_rules_of_the_code_of_a_branch_hold_also_after_a_replay_in_it() {
     branch.has_event(|event| matches!(event, EventBody::ResetDone { .. })).await;
     let _ticket = branch.run("later").await;
     branch.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
+}
+
+/// Packing is what takes longest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_of_variables_that_are_saved_already_does_not_pack_them_again() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let kernel = home.backend.kernel();
+    let packed = || {
+        let frames = kernel.received_frames().into_iter();
+        frames.filter(|frame| matches!(frame, HostFrame::Snapshot { .. })).count()
+    };
+    for (code, cell, packs) in [("a", 1, 1), ("b", 2, 2)] {
+        let ticket = client.run(code).await;
+        client.result(ticket).await;
+        for _ in 0..2 {
+            let made = daemon.branches(&client).await.unwrap();
+            assert_eq!((made.cell, packed()), (cell, packs), "{code}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
