@@ -65,6 +65,13 @@ FUNCTION_DESCRIPTION_CHARS = 4000
 FUNCTION_HINT_DEPTH = 8
 FUNCTION_S = 60.0
 FUNCTION_BYTES = 4 * 1024 * 1024
+# Pictures: a model is shown what has at most so many bytes as base64 and pixels of a side, as `src/agent/pictures.rs` has
+# it. Of a larger one a copy is made with the first of these sides at which it is small enough. One that has more pixels is
+# not decoded for that, because it would take much of the memory of the session.
+PICTURE_BYTES = 512 * 1024
+PICTURE_SIDE = 2048
+SCALED_SIDES = (1024, 512)
+SCALED_PIXELS = 24_000_000
 # Commands of a shell in a cell: how much of captured output is read at once, and how long a command that is interrupted
 # may take to end before it is killed.
 COMMAND_READ_BYTES = 64 * 1024

@@ -280,6 +280,8 @@ pub enum SessionMsg {
         name: Option<String>,
         /// Only as they were after this cell.
         at: Option<CellNumber>,
+        /// The newest snapshot does, if nothing has changed since.
+        or_newest: bool,
         reply_to: Reply<SnapshotRecord>,
     },
     Snapshots {

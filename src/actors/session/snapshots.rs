@@ -138,6 +138,13 @@ impl SessionActorState {
         self.begin_snapshot(None, changes, (name, at, true), Some(reply_to));
     }
 
+    /// The newest snapshot, if it holds the variables as they are and nothing runs that could change them.
+    pub(super) fn newest_snapshot(&self) -> Option<SnapshotRecord> {
+        let is_current =
+            self.machine.queue().is_idle() && !self.machine.is_unsaved() && !self.machine.is_replaying();
+        self.saving.states.latest().filter(|_| is_current).cloned()
+    }
+
     fn is_saved(&self) -> Result<(), Problem> {
         if self.args.policy != SnapshotPolicy::Off {
             return Ok(());
