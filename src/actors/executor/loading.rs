@@ -21,7 +21,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::snapshot::RestoreReport;
 use crate::security_controls;
-use crate::session::restore::Wake;
+use crate::session::restore::{Wake, Waking};
 use crate::session::rules::SandboxRules;
 
 /// The longest time that loading takes.
@@ -99,15 +99,22 @@ impl ExecutorState {
         }
     }
 
-    /// The sandbox is started: it is ready, or loads the variables of a snapshot first.
+    /// The sandbox is started: it is ready, or loads the variables of a snapshot first. Cells that run again come after that.
     pub(super) fn started(
         &mut self,
         myself: &ExecutorRef,
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
     ) {
-        let Some(wake) = self.wake.take() else { return self.ready(receipt, preloaded, None) };
-        self.begin_loading(myself, wake, AfterLoading::Ready { receipt, preloaded });
+        match self.wake.take() {
+            None => self.ready(receipt, preloaded, None),
+            Some(Waking::Rebuilds(cells)) => {
+                self.ready(receipt, preloaded, Some(WakeOutcome::Rebuilds(cells)));
+            }
+            Some(Waking::Loads(wake)) => {
+                self.begin_loading(myself, wake, AfterLoading::Ready { receipt, preloaded });
+            }
+        }
     }
 
     /// The worker is fresh after a reset, and gets the variables with which the session began.
@@ -315,13 +322,13 @@ impl ExecutorState {
         self.tell(SessionMsg::SandboxReady { receipt, preloaded, counters, woken: woken.map(Box::new) });
     }
 
-    /// The new sandbox gets the variables of a snapshot, and is bound by the rules of the code that made them.
+    /// The new sandbox gets the variables of before, and is bound by the rules of the code that made them.
     pub(super) fn wakes_with(&mut self, plan: WakePlan) {
-        if let Some((wake, rules)) = plan {
+        if let Some((waking, rules)) = plan {
             if security_controls::holds("rules_go_on_after_waking") {
                 self.bound = rules;
             }
-            self.wake = Some(Box::new(wake));
+            self.wake = Some(waking);
         }
     }
 }

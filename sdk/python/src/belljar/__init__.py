@@ -37,6 +37,7 @@ from .jobs import JobOptions, JobResult, map_async, run_job, run_job_async
 from .jobs import map as map
 from .results import (
     Artifact,
+    Asleep,
     CommandInfo,
     CommandResult,
     Differences,
@@ -63,6 +64,7 @@ __all__ = [
     "Artifact",
     "AskError",
     "AskOptions",
+    "Asleep",
     "AsyncApproval",
     "AsyncCommandHandle",
     "AsyncSandbox",
