@@ -76,16 +76,16 @@ def pack(frame, namespace, injected, own, known):
         if was_stuck:
             left_out[names[place]] = f"packing it makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
             continue
-        left_out[names[place]] = f"the process ended while it was packed ({_death(status)})"
+        left_out[names[place]] = f"the process ended while it was packed ({death(status)})"
         kills += status == -_signal.SIGKILL
         if kills > PACK_KILLS:
             break
     if not progress.is_sending:
-        reason = f"the processes that pack the variables end again and again, the last one with {_death(status)}"
+        reason = f"the processes that pack the variables end again and again, the last one with {death(status)}"
         snapshot_records.Writer(connection, 0).give_up("not_packed", reason)
 
 
-def _death(status):
+def death(status):
     if status == -_signal.SIGKILL:
         return "signal 9, which is sent by code, or where memory is short"
     return f"signal {-status}" if status < 0 else f"exit code {status}"
@@ -194,7 +194,7 @@ class _Attempts:
         )
         failed, status = trial.together(spool, packing, self._left_out)
         if status and not failed and not snapshot_trial.is_for_want_of_memory(status):
-            failed = {LAST: f"loading them again ended the process ({_death(status)})"}
+            failed = {LAST: f"loading them again ended the process ({death(status)})"}
         if LAST in failed:
             raise pickle.PicklingError(f"{LAST}: {failed[LAST]}")
         self._left_out.update(failed)

@@ -73,8 +73,10 @@ class Loading:
     """What the functions that make things again need of the load that is under way."""
 
     def __init__(self, namespace, injected, kept=frozenset(), is_trial=False, is_partial=False):
-        self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
+        # `is_trial` is a load of what is being packed. Neither that nor a rehearsal touches files or fills buffers.
+        self.namespace, self.injected, self.is_trial, self.leaves_files = namespace, injected, is_trial, is_trial
         self._is_partial = is_partial  # what fails is lost, and the load goes on
+        self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
@@ -110,12 +112,22 @@ class Loading:
 
     def read(self, reader):
         pieces = reader.section()
-        self._reader, self._sizes = reader, iter(snapshot_records.sizes_of(pieces))
+        sizes = snapshot_records.sizes_of(pieces)
+        if self._is_partial:
+            from . import snapshot_rehearsal  # hardly ever needed
+
+            self.unpickling = snapshot_rehearsal.steps(lambda steps: self._rehearse(pieces, sizes, steps))
+        self._reader, self._sizes = reader, iter(sizes)
         section = snapshot_records.Pieces(pieces)
         del pieces  # each goes as soon as it was read
         found = self._load(section, lambda _name: None)
         reader.end()
         return found
+
+    def _rehearse(self, pieces, sizes, steps):
+        """Load all in a process that is there only for that."""
+        self.leaves_files, self.unpickling, self._sizes = True, steps, iter(sizes)
+        self._load(snapshot_records.Pieces(list(pieces)), lambda _name: None)
 
     def _load(self, section, mark):
         """The things by name, and the settings."""
@@ -167,7 +179,7 @@ class Loading:
         while True:
             size = self._next_size()
             data = bytearray(size)
-            if not self.is_trial:
+            if not self.leaves_files:
                 self._reader.section_into(memoryview(data))
             yield data
 
@@ -178,13 +190,13 @@ class Loading:
     def pass_section(self):
         """Let go of the next one, whose array cannot be made."""
         size = self._next_size()
-        if not self.is_trial:
+        if not self.leaves_files:
             self._reader.section_into(memoryview(bytearray(size)))
 
     def section_into(self, view):
         if self._next_size() != view.nbytes:
             raise snapshot_records.Broken("a buffer has another size than its array")
-        if not self.is_trial:
+        if not self.leaves_files:
             self._reader.section_into(view)
 
     def reopened(self, path):

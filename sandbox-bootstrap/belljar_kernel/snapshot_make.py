@@ -422,7 +422,7 @@ def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
     if isinstance(numpy, type):
         return numpy()
-    if loading.is_trial and mode == "r+":
+    if loading.leaves_files and mode == "r+":
         mode = "c"  # a trial writes to no file, and makes none longer
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
@@ -440,7 +440,7 @@ def file(path, mode, options, position, pending):
         return posix.open(name, flags & ~(posix.O_TRUNC | posix.O_EXCL | posix.O_CREAT) | posix.O_CLOEXEC)
 
     try:
-        if loading.is_trial:
+        if loading.leaves_files:
             posix.stat(path)
             return closed_file(path, mode, options)
         made = open(path, mode, opener=again, **options)  # noqa: SIM115
