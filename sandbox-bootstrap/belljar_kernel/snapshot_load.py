@@ -78,6 +78,7 @@ class Loading:
         self._is_partial = is_partial  # what fails is lost, and the load goes on
         self.unpickling = None  # the steps of such a load
         self._kept = kept
+        self.homes = {}  # folders of modules that no path leads to
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
         self._reader = self._sizes = None
@@ -150,6 +151,7 @@ class Loading:
         if form != FORMAT or code_of != CODE_OF:
             raise snapshot_records.Broken("it was made by another version of Python")
         # The modules of the session are found by its paths, and may look at its environment.
+        self.homes = first.get("homes", {})
         self.missing.update(snapshot_settings.apply_first(first))
         names = self._names
         while True:

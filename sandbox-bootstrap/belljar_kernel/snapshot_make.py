@@ -59,10 +59,21 @@ def module(name):
     if name == "__main__":
         return sys.modules["__main__"]
     try:
-        __import__(name)
+        _import(name)
         return sys.modules[name]
     except BaseException as error:
         return lost(f"the module {cut(name, MISSING_NAME_CHARS)} could not be imported: {snapshot_reasons.told(error)}")
+
+
+def _import(name):
+    home = loading.homes.get(name.partition(".")[0])
+    if home is not None:
+        sys.path.append(home)
+    try:
+        __import__(name)
+    finally:
+        if home in sys.path:
+            sys.path.remove(home)
 
 
 def package(name, submodules):
@@ -71,7 +82,7 @@ def package(name, submodules):
     if isinstance(found, types.ModuleType):
         for each in submodules:
             try:
-                __import__(each)
+                _import(each)
             except BaseException as error:
                 loading.missing[each] = f"the module could not be imported: {snapshot_reasons.told(error)}"
     return found

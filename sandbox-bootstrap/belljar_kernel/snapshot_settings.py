@@ -1,10 +1,11 @@
 """The states of a session that no name leads to: folders, the environment, randomness, settings of libraries."""
 
 import posix  # not `os`, whose functions user code may replace
+import posixpath
 import sys
 import time
 
-from . import copies, snapshot_classes, snapshot_make
+from . import copies, snapshot_classes
 from .late_imports import from_stdlib
 
 
@@ -14,7 +15,22 @@ def first():
     began = dict(each.partition(b"=")[::2] for each in _read("/proc/self/environ").split(b"\0") if each)
     changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
     removed = [key for key in began if key not in environment._data]
-    return {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
+    first = {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
+    return {**first, "homes": _homes()}
+
+
+def _homes():
+    """The folders of the session's modules that no path leads to now, by the names of the modules: a cell may have imported
+    them from a folder that it has left since."""
+    paths = {each or _folder() for each in sys.path if type(each) is str}
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if type(name) is str and "." not in name and snapshot_classes.is_of_session(module):
+            folder, file = posixpath.split(module.__spec__.origin)
+            folder = posixpath.dirname(folder) if file == "__init__.py" else folder
+            if folder not in paths:
+                found[name] = folder
+    return found
 
 
 def changed_by_packing():
@@ -137,7 +153,8 @@ def apply(settings, commands):
     for name, changed in settings["libraries"].items():
         try:
             if changed:
-                _LIBRARIES[name][1](snapshot_make.module(name), changed)
+                __import__(name)
+                _LIBRARIES[name][1](sys.modules[name], changed)
         except Exception as error:
             missing[name] = f"its settings could not be set again: {type(error).__name__}"
     if settings["numpy_random"] is not None:

@@ -102,6 +102,24 @@ class Modules(SnapshotTest):
         self.assertEqual(report["missing"], [])
         self.assertEqual(kernel.run("(things[0].v, type(things[1]) is of_folder.K)", cell=9).value, "('yes', True)")
 
+    def test_the_folder_stays_that_of_the_cell_whatever_is_copied_before(self):
+        self.run_ok("import os\nclass Where:\n    def __reduce__(self): return os.getcwd, ()\nwhere = Where(); os.mkdir('sub'); os.chdir('sub')")
+        for _ in range(2):
+            self.take()  # of the checkpoint, which is copied for each snapshot
+        kernel, _ = self.wake(self.take())
+        self.assertEqual(kernel.run("os.path.basename(where)", cell=9).value, "'sub'")
+
+    def test_a_module_is_found_in_the_folder_of_an_earlier_cell(self):
+        self.run_ok(
+            "import os\nos.makedirs('sub/pack'); open('sub/of_folder.py', 'w').write('class K: pass'); open('sub/pack/__init__.py', 'w').write('')\n"
+            "open('sub/pack/within.py', 'w').write('class L: pass'); os.chdir('sub')\n"
+            "def make():\n    import of_folder, pack.within; return of_folder.K(), pack.within.L()\nthings = make()"
+        )
+        self.run_ok("x = [1]")  # it begins in the workspace again
+        kernel, report = self.wake(self.take())
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run("[type(each).__module__ for each in things], os.path.basename(os.getcwd())", cell=9).value, "(['of_folder', 'pack.within'], 'workspace')")
+
 
 class Files(SnapshotTest):
     def test_what_is_written_after_the_sleep_goes_on_as_before(self):
