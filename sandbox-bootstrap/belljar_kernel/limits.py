@@ -120,6 +120,9 @@ MISSING_NAME_CHARS = 200
 MISSING_REASON_CHARS = 300
 # Attributes of modules that are looked at for functions which the session has put there.
 PATCHES_LOOKED_AT = 1_000_000
+# Attributes of modules that cells have assigned, and characters of the cells in which they are searched.
+ASSIGNED_ATTRIBUTES = 1000
+ASSIGNED_SOURCE_CHARS = 1024 * 1024
 
 # Expressions.
 COMPUTE_CHARS = 100_000

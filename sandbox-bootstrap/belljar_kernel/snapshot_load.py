@@ -3,6 +3,7 @@
 import sys
 
 from . import (
+    snapshot_assigned,
     snapshot_hashes,
     snapshot_loggers,
     snapshot_lost,
@@ -37,12 +38,14 @@ def load(frame, namespace, injected, commands):
     finally:
         snapshot_make.loading = None
     missing = {**loading.missing, **loading.without_lost(names)}
+    of_modules = {name: names.pop(name) for name in loading.attributes if name in names}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
     for name in set(settings["deleted"]).difference(kept, names):
         namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
+    missing.update(snapshot_assigned.set_again(of_modules, loading.attributes))
     missing.update(_done(loading))
     if settings["hashes_by_code"]:
         missing.update(snapshot_hashes.mend())
@@ -79,6 +82,7 @@ class Loading:
         self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.homes = {}  # folders of modules that no path leads to
+        self.attributes = {}  # of modules, by the names that stand for what they hold
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
         self._reader = self._sizes = None
@@ -151,7 +155,7 @@ class Loading:
         if form != FORMAT or code_of != CODE_OF:
             raise snapshot_records.Broken("it was made by another version of Python")
         # The modules of the session are found by its paths, and may look at its environment.
-        self.homes = first.get("homes", {})
+        self.homes, self.attributes = first.get("homes", {}), first.get("attributes", {})
         self.missing.update(snapshot_settings.apply_first(first))
         names = self._names
         while True:
@@ -165,7 +169,7 @@ class Loading:
                 self.loggers[name] = value
             else:
                 names[name] = value
-                if name not in self._kept:
+                if name not in self._kept and name not in self.attributes:
                     self.namespace[name] = value  # code of the session that the load calls may need it
         if next(self._sizes, None) is not None:
             raise snapshot_records.Broken("there are more buffers than are used")

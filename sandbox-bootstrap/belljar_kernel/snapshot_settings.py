@@ -15,8 +15,8 @@ def first():
     began = dict(each.partition(b"=")[::2] for each in _read("/proc/self/environ").split(b"\0") if each)
     changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
     removed = [key for key in began if key not in environment._data]
-    first = {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
-    return {**first, "homes": _homes()}
+    where = {"path": list(sys.path), "folder": _folder(), "homes": _homes()}
+    return {**where, "environment": changed, "removed": removed}
 
 
 def _homes():
@@ -61,7 +61,7 @@ def _folder():
 def found():
     """The others."""
     cache = from_stdlib("linecache").cache
-    sources = {name: entry for name, entry in list(cache.items()) if _is_source(name, entry)}
+    sources = {name: entry for name, entry in list(cache.items()) if is_source(name, entry)}
     kept = {"sources": sources, "random": copies.random_state(), "libraries": {}}
     for name, (look, _) in _LIBRARIES.items():
         if name in sys.modules:
@@ -77,7 +77,7 @@ def found():
     return kept
 
 
-def _is_source(name, entry):
+def is_source(name, entry):
     """Whether it is an entry of code that is in no file; a cell may have put anything there."""
     return type(name) is str and type(entry) is tuple and len(entry) == 4 and entry[1] is None and _is_plain(entry)
 
