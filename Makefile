@@ -110,6 +110,7 @@ test: ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out th
 	python3 -m unittest discover -s tests/docs
 	$(call heading,packaging)
 	python3 -m unittest discover -s tests/dist
+	python3 -m unittest discover -s tests/cpython
 	$(call heading,Rust and container tests)
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
@@ -227,7 +228,7 @@ test-vm: build image-base dist-tools ## cgroup v2, systemd, a rootless engine, t
 	MATURIN=$(abspath $(DIST_TOOLS))/bin/maturin tests/vm/run.sh $(RELEASE)
 
 .PHONY: test-cpython
-test-cpython: build image-base ## CPython's own tests in sandboxes, against the same user outside: a table (root, a mirror of Debian; ARGS='--only jail test_os')
+test-cpython: build image-base ## CPython's own tests in sandboxes, against the same user outside: a table (root, a mirror of Debian; ARGS='--all --minutes 60', again until nothing is left)
 	tests/cpython/run.py $(ARGS)
 
 .PHONY: lint

@@ -81,6 +81,14 @@ def judged(report, number):
          found(IDLE, "memory of the daemon for each session")),
         ("memory of an idle session, times a bare container with Python", most, 1.3, session),
         ("memory of 200 idle sessions, by 100 of them, GB", most, 24, of_200 and 200 * of_200 / 1e3),
+        *[(f"{label}, while a snapshot of 500 MB is taken, times as long as alone", most, 1.1,
+           found("Cells while a snapshot is taken", label, "of the time alone"))
+          for label in ("`1+1`, back to back", "`1+1` after 20 ms", "10 ms of computing after 20 ms")],
+        ("a branch of a session with 500 MB that is saved, to its first result, s", most, 2,
+         found("Branches", "1, saved", "all of them")),
+        ("eight of them at once, s each", most, 2, found("Branches", "8, saved", "each")),
+        ("disk of a snapshot after a change of one array in 100, % of the whole", most, 2,
+         found("Snapshots by size of the variables", "100 MB in arrays", "of the whole")),
         ("the daemon with 100 idle sessions, % of a processor", most, DAEMON_PERCENT,
          found(IDLE, "the daemon with 100 idle sessions, of one processor")),
     ]  # fmt: skip

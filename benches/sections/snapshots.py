@@ -6,6 +6,9 @@ cells while a snapshot is taken; branches of a session with 500 MB. What is comp
 - dill: `dill.dump` to a file, until the disk has it, and a new Python process that loads it, without any sandbox
 - replay: the session's cells run again
 - after a change: what a second snapshot adds to the disk when one element was changed, and its share of the whole
+- cells beside a snapshot: the same cells of the same session without one, half of them before it and half after it
+- branch: from the request to the first result in each branch; saved: the session had a snapshot of its newest state, as one
+  has that has rested for 30 s
 """
 
 import pathlib
@@ -24,11 +27,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "target/peers/dill"
 PEER = ROOT / "benches/dill_peer.py"
 INSTALL_SECONDS, PEER_SECONDS = 300, 60
-# No row begins after this; the last one may take a minute.
+# No row begins after this; the last one, which is the largest, may take a minute and a half.
 SECTION_SECONDS = 4 * 60
-ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 1000), (10, 100)
-BRANCHED_MEGABYTES, BRANCHES = 500, (1, 8)
-BESIDE_MEGABYTES, ALONE_CELLS, ALONE_SECONDS = 500, 500, 5
+ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 1000), (10, 100, 1000)
+BRANCHED_MEGABYTES, BRANCHES = 500, ((1, True), (8, True), (1, False))
+BESIDE_MEGABYTES, ALONE_CELLS, ALONE_SECONDS = 500, 250, 2
+# Cells that follow each other, that come at their own time, and that compute for some milliseconds: code, pause.
+BESIDE = (
+    ("`1+1`, back to back", "1+1", 0),
+    ("`1+1` after 20 ms", "1+1", 0.02),
+    ("10 ms of computing after 20 ms", "sum(range(500_000))", 0.02),
+)
 # Random numbers do not compress, as most measured data does not.
 RANDOM = "\nfor part in data: part[:] = np.random.default_rng(len(marks)).random(131072); marks.append(0)"
 COLUMNS = (
@@ -62,6 +71,20 @@ def measured(binary):
                 client.connect()
                 return label, [measure.absent(f"failed: {' '.join(str(problem).split())[:200]}")] * columns
 
+        columns = ["alone", "while a snapshot is taken", "of the time alone", "the snapshot"]
+        rows = []
+        for label, code, pause in BESIDE:
+            rows.append(row(label, len(columns), lambda code=code, pause=pause: beside(served, client, code, pause)))
+        note = f"A session with {BESIDE_MEGABYTES} MB in arrays. Computing is a sum of half a million numbers."
+        yield table("Cells while a snapshot is taken", note, columns, rows)
+        code = arrays(BRANCHED_MEGABYTES) + RANDOM
+        columns = ["all of them", "each", "of the time of the cells that made it"]
+        rows = []
+        for count, saved in BRANCHES:
+            label = f"{count}, {'saved' if saved else 'not saved'}"
+            rows.append(row(label, len(columns), lambda count=count, saved=saved: branched(client, code, count, saved)))
+        note = f"Of a session with {BRANCHED_MEGABYTES} MB in arrays; several are asked for at once."
+        yield table("Branches", note, columns, rows)
         rows = []
         kinds = (("arrays", arrays, ARRAYS_MEGABYTES, RANDOM), ("small objects", small_objects, SMALL_MEGABYTES, ""))
         for kind, make, sizes, fill in kinds:
@@ -70,18 +93,6 @@ def measured(binary):
                 rows.append(row(f"{megabytes} MB in {kind}", len(COLUMNS), lambda code=code: one(client, code)))
         note = "In the science image. The replay runs three cells."
         yield table("Snapshots by size of the variables", note, COLUMNS, rows)
-        code = arrays(BESIDE_MEGABYTES) + RANDOM
-        columns = ["alone", "while a snapshot is taken", "of the time alone", "the snapshot"]
-        rows = [row("`1+1`", len(columns), lambda: beside(served, client, code))]
-        note = f"A session with {BESIDE_MEGABYTES} MB in arrays; the cells follow each other without a pause."
-        yield table("Cells while a snapshot is taken", note, columns, rows)
-        code = arrays(BRANCHED_MEGABYTES) + RANDOM
-        columns = ["all of them", "each", "of the time of the cells that made it"]
-        note = f"A session with {BRANCHED_MEGABYTES} MB in arrays, from the request to the first result in each branch."
-        rows = []
-        for count in BRANCHES:
-            rows.append(row(f"{count} at once", len(columns), lambda count=count: branched(client, code, count)))
-        yield table("Branches", note, columns, rows)
 
 
 def milliseconds(seconds):
@@ -134,22 +145,27 @@ def dill(make):
         return dumped, measure.timed(lambda: peer("load", file))
 
 
-def beside(served, client, make):
+def beside(served, client, code, pause):
     """Cells alone, and cells of the same session while its variables are saved."""
     client.new("beside", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
     try:
-        client.value("beside", make)
+        client.value("beside", arrays(BESIDE_MEGABYTES) + RANDOM)
 
         def cell():
-            client.value("beside", "1+1")
+            client.value("beside", code)
 
-        alone = measure.repeat(cell, ALONE_CELLS, ALONE_SECONDS)
-        took = []
+        def rest():
+            time.sleep(pause)
+
+        alone = measure.repeat(cell, ALONE_CELLS, ALONE_SECONDS, rest)
+        took, failed = [], []
 
         def save():
             other = served.client()
             try:
                 took.append(measure.timed(lambda: other.json("POST", "/v1/sessions/beside/snapshots", {})))
+            except (daemon.Refused, OSError) as problem:
+                failed.append(problem)
             finally:
                 other.close()
 
@@ -157,21 +173,29 @@ def beside(served, client, make):
         saving.start()
         during = []
         while saving.is_alive():
+            rest()
             during.append(measure.timed(cell))
         saving.join()
-        if not took or not during:
+        if not took:
+            raise RuntimeError(f"no snapshot was taken: {failed}")
+        # The last one may have come after its end.
+        during = during[:-1]
+        if not during:
             raise RuntimeError("no cell ran while the variables were saved")
+        alone += measure.repeat(cell, ALONE_CELLS, ALONE_SECONDS, rest)
         first, second = measure.milliseconds(alone), measure.milliseconds(during)
         return first, second, times(second["p50"], first["p50"]), milliseconds(took[0])
     finally:
         client.remove("beside")
 
 
-def branched(client, make, count):
+def branched(client, make, count, saved):
     client.new("trunk", image=engine.SCIENCE, memory_bytes=MEMORY_BYTES)
     names = []
     try:
         making = measure.timed(lambda: client.value("trunk", make))
+        if saved:
+            client.json("POST", "/v1/sessions/trunk/snapshots", {})
 
         def branch():
             made = client.json("POST", "/v1/sessions/trunk/branch", {"name": f"of-{count}", "count": count})

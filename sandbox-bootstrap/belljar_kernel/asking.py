@@ -78,12 +78,17 @@ class Ask(Tool):
         if failure is None and from_stdlib("inspect").isawaitable(value):
             asyncio = from_stdlib("asyncio")
             try:
-                value = await asyncio.wait_for(value, FUNCTION_S)
+                value, failure = await asyncio.wait_for(self._awaited(value), FUNCTION_S)
             except asyncio.TimeoutError:
                 failure = _too_late(call)
-            except Exception as error:
-                failure = self._raised(error)
         return failure or _told(call, value)
+
+    async def _awaited(self, value):
+        """What the function returned in the end, or its failure. A TimeoutError of its own is a failure like any other."""
+        try:
+            return await value, None
+        except Exception as error:
+            return None, self._raised(error)
 
     def _run(self, functions, call):
         """What the function returned, or its failure. What ends the cell ends the function and the ask, too."""

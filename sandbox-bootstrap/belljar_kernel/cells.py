@@ -150,7 +150,10 @@ class CellRunner:
         reader.feed(wire.pack(wire.HOST_FRAME, _REHEARSAL))
         frame = wire.decode_json(reader.next()[1].decode())
         name = f"<cell {frame['cell']}>"
+        stays = self._folder_to_go_back_to()
         self._prepare()
+        if stays is not None:
+            posix.chdir(stays)
         self._displays.begin()
         started = _now()
         self._keep_source(name, frame["code"])
@@ -351,6 +354,15 @@ class CellRunner:
         except (OSError, TypeError, ValueError):
             return present  # the other one was removed, or user code put something else there
         return folder
+
+    def _folder_to_go_back_to(self):
+        """The present folder, if the next cell begins in another one. Until then code of the session may run in it, and a
+        snapshot notes it down."""
+        try:
+            present = posix.getcwd()
+        except OSError:
+            return None
+        return present if present != self._runner.commands.folder else None
 
     def _refresh_imports(self, folder):
         """Make sure that a module of the folder that the previous cell wrote is found, even if it was written just now."""

@@ -55,6 +55,18 @@ def part_with_original(own_descriptors):
     dead.close()
 
 
+def lead_nowhere(kept):
+    """Give up all descriptors but these: what is written to the others is lost, and no file or peer hears of it."""
+    nowhere = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    for name in posix.listdir(_LISTING):
+        if int(name) not in kept:
+            try:
+                _put(nowhere, int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself
+    posix.close(nowhere)
+
+
 def _open_anew(descriptor):
     """True if the descriptor can stay: it was opened anew, or at least holds no lock."""
     try:

@@ -65,6 +65,13 @@ FUNCTION_DESCRIPTION_CHARS = 4000
 FUNCTION_HINT_DEPTH = 8
 FUNCTION_S = 60.0
 FUNCTION_BYTES = 4 * 1024 * 1024
+# Pictures: a model is shown what has at most so many bytes as base64 and pixels of a side, as `src/agent/pictures.rs` has
+# it. Of a larger one a copy is made with the first of these sides at which it is small enough. One that has more pixels is
+# not decoded for that, because it would take much of the memory of the session.
+PICTURE_BYTES = 512 * 1024
+PICTURE_SIDE = 2048
+SCALED_SIDES = (1024, 512)
+SCALED_PIXELS = 24_000_000
 # Commands of a shell in a cell: how much of captured output is read at once, and how long a command that is interrupted
 # may take to end before it is killed.
 COMMAND_READ_BYTES = 64 * 1024
@@ -101,6 +108,15 @@ PACK_SILENT_S = 16.0
 PACK_POLL_S = 0.0005
 PACK_POLL_GROWTH = 1.2
 PACK_POLL_MAX_S = 0.02
+# A snapshot whose load has failed is loaded on trial until no step ends the process: after so many deaths, what follows is
+# left out. A step that makes no progress counts as a death after STEP, or after IMPORT where it may import a module; all
+# trials together take no longer than TRIALS, which is less than the daemon waits for a load. What a trial leaves behind is
+# looked for so often.
+WAKE_DEATHS = 12
+WAKE_STEP_S = 4.0
+WAKE_IMPORT_S = 30.0
+WAKE_TRIALS_S = 120.0
+WAKE_SWEEPS = 100
 # Nesting of what can be packed: the stack of a process is long enough for that.
 PACK_RECURSION = 5000
 # Bytes in which a process says which names it could not load: less than a pipe holds.
@@ -111,6 +127,9 @@ MISSING_NAME_CHARS = 200
 MISSING_REASON_CHARS = 300
 # Attributes of modules that are looked at for functions which the session has put there.
 PATCHES_LOOKED_AT = 1_000_000
+# Attributes of modules that cells have assigned, and characters of the cells in which they are searched.
+ASSIGNED_ATTRIBUTES = 1000
+ASSIGNED_SOURCE_CHARS = 1024 * 1024
 
 # Expressions.
 COMPUTE_CHARS = 100_000

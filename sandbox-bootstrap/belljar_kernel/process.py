@@ -18,9 +18,9 @@ def set_dumpable(on):
     _libc.prctl(_PR_SET_DUMPABLE, int(on), 0, 0, 0)
 
 
-def adopt_orphans():
-    """Become the parent of orphaned descendants."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(on=True):
+    """Become the parent of orphaned descendants, or leave them to another process again."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0)
 
 
 def set_name(name):
@@ -78,13 +78,18 @@ def count_children():
     """Children of this process that have not been waited for; quick where there are none."""
     try:
         posix.waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOHANG | posix.WNOWAIT)
-        count = 0
-        for thread in posix.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/children", "rb") as file:
-                count += len(file.read().split())
-        return count
+        return len(children())
     except OSError:
         return 0
+
+
+def children():
+    """The pids of the children of this process that have not been waited for."""
+    found = []
+    for thread in posix.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/children", "rb") as file:
+            found += map(int, file.read().split())
+    return found
 
 
 # The tag of all that is no copy and no command. It is lower than those of commands, so that no cell can set one of them.

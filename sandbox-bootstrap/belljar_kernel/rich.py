@@ -7,9 +7,12 @@ import sys
 
 from . import wire
 from .limits import JSON_DEPTH, cut
+from .pictures import with_small_copy
 from .report import safe_text, type_name
 
 _PNG = "image/png"
+# Bytes of a display around the forms that a value has itself: their names, and its text.
+_AROUND_FORMS = 64 * 1024
 # Method of the value, its MIME type; binary data becomes base64.
 _FORMS = (
     ("_repr_html_", "text/html"),
@@ -77,7 +80,8 @@ class Displays:
                 if len(figure.get_children()) > 1:
                     picture = io.BytesIO()
                     figure.savefig(picture, format="png", bbox_inches="tight")
-                    self._send({_PNG: base64.b64encode(picture.getvalue()).decode()})
+                    mime = {_PNG: base64.b64encode(picture.getvalue()).decode()}
+                    self._send(with_small_copy(mime, self._runner.limits.display_bytes - _AROUND_FORMS))
             finally:
                 pyplot.close(figure)
         return bool(numbers)
@@ -145,7 +149,7 @@ def mime_forms(value, limits):
         if total + size <= limits.display_bytes - len(mime):
             fitting[mime] = form
             total += size
-    return fitting
+    return with_small_copy(fitting, limits.display_bytes - _AROUND_FORMS)
 
 
 def _bundle(value, convert):

@@ -15,6 +15,7 @@ import types
 from . import (
     copies,
     process,
+    snapshot_assigned,
     snapshot_classes,
     snapshot_loggers,
     snapshot_make,
@@ -49,6 +50,9 @@ PYTHON = platform.python_version()
 CODE_OF = sys.implementation.cache_tag
 _OWN_NAMES = frozenset(("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__warningregistry__"))
 LAST = "the settings of the interpreter"
+_IMPORTED_ANEW = (
+    "a module of the session's files, imported anew: what was changed in it is gone, but for what cells assigned to it"
+)
 
 
 def pack(frame, namespace, injected, own, known):
@@ -60,13 +64,14 @@ def pack(frame, namespace, injected, own, known):
     progress = Progress()
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
-    names += snapshot_loggers.found()
+    assigned = snapshot_assigned.found(namespace)
+    names += [*snapshot_loggers.found(), *assigned.things]
     deleted = [name for name in injected if name not in namespace]
     known = {**known, "deleted": deleted, **snapshot_settings.changed_by_packing()}
     left_out, kills = {}, 0
     for _ in range(PACK_DEATHS + 1):
         progress.begin()
-        packer = _child(lambda: _Attempts(frame, namespace, own, known, names, left_out, connection, progress).run())
+        packer = _child(lambda: _Attempts(frame, namespace, own, known, assigned, names, left_out, connection, progress).run())
         status, was_stuck = end_of_packer(packer, progress)
         if status == 0:
             return
@@ -76,16 +81,16 @@ def pack(frame, namespace, injected, own, known):
         if was_stuck:
             left_out[names[place]] = f"packing it makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
             continue
-        left_out[names[place]] = f"the process ended while it was packed ({_death(status)})"
+        left_out[names[place]] = f"the process ended while it was packed ({death(status)})"
         kills += status == -_signal.SIGKILL
         if kills > PACK_KILLS:
             break
     if not progress.is_sending:
-        reason = f"the processes that pack the variables end again and again, the last one with {_death(status)}"
+        reason = f"the processes that pack the variables end again and again, the last one with {death(status)}"
         snapshot_records.Writer(connection, 0).give_up("not_packed", reason)
 
 
-def _death(status):
+def death(status):
     if status == -_signal.SIGKILL:
         return "signal 9, which is sent by code, or where memory is short"
     return f"signal {-status}" if status < 0 else f"exit code {status}"
@@ -131,8 +136,9 @@ def _when(thing):
 class _Attempts:
     """Tries until all names that are left can be packed, then sends."""
 
-    def __init__(self, frame, namespace, injected, known, names, left_out, connection, progress):
+    def __init__(self, frame, namespace, injected, known, assigned, names, left_out, connection, progress):
         self._namespace, self._injected, self._known, self._names = namespace, injected, known, names
+        self._assigned = assigned
         self._left_out, self._progress = left_out, progress
         self._most = frame["bytes"]
         self._writer = snapshot_records.Writer(connection, self._most)
@@ -180,7 +186,8 @@ class _Attempts:
 
     def _packing_into(self, sink, beat=None):
         beat = beat or self._progress.packer_beat
-        return Packing(self._namespace, self._injected, self._known, sink, self.open_files, self._mark, beat)
+        known, assigned = self._known, self._assigned
+        return Packing(self._namespace, self._injected, known, assigned, sink, self.open_files, self._mark, beat)
 
     def _mark(self, place):
         self._progress.packed = place
@@ -194,7 +201,7 @@ class _Attempts:
         )
         failed, status = trial.together(spool, packing, self._left_out)
         if status and not failed and not snapshot_trial.is_for_want_of_memory(status):
-            failed = {LAST: f"loading them again ended the process ({_death(status)})"}
+            failed = {LAST: f"loading them again ended the process ({death(status)})"}
         if LAST in failed:
             raise pickle.PicklingError(f"{LAST}: {failed[LAST]}")
         self._left_out.update(failed)
@@ -213,13 +220,13 @@ class _Attempts:
         missing += packing.notes.items()
         patches = snapshot_classes.patches(self._namespace, PATCHES_LOOKED_AT)
         anew = [name for name, module in list(sys.modules.items()) if snapshot_classes.is_of_session(module)]
-        missing += [(name, "a module of the session's files, imported anew: what was changed in it is gone") for name in anew]
-        missing += [(name, "replaced in the session; the module's own is back") for name in patches]
+        missing += [(name, _IMPORTED_ANEW) for name in anew]
+        missing += {**self._assigned.missing, **dict.fromkeys(patches, snapshot_assigned.REPLACED)}.items()
         writer.end(
             {
                 "format": FORMAT,
                 "python": PYTHON,
-                "variables": len({name for name in self._names if not snapshot_loggers.is_one(name)}.difference(self._left_out)),
+                "variables": len(set(self._names).intersection(self._namespace).difference(self._left_out)),
                 "missing": missing_list(missing),
                 "files": files_list(packing.files),
                 "sections": 1 + len(packing.buffers),
@@ -245,7 +252,7 @@ def files_list(files):
 class Packing:
     """One pickle of the names, and what belongs to it."""
 
-    def __init__(self, namespace, injected, known, sink, open_files, mark, beat):
+    def __init__(self, namespace, injected, known, assigned, sink, open_files, mark, beat):
         self.namespace, self.injected, self.open_files = namespace, injected, open_files
         self._known = known  # what only the runner knows of the session's settings
         self._sink, self._mark = sink, mark
@@ -255,7 +262,8 @@ class Packing:
         self.hashes_by_code = False
         self.copied_at_most = 0  # bytes of buffers that the load may copy, which are not of arrays
         self._steps = 0
-        self._loggers = snapshot_loggers.found()
+        self._attributes = assigned.attributes
+        self._beside = {**snapshot_loggers.found(), **assigned.things}  # what is no variable
         self._begin()
 
     def _begin(self):
@@ -270,7 +278,8 @@ class Packing:
         self._pickler = Pickler(self, 5, buffer_callback=self._take_buffer)
         given = self._given()
         references = [Reference(*made) for _, made in given]
-        self._pickler.dump((FORMAT, CODE_OF, references, snapshot_settings.first()))
+        first = {**snapshot_settings.first(), "attributes": self._attributes}
+        self._pickler.dump((FORMAT, CODE_OF, references, first))
         # What is met from here on with one of these identities is the thing that the reference makes.
         memo = self._pickler.memo.copy()
         for (thing, _), reference in zip(given, references):  # noqa: B905
@@ -328,7 +337,7 @@ class Packing:
                 watch.begin()
                 try:
                     self._pickler.dump(name)
-                    self._pickler.dump(self._loggers[name] if name in self._loggers else self.namespace[name])
+                    self._pickler.dump(self._beside[name] if name in self._beside else self.namespace[name])
                 except snapshot_records.TooLarge:
                     raise
                 except OSError as error:

@@ -125,18 +125,18 @@ def patches(namespace, most):
             left -= 1
             if name == "sys" and key.startswith("last_"):
                 continue  # the exception of a cell
-            if _is_own(value, namespace):
+            if is_own(value, namespace):
                 yield f"{name}.{key}"
             elif type(value) is type and value.__module__ == name:
                 left -= len(value.__dict__)
                 for inner, each in list(value.__dict__.items()):
-                    if _is_own(each, namespace):
+                    if is_own(each, namespace):
                         yield f"{name}.{key}.{inner}"
         if left < 0:
             return
 
 
-def _is_own(value, namespace):
+def is_own(value, namespace):
     """Whether the session has made it, as far as can be told: a constant looks like any other."""
     kind = type(value)
     if kind is types.FunctionType:
@@ -146,7 +146,7 @@ def _is_own(value, namespace):
     beneath = _BENEATH.get((kind.__module__, kind.__name__))
     if beneath is not None:
         inner = getattr(value, beneath, None)
-        return inner is not value and _is_own(inner, namespace)
+        return inner is not value and is_own(inner, namespace)
     return kind.__dict__.get("__module__") == "__main__"
 
 

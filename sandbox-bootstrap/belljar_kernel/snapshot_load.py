@@ -3,6 +3,7 @@
 import sys
 
 from . import (
+    snapshot_assigned,
     snapshot_hashes,
     snapshot_loggers,
     snapshot_lost,
@@ -37,12 +38,14 @@ def load(frame, namespace, injected, commands):
     finally:
         snapshot_make.loading = None
     missing = {**loading.missing, **loading.without_lost(names)}
+    of_modules = {name: names.pop(name) for name in loading.attributes if name in names}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
     for name in set(settings["deleted"]).difference(kept, names):
         namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
+    missing.update(snapshot_assigned.set_again(of_modules, loading.attributes))
     missing.update(_done(loading))
     if settings["hashes_by_code"]:
         missing.update(snapshot_hashes.mend())
@@ -73,9 +76,13 @@ class Loading:
     """What the functions that make things again need of the load that is under way."""
 
     def __init__(self, namespace, injected, kept=frozenset(), is_trial=False, is_partial=False):
-        self.namespace, self.injected, self.is_trial = namespace, injected, is_trial
+        # `is_trial` is a load of what is being packed. Neither that nor a rehearsal touches files or fills buffers.
+        self.namespace, self.injected, self.is_trial, self.leaves_files = namespace, injected, is_trial, is_trial
         self._is_partial = is_partial  # what fails is lost, and the load goes on
+        self.unpickling = None  # the steps of such a load
         self._kept = kept
+        self.homes = {}  # folders of modules that no path leads to
+        self.attributes = {}  # of modules, by the names that stand for what they hold
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
         self._reader = self._sizes = None
@@ -110,12 +117,22 @@ class Loading:
 
     def read(self, reader):
         pieces = reader.section()
-        self._reader, self._sizes = reader, iter(snapshot_records.sizes_of(pieces))
+        sizes = snapshot_records.sizes_of(pieces)
+        if self._is_partial:
+            from . import snapshot_rehearsal  # hardly ever needed
+
+            self.unpickling = snapshot_rehearsal.steps(lambda steps: self._rehearse(pieces, sizes, steps))
+        self._reader, self._sizes = reader, iter(sizes)
         section = snapshot_records.Pieces(pieces)
         del pieces  # each goes as soon as it was read
         found = self._load(section, lambda _name: None)
         reader.end()
         return found
+
+    def _rehearse(self, pieces, sizes, steps):
+        """Load all in a process that is there only for that."""
+        self.leaves_files, self.unpickling, self._sizes = True, steps, iter(sizes)
+        self._load(snapshot_records.Pieces(list(pieces)), lambda _name: None)
 
     def _load(self, section, mark):
         """The things by name, and the settings."""
@@ -138,6 +155,7 @@ class Loading:
         if form != FORMAT or code_of != CODE_OF:
             raise snapshot_records.Broken("it was made by another version of Python")
         # The modules of the session are found by its paths, and may look at its environment.
+        self.homes, self.attributes = first.get("homes", {}), first.get("attributes", {})
         self.missing.update(snapshot_settings.apply_first(first))
         names = self._names
         while True:
@@ -151,7 +169,7 @@ class Loading:
                 self.loggers[name] = value
             else:
                 names[name] = value
-                if name not in self._kept:
+                if name not in self._kept and name not in self.attributes:
                     self.namespace[name] = value  # code of the session that the load calls may need it
         if next(self._sizes, None) is not None:
             raise snapshot_records.Broken("there are more buffers than are used")
@@ -167,7 +185,7 @@ class Loading:
         while True:
             size = self._next_size()
             data = bytearray(size)
-            if not self.is_trial:
+            if not self.leaves_files:
                 self._reader.section_into(memoryview(data))
             yield data
 
@@ -178,13 +196,13 @@ class Loading:
     def pass_section(self):
         """Let go of the next one, whose array cannot be made."""
         size = self._next_size()
-        if not self.is_trial:
+        if not self.leaves_files:
             self._reader.section_into(memoryview(bytearray(size)))
 
     def section_into(self, view):
         if self._next_size() != view.nbytes:
             raise snapshot_records.Broken("a buffer has another size than its array")
-        if not self.is_trial:
+        if not self.leaves_files:
             self._reader.section_into(view)
 
     def reopened(self, path):

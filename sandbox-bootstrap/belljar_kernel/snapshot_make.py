@@ -59,10 +59,21 @@ def module(name):
     if name == "__main__":
         return sys.modules["__main__"]
     try:
-        __import__(name)
+        _import(name)
         return sys.modules[name]
     except BaseException as error:
         return lost(f"the module {cut(name, MISSING_NAME_CHARS)} could not be imported: {snapshot_reasons.told(error)}")
+
+
+def _import(name):
+    home = loading.homes.get(name.partition(".")[0])
+    if home is not None:
+        sys.path.append(home)
+    try:
+        __import__(name)
+    finally:
+        if home in sys.path:
+            sys.path.remove(home)
 
 
 def package(name, submodules):
@@ -71,7 +82,7 @@ def package(name, submodules):
     if isinstance(found, types.ModuleType):
         for each in submodules:
             try:
-                __import__(each)
+                _import(each)
             except BaseException as error:
                 loading.missing[each] = f"the module could not be imported: {snapshot_reasons.told(error)}"
     return found
@@ -422,7 +433,7 @@ def mapped(path, dtype, mode, offset, shape, order):
     numpy = sys.modules.get("numpy") or module("numpy")
     if isinstance(numpy, type):
         return numpy()
-    if loading.is_trial and mode == "r+":
+    if loading.leaves_files and mode == "r+":
         mode = "c"  # a trial writes to no file, and makes none longer
     try:
         return numpy.memmap(path, dtype, mode, offset, shape, order)
@@ -440,7 +451,7 @@ def file(path, mode, options, position, pending):
         return posix.open(name, flags & ~(posix.O_TRUNC | posix.O_EXCL | posix.O_CREAT) | posix.O_CLOEXEC)
 
     try:
-        if loading.is_trial:
+        if loading.leaves_files:
             posix.stat(path)
             return closed_file(path, mode, options)
         made = open(path, mode, opener=again, **options)  # noqa: SIM115

@@ -1,10 +1,11 @@
 """The states of a session that no name leads to: folders, the environment, randomness, settings of libraries."""
 
 import posix  # not `os`, whose functions user code may replace
+import posixpath
 import sys
 import time
 
-from . import copies, snapshot_classes, snapshot_make
+from . import copies, snapshot_classes
 from .late_imports import from_stdlib
 
 
@@ -14,7 +15,22 @@ def first():
     began = dict(each.partition(b"=")[::2] for each in _read("/proc/self/environ").split(b"\0") if each)
     changed = {key: value for key, value in environment._data.items() if began.get(key) != value}
     removed = [key for key in began if key not in environment._data]
-    return {"path": list(sys.path), "environment": changed, "removed": removed, "folder": _folder()}
+    where = {"path": list(sys.path), "folder": _folder(), "homes": _homes()}
+    return {**where, "environment": changed, "removed": removed}
+
+
+def _homes():
+    """The folders of the session's modules that no path leads to now, by the names of the modules: a cell may have imported
+    them from a folder that it has left since."""
+    paths = {each or _folder() for each in sys.path if type(each) is str}
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if type(name) is str and "." not in name and snapshot_classes.is_of_session(module):
+            folder, file = posixpath.split(module.__spec__.origin)
+            folder = posixpath.dirname(folder) if file == "__init__.py" else folder
+            if folder not in paths:
+                found[name] = folder
+    return found
 
 
 def changed_by_packing():
@@ -45,7 +61,7 @@ def _folder():
 def found():
     """The others."""
     cache = from_stdlib("linecache").cache
-    sources = {name: entry for name, entry in list(cache.items()) if _is_source(name, entry)}
+    sources = {name: entry for name, entry in list(cache.items()) if is_source(name, entry)}
     kept = {"sources": sources, "random": copies.random_state(), "libraries": {}}
     for name, (look, _) in _LIBRARIES.items():
         if name in sys.modules:
@@ -61,7 +77,7 @@ def found():
     return kept
 
 
-def _is_source(name, entry):
+def is_source(name, entry):
     """Whether it is an entry of code that is in no file; a cell may have put anything there."""
     return type(name) is str and type(entry) is tuple and len(entry) == 4 and entry[1] is None and _is_plain(entry)
 
@@ -137,7 +153,8 @@ def apply(settings, commands):
     for name, changed in settings["libraries"].items():
         try:
             if changed:
-                _LIBRARIES[name][1](snapshot_make.module(name), changed)
+                __import__(name)
+                _LIBRARIES[name][1](sys.modules[name], changed)
         except Exception as error:
             missing[name] = f"its settings could not be set again: {type(error).__name__}"
     if settings["numpy_random"] is not None:

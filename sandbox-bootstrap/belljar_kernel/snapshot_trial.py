@@ -24,7 +24,10 @@ from .snapshot_watch import Watch
 
 _ENDED_EARLY = 1
 _ENDED = "loading it again ended the process"
+_REPLACED = "loading it again runs another program in place of this one"
 _STUCK = f"loading it again makes no progress for {PACK_SILENT_S:.0f} s, and does not heed signals"
+# How a process ends that has told what it found.
+_TOLD = (0, snapshot_untouched.STATUS, snapshot_untouched.REPLACED)
 # So many reasons are less than a pipe holds, each with its characters as JSON may write them.
 _TOLD_AT_ONCE = LEFT_OUT_BYTES // (6 * MISSING_REASON_CHARS)
 
@@ -78,14 +81,13 @@ class Trial:
                 posix.close(feeds)
 
         self._progress.loaded = -1
-        found, status = self._told_by_child(
-            try_out, loading, loading.lost_so_far, feed if feeds is not None else None
-        )
+        meanwhile, needed = (feed, (hears,)) if feeds is not None else (None, ())
+        found, status = self._told_by_child(try_out, loading, loading.lost_so_far, meanwhile, needed)
         if status == snapshot_untouched.STATUS:
             return found, 0
         place = self._progress.loaded
         if status and 0 <= place < len(self._names):
-            return {self._names[place]: self._why_ended()}, 0
+            return {**found, self._names[place]: self._why_ended(status)}, 0
         return found, status
 
     def one_by_one(self, left_out):
@@ -98,12 +100,14 @@ class Trial:
             failed.update(found)
             first = self._progress.loaded + 1
             if status not in (0, snapshot_untouched.STATUS) and 0 < first <= len(self._names):
-                failed[self._names[first - 1]] = self._why_ended()
+                failed[self._names[first - 1]] = self._why_ended(status)
             if first >= len(self._names):
                 break
         return failed
 
-    def _why_ended(self):
+    def _why_ended(self, status):
+        if status == snapshot_untouched.REPLACED:
+            return _REPLACED
         return _STUCK if self._progress.trial_was_stuck else _ENDED
 
     def _alone_in_child(self, first, left_out):
@@ -135,7 +139,7 @@ class Trial:
         self._progress.loaded = len(self._names)
         return failed
 
-    def _told_by_child(self, work, loading, so_far, meanwhile=None):
+    def _told_by_child(self, work, loading, so_far, meanwhile=None, needed=()):
         """The failures that the work in another process has found, as far as they fit into a pipe; and how that ended.
 
         Where it ends because it would touch something, they are those that `so_far` finds.
@@ -147,7 +151,7 @@ class Trial:
         def tell():
             self._progress.trial = posix.getpid()
             posix.close(reads)
-            snapshot_untouched.keep(loading, lambda: posix.write(writes, self._encoded(so_far())))
+            snapshot_untouched.keep(loading, lambda: posix.write(writes, self._encoded(so_far())), {writes, *needed})
             posix.write(writes, self._encoded(work()))
 
         status = self._in_child(tell, meanwhile)
@@ -156,7 +160,7 @@ class Trial:
         found = _held_by(reads)
         if status == 0 and not found:
             status = _ENDED_EARLY  # code of a variable has ended it as if all were done
-        told = wire.decode_json(found.decode()) if found and status in (0, snapshot_untouched.STATUS) else []
+        told = wire.decode_json(found.decode()) if found and status in _TOLD else []
         return {self._names[place] if place >= 0 else snapshot_load.LAST: reason for place, reason in told}, status
 
     def _encoded(self, failed):

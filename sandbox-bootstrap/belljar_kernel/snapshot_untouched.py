@@ -6,9 +6,11 @@ What follows cannot be tried out then, and is taken as it is; should it fail whe
 import posix
 import sys
 
+from . import descriptors
+from .late_imports import from_stdlib
+
 # How a trial ends that was about to touch something; and one that would run another program in its place.
-STATUS = 87
-_REPLACED = 1
+STATUS, REPLACED = 87, 88
 
 _TOUCHES = frozenset(
     "os.remove os.rename os.rmdir os.mkdir os.truncate os.link os.symlink os.chmod os.chown os.utime os.setxattr "
@@ -16,25 +18,37 @@ _TOUCHES = frozenset(
     "subprocess.Popen signal.pthread_kill socket.connect socket.bind socket.sendto socket.sendmsg sqlite3.connect "
     "fcntl.flock fcntl.lockf syslog.syslog".split()
 )
+# Python tells nothing of these: modules, with a function of theirs that makes a file, starts a program or sends a signal.
+_UNTOLD = (
+    ("posix", "mkfifo"),
+    ("os", "mkfifo"),
+    ("posix", "mknod"),
+    ("os", "mknod"),
+    ("_posixsubprocess", "fork_exec"),
+    ("subprocess", "_fork_exec"),
+    ("_signal", "pidfd_send_signal"),
+    ("signal", "pidfd_send_signal"),
+)
 _WRITES = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_APPEND
 _NOWHERE = "/dev/null"
 # Own references: a cell may replace what the module holds.
-_end, _this_process = posix._exit, posix.getpid
+_end, _this_process, _can_run = posix._exit, posix.getpid, posix.access
 
 
-def keep(loading, tell):
+def keep(loading, tell, needed):
     """From here on, end this process where it would touch anything. Before, `tell` is called; what it does itself is let be.
+    What is written to descriptors that are open is lost, but for those that are `needed`.
 
     A hook cannot be taken away: this is for a process of its own.
     """
     sys.dont_write_bytecode = True
     own, is_telling = _this_process(), False
+    descriptors.lead_nowhere(needed)
+    from_stdlib("_posixsubprocess")
 
     def hook(event, arguments):
-        nonlocal is_telling
         if is_telling:
             return
-        status = STATUS
         if event == "open":
             path, _, flags = arguments
             if loading.opens_nowhere or path == _NOWHERE or not isinstance(flags, int) or not flags & _WRITES:
@@ -43,14 +57,33 @@ def keep(loading, tell):
             if arguments[0] == own:
                 return  # this touches only the trial
         elif event == "os.exec":
-            status = _REPLACED
+            if _is_program(arguments[0]):
+                end(REPLACED)
+            return  # it fails by itself
         elif event not in _TOUCHES:
             return
+        end(STATUS)
+
+    def end(status):
+        nonlocal is_telling
         is_telling = True
         try:
-            if status == STATUS and _this_process() == own:
+            if _this_process() == own:
                 tell()
         finally:
             _end(status)
 
+    def untold(*_positional, **_named):
+        end(STATUS)
+
+    for module, name in _UNTOLD:
+        if name in getattr(sys.modules.get(module), "__dict__", ()):
+            sys.modules[module].__dict__[name] = untold
     sys.addaudithook(hook)
+
+
+def _is_program(path):
+    try:
+        return _can_run(path, posix.X_OK)
+    except (TypeError, ValueError):
+        return True

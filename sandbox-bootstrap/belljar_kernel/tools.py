@@ -123,10 +123,15 @@ class ToolBox:
         return call
 
     def give_up(self, call):
-        """The caller does not wait for the call any more. If it is sent already, its answer is dropped."""
+        """The caller does not wait for the call any more. If it is sent already, the host is told to end it."""
+        if not self._runner.is_own_process():
+            return  # a child of the process that waits for the answer
         with self._runner.interrupts, self._lock:
             if call in self._waiting:
                 self._waiting.remove(call)
+            elif self._in_flight.get(call.number) is call:
+                # Its answer, which comes all the same, makes room for another call.
+                descriptor_io.send_all(self._speaks_on, wire.pack(wire.TOOL_GIVEN_UP, wire.CALL_NUMBER.pack(call.number)))
 
     def _message(self, number, name, arguments):
         beside = self._runner.background.here()

@@ -29,6 +29,7 @@ HURRY = ord("U")  # what was printed has to be read before more is
 DISPLAY = ord("Y")  # a MIME bundle, for the present cell
 BACKGROUND_DISPLAY = ord("Z")  # the number of a background cell, and a MIME bundle
 TOOL_CALL = ord("C")  # the runner's own number of the call and its background cell or 0, then its name and arguments
+TOOL_GIVEN_UP = ord("N")  # the runner's own number of a call whose answer is not waited for any more
 CELL_BEGUN = ord("B")  # from here on the code may have had effects; names that it may assign, if known
 CELL_DONE = ord("D")  # `DONE`, what repeats all that the cell changed, if that is known, then how it went
 BACKGROUND_DONE = ord("G")  # the number of a background cell, then how it went
@@ -38,6 +39,7 @@ RESTORED = ord("O")  # 1 if a snapshot was loaded, else 0, then how that went
 SPAWN_FAILED = ord("X")  # the payload is `[index of the runner that could not be made, for want of descriptors]`
 
 CALL = struct.Struct(">IQ")
+CALL_NUMBER = struct.Struct(">I")
 ANSWERED = struct.Struct(">QI")
 CELL = struct.Struct(">Q")
 DONE = struct.Struct(">QH")  # the number of the cell, and the length of what repeats it; 0 if nothing can

@@ -1,18 +1,18 @@
 //! The pictures that cells showed, for models that see.
 //!
-//! A picture goes to the model as it is, or not at all: nothing here can make it smaller, and the sandbox is told in
-//! words what would fit.
+//! No picture is decoded here, because what a sandbox made is not trusted. Where a picture is too large, the sandbox adds a
+//! small copy if it can (`belljar_kernel/pictures.py`), and a model whose sandbox cannot is told in words what would fit.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::protocol::chat::Picture;
-use crate::protocol::result::ExecutionResult;
+use crate::protocol::result::{ExecutionResult, SMALL_PICTURE};
 
 /// The most pictures of a conversation that a model is shown; of more, the newest.
 pub(super) const PICTURES: usize = 4;
-/// The most bytes of a picture, as base64.
+/// The most bytes of a picture, as base64. This and the next are in the kernel's `limits.py`, too.
 pub(super) const PICTURE_BYTES: usize = 512 * 1024;
 /// The most pixels of a side.
 pub(super) const PICTURE_SIDE: u32 = 2_048;
@@ -21,8 +21,10 @@ const LEAST_TOKENS: u64 = 1_600;
 /// The pixels of a token, where a provider counts by the size: patches of 28 by 28.
 const TOKEN_PIXELS: u64 = 28 * 28;
 
-/// The forms that all models that see understand.
-const FORMS: [&str; 2] = ["image/png", "image/jpeg"];
+const PNG: &str = "image/png";
+const JPEG: &str = "image/jpeg";
+/// The forms of a picture that models are shown; of a value that has several, the first that fits.
+const FORMS: [&str; 3] = [SMALL_PICTURE, PNG, JPEG];
 /// The bytes of a JPEG in which its size has to be found; what comes before is only about the picture.
 const JPEG_HEAD: usize = 64 * 1024;
 
@@ -49,17 +51,19 @@ impl ShownPictures {
     pub fn take(&mut self, result: &ExecutionResult) {
         let value = result.result.iter().map(|value| &value.mime);
         for forms in result.displays.iter().map(|display| &display.mime).chain(value) {
-            let form = FORMS.into_iter().find_map(|mime| Some((mime, forms.get(mime)?.as_str()?)));
-            let Some((mime, base64)) = form else {
-                self.gone |= FORMS.iter().any(|mime| forms.get(*mime).is_some_and(Value::is_null));
-                continue;
-            };
-            // Encoders break lines, which a URL cannot have.
-            let base64: String = base64.split_ascii_whitespace().collect();
-            match checked(mime, base64) {
-                Ok(picture) if self.pictures.len() < PICTURES => self.pictures.push(picture),
-                Ok(_) | Err(Unfit::TooLarge) => self.left_out += 1,
-                Err(Unfit::Broken) => self.broken += 1,
+            let mut verdict = None;
+            for form in FORMS {
+                let Some(base64) = forms.get(form).and_then(Value::as_str) else { continue };
+                verdict = Some(checked(form, base64));
+                if matches!(verdict, Some(Ok(_))) {
+                    break;
+                }
+            }
+            match verdict {
+                None => self.gone |= FORMS.iter().any(|form| forms.get(*form).is_some_and(Value::is_null)),
+                Some(Ok(picture)) if self.pictures.len() < PICTURES => self.pictures.push(picture),
+                Some(Ok(_) | Err(Unfit::TooLarge)) => self.left_out += 1,
+                Some(Err(Unfit::Broken)) => self.broken += 1,
             }
         }
     }
@@ -71,12 +75,16 @@ pub(super) fn tokens(picture: &Picture) -> u64 {
 }
 
 /// The picture, if a provider takes it as far as its head says. The rest is for the provider to decode.
-fn checked(mime: &str, base64: String) -> Result<Picture, Unfit> {
+fn checked(form: &str, base64: &str) -> Result<Picture, Unfit> {
+    // Encoders break lines, which a URL cannot have.
+    let base64: String = base64.split_ascii_whitespace().collect();
     if base64.len() > PICTURE_BYTES {
         return Err(Unfit::TooLarge);
     }
     let bytes = STANDARD.decode(&base64).map_err(|_| Unfit::Broken)?;
-    let size = if mime == "image/png" { png_size(&bytes) } else { jpeg_size(&bytes) };
+    // A small copy is the one or the other.
+    let is_png = form == PNG || (form == SMALL_PICTURE && png_size(&bytes).is_some());
+    let (mime, size) = if is_png { (PNG, png_size(&bytes)) } else { (JPEG, jpeg_size(&bytes)) };
     let sides = size.filter(|sides| !sides.contains(&0)).ok_or(Unfit::Broken)?;
     if sides.iter().any(|side| *side > PICTURE_SIDE) {
         return Err(Unfit::TooLarge);
@@ -114,6 +122,8 @@ fn jpeg_size(bytes: &[u8]) -> Option<[u32; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::exit_codes;
+    use crate::protocol::result::{Display, Reason, Status};
 
     fn png(width: u32, height: u32) -> String {
         let sides = [width.to_be_bytes(), height.to_be_bytes()].concat();
@@ -122,25 +132,47 @@ mod tests {
 
     #[test]
     fn only_pictures_within_bounds_fit() {
-        let fits = |mime: &str, base64: &str| checked(mime, base64.to_owned()).is_ok();
-        assert!(fits("image/png", &png(640, 480)));
+        let fits = |form: &str, base64: &str| checked(form, base64).is_ok();
+        assert!(fits(PNG, &png(640, 480)));
         for broken in [png(0, 5), "!".into(), STANDARD.encode("GIF89a"), png(1, 1) + "A"] {
-            assert_eq!(checked("image/png", broken), Err(Unfit::Broken));
+            assert_eq!(checked(PNG, &broken), Err(Unfit::Broken));
         }
         for large in [png(PICTURE_SIDE + 1, 5), "A".repeat(PICTURE_BYTES + 4)] {
-            assert_eq!(checked("image/png", large), Err(Unfit::TooLarge));
+            assert_eq!(checked(PNG, &large), Err(Unfit::TooLarge));
         }
         let jpeg = |height: u8| {
             let frame = [0xff, 0xc0, 0, 17, 8, height, 0, 1, 0];
             STANDARD.encode([&b"\xff\xd8\xff\xe0\0\x04ab"[..], &frame].concat())
         };
-        assert!(fits("image/jpeg", &jpeg(1)) && !fits("image/jpeg", &jpeg(0xff)));
-        assert!(!fits("image/png", &jpeg(1)) && !fits("image/jpeg", &png(5, 5)));
+        assert!(fits(JPEG, &jpeg(1)) && !fits(JPEG, &jpeg(0xff)));
+        assert!(!fits(PNG, &jpeg(1)) && !fits(JPEG, &png(5, 5)));
+        // A small copy is told by what it is.
+        let mime = |base64: &str| checked(SMALL_PICTURE, base64).map(|picture| picture.mime);
+        assert_eq!(mime(&png(5, 5)), Ok(PNG.to_owned()));
+        assert_eq!(mime(&jpeg(1)), Ok(JPEG.to_owned()));
+        assert_eq!(mime(&STANDARD.encode("GIF89a")), Err(Unfit::Broken));
+    }
+
+    #[test]
+    fn a_small_copy_stands_for_a_picture_that_does_not_fit() {
+        let large = png(PICTURE_SIDE + 1, 5);
+        let taken = |copy: Value| {
+            let mime = serde_json::json!({"image/png": large, SMALL_PICTURE: copy});
+            let mime = mime.as_object().cloned().unwrap_or_default();
+            let mut result = exit_codes::tests::result(Status::Success, Reason::Ok, Some(0));
+            result.displays = vec![Display { mime }];
+            let mut shown = ShownPictures::default();
+            shown.take(&result);
+            (shown.pictures.len(), shown.left_out, shown.broken)
+        };
+        assert_eq!(taken(png(5, 5).into()), (1, 0, 0));
+        assert_eq!(taken("!".into()), (0, 1, 0));
+        assert_eq!(taken(Value::Null), (0, 1, 0));
     }
 
     #[test]
     fn large_pictures_count_by_their_pixels() {
-        let count = |width, height| tokens(&checked("image/png", png(width, height)).unwrap());
+        let count = |width, height| tokens(&checked(PNG, &png(width, height)).unwrap());
         assert_eq!(count(640, 480), LEAST_TOKENS);
         assert_eq!(count(PICTURE_SIDE, PICTURE_SIDE), 5_350);
         let old: Picture = serde_json::from_str(r#"{"mime": "image/png", "base64": ""}"#).unwrap();

@@ -186,6 +186,7 @@ async fn serve(
     limit(&ledger, &users, &launcher, owners_in(&journal).map_err(unreadable)?).await?;
     journals::watch(&launcher, &journal, &ledger, &directory);
     launcher.load_volumes(&ledger);
+    launcher.keep_left_user_ids();
     let snapshots = snapshots::open(&launcher, journal.living().map_err(unreadable)?).await?;
     let pool = Pool::default();
     let args = SupervisorArgs {

@@ -14,6 +14,10 @@ use super::snapshot::SnapshotManifest;
 pub const BRANCHES_AT_ONCE: u32 = 64;
 /// Version of the layout of an archive. The first one did not say by which rules its code is bound.
 pub const ARCHIVE_FORMAT: u32 = 2;
+/// The first member of an archive.
+pub const ARCHIVE_MANIFEST: &str = "manifest.json";
+/// What makes an archive.
+pub const ARCHIVE_MAKER: &str = "`belljar export -s SESSION FILE` makes one";
 /// The most names and paths of each list of a comparison; there may be more, of which the number is told.
 pub const DIFFERENCES_LISTED: usize = 1000;
 

@@ -288,7 +288,7 @@ pub enum KernelFrame {
         #[serde(default)]
         from_program: bool,
     },
-    /// The program that made the call ended before it had an answer.
+    /// The program that made the call ended before it had an answer, or code in a cell does not wait for it any more.
     ToolAbandoned {
         call: u64,
     },

@@ -126,6 +126,9 @@ pub struct ValueView {
     pub mime: Map<String, Value>,
 }
 
+/// The form of a picture that the kernel adds where the picture is too large for models: a PNG or a JPEG in base64.
+pub const SMALL_PICTURE: &str = "application/vnd.belljar.small-picture";
+
 /// Something the code showed: a figure, a table, an object given to `display()`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -55,7 +55,7 @@ pub struct Asleep {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingVariable>,
     /// The sandbox had ended before, with changes that were not saved. The cells after `cell` run again when the session
-    /// wakes; without a snapshot only a replay runs them again.
+    /// wakes.
     pub unsaved: bool,
 }
 

@@ -72,7 +72,7 @@ impl Launcher {
         if !is_left || !security_controls::holds("errands_keep_what_they_have") {
             return outcome;
         }
-        self.left_errands.add(spec.backend, spec.sandbox.clone(), has);
+        self.left_sandboxes.add(spec.backend, spec.sandbox.clone(), has);
         let what = "the sandbox of a program could not be removed, and may still run";
         outcome
             .and(Err(Problem::new(Code::SandboxFailed, what).hint("the daemon's log says more; try again")))

@@ -21,7 +21,7 @@ use crate::sandbox::etc;
 use crate::sandbox::folder::{Folder, storage_problem};
 use crate::sandbox::health_checks::HealthChecks;
 use crate::sandbox::host_memory;
-use crate::sandbox::left_errands::LeftErrands;
+use crate::sandbox::left_sandboxes::{LeftSandboxes, note_user};
 use crate::sandbox::packages::cache::PackageCache;
 use crate::sandbox::packages::charges::UnreadSession;
 use crate::sandbox::packages::shown;
@@ -64,8 +64,8 @@ pub struct Launcher {
     pub(super) kernels: Mutex<HashMap<String, PathBuf>>,
     /// Held while a kernel is compiled, because one user id compiles them all.
     pub(super) compiling: tokio::sync::Mutex<()>,
-    /// The errands whose sandboxes could not be removed.
-    pub(super) left_errands: LeftErrands,
+    /// The sandboxes that could not be removed.
+    pub(super) left_sandboxes: Arc<LeftSandboxes>,
 }
 
 /// A sandbox that does not run yet. Its folders exist.
@@ -77,6 +77,8 @@ pub struct Prepared {
     /// Lets go of the volumes if the sandbox is never started.
     hold: VolumeHold,
     claim: Claim,
+    /// The guest's user id, which the sandbox keeps until it is gone, whatever becomes of its session.
+    slot: Option<UserSlot>,
     launcher: Arc<Launcher>,
 }
 
@@ -107,7 +109,7 @@ impl Launcher {
             health_checks: HealthChecks::default(),
             kernels: Mutex::default(),
             compiling: tokio::sync::Mutex::default(),
-            left_errands: LeftErrands::default(),
+            left_sandboxes: Arc::default(),
         }
     }
 
@@ -133,6 +135,12 @@ impl Launcher {
         self.volumes.load(ledger, most, &self.paths.sandboxes_dir());
     }
 
+    /// Keeps the user ids of sandboxes that nobody holds from new ones, each until its sandbox is gone: of those that earlier
+    /// daemons left, and of one whose session cannot go on.
+    pub fn keep_left_user_ids(&self) {
+        self.left_sandboxes.load(&self.paths.sandboxes_dir(), &self.slots);
+    }
+
     /// Removes every sandbox of this daemon's home that no session owns. Returns how many, and those that are still there.
     pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
@@ -140,7 +148,7 @@ impl Launcher {
         for kind in [Backend::Bubblewrap, Backend::Process, Backend::Docker] {
             let unowned = self.volumes.holders(kind).into_iter().filter(|sandbox| !is_live(&sandbox.0));
             let unowned: Vec<_> = unowned.collect();
-            let errands = self.left_errands.of(kind);
+            let left_before = self.left_sandboxes.of(kind);
             let reaped = self.backend(kind).reap(&is_live).await;
             count += reaped.count;
             // A sandbox that could not be removed keeps its own volumes only, not those of other users.
@@ -148,7 +156,7 @@ impl Launcher {
                 for sandbox in unowned.iter().filter(|sandbox| !left.contains(sandbox)) {
                     self.volumes.let_go(sandbox);
                 }
-                self.left_errands.are_gone(&errands, &left);
+                self.left_sandboxes.are_gone(&left_before, &left);
                 all_left.extend(left);
             }
         }
@@ -229,7 +237,15 @@ impl Launcher {
         let why = workspace.choice.why.clone();
         // No request may remove the volumes between this and the start.
         let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;
-        Ok(Prepared { spec, why, folder: guard, hold, claim, launcher: Arc::clone(self) })
+        let slot = self.slot_of(workspace);
+        if let Some(slot) = &slot {
+            note_user(&guard.path, workspace.choice.backend, slot).map_err(storage)?;
+        }
+        Ok(Prepared { spec, why, folder: guard, hold, claim, slot, launcher: Arc::clone(self) })
+    }
+
+    fn slot_of(&self, workspace: &Workspace) -> Option<UserSlot> {
+        workspace.slot.map(|uid| self.slots.keep(uid))
     }
 
     fn spec(
@@ -292,8 +308,9 @@ impl Launcher {
             // This daemon holds them all the same, and the next one does so by the journal of the session.
             tracing::warn!(%error, sandbox = receipt.sandbox.0, "the volumes of a sandbox cannot be noted");
         }
-        let volumes = self.volumes.clone();
-        let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, volumes);
+        let left = (self.volumes.clone(), Arc::clone(&self.left_sandboxes));
+        let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, left);
+        sandbox.keep_until_gone(self.slot_of(workspace));
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
     }
@@ -315,15 +332,23 @@ impl Prepared {
         // to be gone.
         self.hold.leave();
         let backend = self.launcher.backend(self.spec.backend);
-        let backend_sandbox = backend.start(&self.spec, &self.folder.path).await.map_err(|error| {
-            if error.is_left {
-                // The note in it says which volumes the remains have.
-                self.folder.left.store(true, Ordering::Relaxed);
-            } else {
-                volumes.let_go(&self.spec.sandbox);
+        let left = Arc::clone(&self.launcher.left_sandboxes);
+        let backend_sandbox = match backend.start(&self.spec, &self.folder.path).await {
+            Ok(backend_sandbox) => backend_sandbox,
+            Err(error) => {
+                if error.is_left {
+                    // The note in it says which volumes the remains have.
+                    self.folder.left.store(true, Ordering::Relaxed);
+                    left.add(self.spec.backend, self.spec.sandbox.clone(), self.slot);
+                } else {
+                    volumes.let_go(&self.spec.sandbox);
+                }
+                return Err(error.problem);
             }
-            error.problem
-        })?;
-        Ok(Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, volumes))
+        };
+        let sandbox =
+            Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, (volumes, left));
+        sandbox.keep_until_gone(self.slot);
+        Ok(sandbox)
     }
 }

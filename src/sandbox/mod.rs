@@ -21,7 +21,7 @@ mod image_list;
 pub mod images;
 pub mod kernel;
 pub mod launch;
-mod left_errands;
+mod left_sandboxes;
 pub mod packages;
 pub mod pool;
 mod running;

@@ -14,6 +14,7 @@ use crate::sandbox::attest::counters::CounterFiles;
 use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
+use crate::sandbox::left_sandboxes::LeftSandboxes;
 use crate::sandbox::packages::shown::ShownPackages;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::volumes::Volumes;
@@ -23,6 +24,12 @@ use crate::security_controls;
 pub struct Sandbox {
     handle: Box<dyn RunningSandbox>,
     removed: AtomicBool,
+    /// Whether its removal has begun.
+    is_unwanted: AtomicBool,
+    /// What is given back when the sandbox is gone, and not before, because it runs with it until then.
+    has: Mutex<Vec<Box<dyn Send>>>,
+    /// The sandboxes that could not be removed.
+    left: Arc<LeftSandboxes>,
     spec: SandboxSpec,
     /// The reason why this backend was chosen.
     why: String,
@@ -52,12 +59,15 @@ impl Sandbox {
         why: String,
         folder: Folder,
         claim: Claim,
-        volumes: Volumes,
+        (volumes, left): (Volumes, Arc<LeftSandboxes>),
     ) -> Self {
         Self {
             handle,
             shown: ShownPackages::of(spec.packages_dir.clone()),
             removed: AtomicBool::new(false),
+            is_unwanted: AtomicBool::new(false),
+            has: Mutex::default(),
+            left,
             spec,
             why,
             folder,
@@ -153,12 +163,21 @@ impl Sandbox {
         }
     }
 
+    /// Keeps what the sandbox has, such as its user id and its part of a quota, until it is gone. If it cannot be removed,
+    /// that is when the reaper has removed it.
+    pub fn keep_until_gone(&self, has: impl Send + 'static) {
+        self.has.lock().push(Box::new(has));
+    }
+
     /// Kills and removes the sandbox, and returns when it is gone.
     pub async fn remove(&self) -> Result<(), Problem> {
+        self.is_unwanted.store(true, Ordering::Relaxed);
         let outcome = self.handle.remove().await;
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
         if outcome.is_ok() {
             self.volumes.let_go(self.id());
+            let had = std::mem::take(&mut *self.has.lock());
+            drop(had);
         }
         outcome
     }
@@ -192,6 +211,12 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         if !self.removed.load(Ordering::Relaxed) {
             self.folder.left.store(true, Ordering::Relaxed);
+            if self.is_unwanted.load(Ordering::Relaxed)
+                && security_controls::holds("sandboxes_keep_what_they_have")
+            {
+                let has = std::mem::take(self.has.get_mut());
+                self.left.add(self.spec.backend, self.spec.sandbox.clone(), has);
+            }
             return;
         }
         // Packages can be a great many files. They are charged, and the end of the daemon waits, until they are gone.

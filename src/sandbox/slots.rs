@@ -73,3 +73,10 @@ impl UserSlots {
         Ok(self.keep(self.last))
     }
 }
+
+#[cfg(test)]
+impl UserSlots {
+    pub fn is_taken(&self, uid: u32) -> bool {
+        self.taken.lock().contains_key(&uid)
+    }
+}

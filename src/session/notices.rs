@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::protocol::ids::CellNumber;
+use crate::protocol::saved_state::BaseSource;
 use crate::protocol::snapshot::{MissingVariable, ReopenedFile};
+use crate::protocol::text::quotable;
 
 /// Missing variables and reopened files that a note names; the event names all.
 const NAMED: usize = 10;
@@ -37,17 +39,40 @@ pub fn worker_replaced(reason: &str, restored_to: Option<CellNumber>, gone: Opti
     }
 }
 
-/// What a woken session has: as after cell `cell`, what ran again, and what is missing.
+/// Where the variables come from that a new sandbox has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WokenFrom<'a> {
+    /// A snapshot of the session, as after this cell.
+    Cell(CellNumber),
+    /// What the session began with. `is_first`: no cell of its own has run yet.
+    Base { source: &'a BaseSource, is_first: bool },
+    /// Nothing was saved: cells run again from the start.
+    Nothing,
+}
+
+/// What a woken session has: where it comes from, what ran again, and what is missing.
 pub fn woken(
-    cell: CellNumber,
+    from: WokenFrom<'_>,
     missing: &[MissingVariable],
     reopened: &[ReopenedFile],
     replays: &[CellNumber],
     left_out: &[CellNumber],
 ) -> String {
-    let mut note = match cell {
-        0 => "The session woke in a new sandbox: its variables are as at the start.".to_owned(),
-        cell => format!("The session woke in a new sandbox: its variables are as after cell {cell}."),
+    const WOKE: &str = "The session woke in a new sandbox: its variables are";
+    let is_first = matches!(from, WokenFrom::Base { is_first: true, .. });
+    let mut note = match from {
+        WokenFrom::Cell(0) => format!("{WOKE} as at the start."),
+        WokenFrom::Cell(cell) => format!("{WOKE} as after cell {cell}."),
+        WokenFrom::Base { source, is_first: true } => {
+            format!("The variables of this session come from {}.", origin(source))
+        }
+        WokenFrom::Base { source, is_first: false } => {
+            format!("{WOKE} those that it began with, from {}.", origin(source))
+        }
+        WokenFrom::Nothing => {
+            "The sandbox is a new one, because the old one is gone, and its variables were not saved yet."
+                .to_owned()
+        }
     };
     if !replays.is_empty() {
         let _ = write!(note, " Run again, with the recorded answers of tools: {}.", cells(replays));
@@ -55,7 +80,8 @@ pub fn woken(
     if !left_out.is_empty() {
         let _ = write!(
             note,
-            " Not run again, because they were interrupted, or are scratch or background cells: {}.",
+            " Not run again, because they were interrupted, are scratch or background cells, or because sandboxes ended \
+             again and again while they ran: {}.",
             cells(left_out)
         );
     }
@@ -67,8 +93,23 @@ pub fn woken(
         let files = reopened.iter().map(|file| format!("`{}` ({})", file.name, file.path));
         let _ = write!(note, " Files opened again: {}.", listed(files, reopened.len()));
     }
-    note.push_str(" Threads, processes and connections of earlier cells are gone.");
+    note.push_str(if is_first {
+        " Threads, processes and connections did not come with them."
+    } else {
+        " Threads, processes and connections of earlier cells are gone."
+    });
     note
+}
+
+fn origin(source: &BaseSource) -> String {
+    match source {
+        BaseSource::Archive { name, cell } => {
+            format!("the archive of session `{}`, where they were as after cell {cell}", quotable(name))
+        }
+        BaseSource::Session { name, cell, .. } => {
+            format!("session `{name}`, where they were as after cell {cell}")
+        }
+    }
 }
 
 /// The note after a snapshot that could not be loaded. `before` says why there is a new sandbox.
@@ -93,4 +134,30 @@ fn listed(names: impl Iterator<Item = String>, all: usize) -> String {
         let _ = write!(text, " and {} more", all - NAMED);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_begins_with_an_archive_says_so_and_not_that_it_woke() {
+        let source = BaseSource::Archive { name: "lab\u{1b}".into(), cell: 7 };
+        let note = |is_first| woken(WokenFrom::Base { source: &source, is_first }, &[], &[], &[], &[]);
+        assert_eq!(
+            note(true),
+            "The variables of this session come from the archive of session `lab\\u{1b}`, where they were as after \
+             cell 7. Threads, processes and connections did not come with them."
+        );
+        assert!(note(false).starts_with("The session woke in a new sandbox: its variables are those that"));
+    }
+
+    #[test]
+    fn cells_that_run_again_from_nothing_are_named() {
+        let note = woken(WokenFrom::Nothing, &[], &[], &[1, 2], &[3]);
+        assert!(note.starts_with("The sandbox is a new one, because"), "{note}");
+        for part in ["answers of tools: cell 1, cell 2.", "again while they ran: cell 3."] {
+            assert!(note.contains(part), "{note}");
+        }
+    }
 }

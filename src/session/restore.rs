@@ -33,7 +33,7 @@ use crate::tools::Responses;
 pub use asks::{AsksFold, CELL_REFUSED, RecalledAsk, RecalledAsks, queued_view};
 pub use fold::Fold;
 pub use recorded::{Recording, Span};
-pub use saved::{SavedStates, Wake};
+pub use saved::{CellsAgain, SavedStates, Wake, Waking};
 
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that the journal tells")]
@@ -86,7 +86,7 @@ pub struct Restored {
     pub unsaved: bool,
     /// The snapshots, and what a new sandbox wakes from.
     pub saved: SavedStates,
-    pub wake: Option<Wake>,
+    pub wake: Option<Waking>,
     /// The rules of all code that has run in the sandbox since its last reset.
     pub sandbox_rules: SandboxRules,
     /// The rules of the asks so far.

@@ -14,6 +14,8 @@ const MIB: u64 = 1 << 20;
 /// the journal, its empty pages, logs.
 const QUOTA: u64 = 100 * MIB;
 const SLACK: u64 = 40 * MIB;
+/// The quota of those that fill it up, again and again.
+const SMALL_QUOTA: u64 = 30 * MIB;
 /// The most that the write-ahead log keeps of the disk when all of it is in the journal (`LOG_KEPT_BYTES`).
 const LOG_KEPT: u64 = 64 * MIB;
 /// No answer to another user may take longer, whatever one user does. Generous on purpose: an unoptimised daemon on
@@ -32,6 +34,10 @@ description = "Takes a text and does nothing with it."
 argv = ["/bin/sh", "-c", "cat > /dev/null; echo ok"]
 parameters = { type = "object", properties = { text = { type = "string" } }, required = ["text"] }
 "#;
+
+fn with_small_quota() -> Daemon {
+    shared(&CONFIG.replace("100MiB", "30MiB"))
+}
 
 /// Bytes on the disk below a folder.
 fn on_disk(folder: &Path) -> u64 {
@@ -54,9 +60,9 @@ fn kept(daemon: &Daemon) -> u64 {
 }
 
 #[track_caller]
-fn assert_within_quota(daemon: &Daemon, before: u64) {
-    let grown = kept(daemon).saturating_sub(before);
-    assert!(grown <= QUOTA + SLACK, "{} MiB are on the disk for a quota of 100 MiB", grown / MIB);
+fn assert_within(quota: u64, daemon: &Daemon, before: u64) {
+    let (grown, quota_mib) = (kept(daemon).saturating_sub(before), quota / MIB);
+    assert!(grown <= quota + SLACK, "{} MiB are on the disk for a quota of {quota_mib} MiB", grown / MIB);
 }
 
 fn cells(daemon: &Daemon, code: &str, timeout_s: u64) -> Value {
@@ -93,7 +99,7 @@ fn tool_arguments_in_a_loop_end_the_cell_and_not_the_disk() {
     if !engine() {
         return;
     }
-    let daemon = shared(&CONFIG.replace("100MiB", "30MiB"));
+    let daemon = with_small_quota();
     session(&daemon, ALICE, "flood");
     session(&daemon, BOB, "quiet");
     run(&daemon, ALICE, "flood", "kept = 42");
@@ -107,8 +113,7 @@ fn tool_arguments_in_a_loop_end_the_cell_and_not_the_disk() {
 
     let accepted = "text = 'x' * (7 << 20)\nfor n in range(30):\n    try: tools.swallow(text=text + str(n))\n    except Exception: pass";
     let result = beside(&daemon, || cells(&daemon, accepted, 120));
-    let grown = kept(&daemon).saturating_sub(before);
-    assert!(grown <= 30 * MIB + SLACK, "{} MiB are on the disk for a quota of 30 MiB", grown / MIB);
+    assert_within(SMALL_QUOTA, &daemon, before);
     assert_eq!((&result["status"], &result["reason"]), (&json!("crashed"), &json!("journal_quota")));
     let note = result["state"]["note"].as_str().expect("a note");
     assert!(note.contains("stored journal") && note.contains("belljar rm"), "{note}");
@@ -133,7 +138,7 @@ fn what_cells_show_and_print_ends_them_when_the_quota_is_used_up() {
     if !engine() {
         return;
     }
-    let daemon = shared(CONFIG);
+    let daemon = with_small_quota();
     session(&daemon, BOB, "quiet");
     let before = kept(&daemon);
     let flood = |code: &str| {
@@ -142,7 +147,7 @@ fn what_cells_show_and_print_ends_them_when_the_quota_is_used_up() {
         for _ in 0..30 {
             let path = "/v1/sessions/flood/cells?wait=true";
             let answer = ask(&daemon, ALICE, "POST", path, json!({"code": code, "timeout_s": 120}));
-            assert_within_quota(&daemon, before);
+            assert_within(SMALL_QUOTA, &daemon, before);
             if answer.status != 200 {
                 assert_eq!(answer.expect_status(429)["code"], "quota_exceeded");
                 break;
@@ -159,9 +164,9 @@ fn what_cells_show_and_print_ends_them_when_the_quota_is_used_up() {
         );
     });
     eventually("what was removed goes where there is no room for it", || {
-        (used(&daemon, ALICE, "journal") <= QUOTA).then_some(())
+        (used(&daemon, ALICE, "journal") <= SMALL_QUOTA).then_some(())
     });
-    assert_within_quota(&daemon, before);
+    assert_within(SMALL_QUOTA, &daemon, before);
     daemon.assert_sound();
 }
 
@@ -188,7 +193,7 @@ fn sessions_that_could_not_be_made_leave_nothing() {
         println!("{} KiB beside {} KiB of log", grown / 1024, log / 1024);
         (grown < seed.len() as u64).then_some(())
     });
-    assert_within_quota(&daemon, before);
+    assert_within(QUOTA, &daemon, before);
     // The seed of one that lives is its owner's.
     let request = json!({"name": "seeded", "image": "belljar/base", "seed": {"large": seed}});
     ask(&daemon, ALICE, "POST", "/v1/sessions", request).expect_status(201);
@@ -220,7 +225,7 @@ fn answers_that_are_kept_for_repetitions_are_charged() {
         // Whatever was answered is answered again.
         let again = http_as(ALICE, &daemon.socket(), "POST", path, &headers, body.as_bytes());
         assert_eq!(again.status, answer.status, "{n}");
-        assert_within_quota(&daemon, before);
+        assert_within(QUOTA, &daemon, before);
     }
     let quota = ask(&daemon, ALICE, "GET", "/v1/quota", Value::Null).text();
     assert!(quota.contains("answers kept for repeated requests"), "{quota}");

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::grounds::on_every_ground;
 use crate::docker::many_users::{ALICE, BOB, ask, run, shared};
+use crate::support::kernels::compiled_anew;
 use crate::support::{Daemon, User, engine, jails};
 
 /// Writes into the kernel of every sandbox that it can enter, for as long as it lives, and tells where it could.
@@ -118,12 +120,12 @@ fn a_user_cannot_write_into_the_kernel_while_it_is_prepared() {
 
 #[test]
 fn a_user_cannot_write_into_the_kernel_while_it_is_prepared_in_a_container() {
-    a_user_cannot_write_into_the_kernel_while_it_is_prepared();
+    compiled_anew(a_user_cannot_write_into_the_kernel_while_it_is_prepared);
 }
 
 #[test]
 fn a_user_cannot_write_into_the_kernel_while_it_is_prepared_in_a_jail() {
-    jails::in_a_jail(None, a_user_cannot_write_into_the_kernel_while_it_is_prepared);
+    jails::in_a_jail(None, || compiled_anew(a_user_cannot_write_into_the_kernel_while_it_is_prepared));
 }
 
 /// The bytecode is what is run: it is used, and it is the image's.
@@ -160,3 +162,22 @@ fn a_tree_that_somebody_could_have_changed_is_made_anew() {
         }
     });
 }
+
+/// A daemon finds its kernel after a restart. Those of nearly all tests find one that another daemon has compiled.
+fn a_sound_tree_is_not_compiled_again() {
+    if !engine() || cfg!(feature = "mutate") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let made = || {
+        let trees = trees(&daemon);
+        assert_eq!(trees.len(), 1, "{trees:?}");
+        std::fs::metadata(trees[0].join("__main__.py")).expect("a source").ino()
+    };
+    let before = made();
+    daemon.session("a", json!({"image": "belljar/base"}));
+    assert_eq!(daemon.run("a", "6 * 7")["result"]["repr"], "42");
+    assert_eq!(made(), before, "it is another file\n{}", daemon.log());
+}
+
+on_every_ground!(a_sound_tree_is_not_compiled_again);

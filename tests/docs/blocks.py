@@ -6,6 +6,8 @@ right before a block says more:
 
     <!-- not run: why -->      the block is shown only
     <!-- file: PATH -->        the block is written to this path of the reader's home
+
+A block in `toml` that is neither is a configuration that the daemon has to accept.
 """
 
 import re
@@ -45,6 +47,10 @@ class Block:
     @property
     def is_run(self):
         return self.language in RUN and self.not_run is None and self.file is None
+
+    @property
+    def is_configuration(self):
+        return self.language == "toml" and self.not_run is None and self.file is None
 
     def commands(self):
         return _dialogue(self) if self.language == "console" else _script(self)

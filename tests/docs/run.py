@@ -131,6 +131,8 @@ def follow(page, binary, jails):
         for block in blocks:
             if block.file is not None:
                 reader.write(block.file, block.text)
+            if block.is_configuration:
+                accept(reader, block)
             commands = block.commands() if block.is_run else []
             for number, command in enumerate(commands):
                 ran += 1
@@ -142,6 +144,14 @@ def follow(page, binary, jails):
     finally:
         reader.close()
     return ran
+
+
+def accept(reader, block):
+    """Whether a configuration is one, which is shown without the name of a file."""
+    reader.write("shown.toml", block.text)
+    code, _, err = reader.run("belljar --config ~/shown.toml config show --file\n")
+    if code != 0:
+        raise Wrong(f"line {block.line}: no configuration:\n{err}")
 
 
 def check(command, code, out, err, asks_for_code):

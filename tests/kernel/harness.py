@@ -125,6 +125,7 @@ class Kernel:
         self._unacknowledged = [0, 0]  # frames, bytes
         self.tools = {}  # name -> function of the arguments; may raise ToolProblem
         self.seen_calls = []
+        self.given_up = []  # numbers of calls that nobody waits for any more
         self.listen()
         environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
         command = [guardian(KERNEL), "--kernel", KERNEL, "--python", sys.executable]
@@ -236,6 +237,8 @@ class Kernel:
                 self.idle_output.append((frame["stream"], frame["data"]))
             elif frame["type"] == "tool_call":
                 self._answer_tool(frame)
+            elif frame["type"] == "tool_abandoned":
+                self.given_up.append(frame["call"])
             else:
                 return frame
 

@@ -109,6 +109,18 @@ class Asking(KernelTest):
         self.assertEqual(agent.told, [{"value": 3}, {"value": "p"}])
         self.assertIn("tools.aio.ask", self.refused("ask('x', functions=[slowly])"))
 
+    def test_a_timeout_that_a_coroutine_raises_itself_is_its_failure(self):
+        agent = self.agent(("impatient", {}), ("gives_up", {}))
+        definitions = (
+            "import asyncio\nasync def impatient():\n    await asyncio.wait_for(asyncio.sleep(9), 0.01)\n"
+            "async def gives_up():\n    raise asyncio.TimeoutError('no patience')\n"
+        )
+        self.run_ok(definitions + "await tools.aio.ask('x', functions=[impatient, gives_up])")
+        failures = [told["failure"] for told in agent.told]
+        self.assertEqual([failure["code"] for failure in failures], ["failed", "failed"])
+        self.assertIn("TimeoutError", failures[0]["message"])
+        self.assertIn("no patience", failures[1]["message"])
+
     def test_an_exception_is_the_answer_to_the_call(self):
         agent = self.agent(("price", {"name": "gold"}), ("price", {"name": "tea"}))
         self.assertEqual(self.value(PRICE + "ask('x', functions=[price])"), "'an answer'")

@@ -1,10 +1,13 @@
 """Output: order, attribution, bounds, and what user code does to its descriptors."""
 
+import base64
 import os
 import signal
 import time
 
 from harness import KernelTest
+
+_SMALL = "application/vnd.belljar.small-picture"
 
 
 class Output(KernelTest):
@@ -213,3 +216,47 @@ class Figures(KernelTest):
     def test_figures_of_a_failing_cell_are_shown(self):
         run = self.kernel.run("import matplotlib.pyplot as plt\nplt.figure()\n1/0")
         self.assertEqual(len(run.displays), 1)
+
+
+# Enough of Pillow to see what is scaled, to what, and when.
+_PILLOW = """
+import struct
+class Image:
+    def __init__(self, size): self.size, self.mode = size, 'RGB'
+    def thumbnail(self, sides):
+        scale = min(1, *(most / side for most, side in zip(sides, self.size)))
+        self.size = tuple(int(side * scale) for side in self.size)
+    def save(self, target, format, **options):
+        fits = self.size[0] < 1024 and format == 'JPEG'
+        target.write(f'{format} of {self.size}'.encode() + (b'' if fits else bytes(self.least)))
+def open(file):
+    image = Image(struct.unpack('>II', file.read()[16:24]))
+    image.least = 600_000 if image.size[1] == 77 else 0
+    return image
+"""
+_PICTURE = """
+import struct
+class Picture:
+    def __init__(self, width, height): self.sides = width, height
+    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n\\0\\0\\0\\rIHDR' + struct.pack('>II', *self.sides)
+"""
+
+
+class Pictures(KernelTest):
+    def small(self, *sides):
+        forms = [{**display} for display in self.run_ok(f"display(Picture{sides})").displays]
+        self.assertEqual([set(form) - {_SMALL} for form in forms], [{"image/png", "text/plain"}])
+        copy = forms[0].get(_SMALL)
+        return copy and base64.b64decode(copy).decode()
+
+    def test_what_is_too_large_for_models_has_a_small_copy_beside_it(self):
+        self.run_ok(f"import os\nos.mkdir('PIL')\nopen('PIL/__init__.py', 'w')\nopen('PIL/Image.py', 'w').write({_PILLOW!r})")
+        self.run_ok(_PICTURE)
+        self.assertEqual(self.small(4096, 2048), "PNG of (1024, 512)")
+        self.assertEqual(self.small(4000, 77), "JPEG of (512, 9)")
+        for sides in ((2048, 2048), (100_000, 100_000)):
+            self.assertIsNone(self.small(*sides))
+
+    def test_without_pillow_there_is_none(self):
+        self.run_ok(_PICTURE + "import sys\nsys.modules['PIL'] = None")
+        self.assertIsNone(self.small(4096, 2048))

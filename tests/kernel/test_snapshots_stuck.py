@@ -38,14 +38,12 @@ class Silent(SnapshotTest):
 
     def test_one_that_loops_with_the_signal_masked_while_it_is_loaded_on_trial_is_left_out_and_ends(self):
         self.leave_out(
-            "told = os.open('trial', os.O_WRONLY | os.O_CREAT)\ndef made():\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    os.write(told, str(os.getpid()).encode())\n"
+            "import mmap\nos.walk.told = memoryview(mmap.mmap(-1, 8)).cast('q')\ndef made():\n    signal.signal(signal.SIGALRM, signal.SIG_IGN)\n    os.walk.told[0] = os.getpid()\n"
             "    while True: time.sleep(1)\n"
             "class Stuck:\n    def __reduce__(self): return made, ()",
             "stuck",
         )
-        with open(os.path.join(self.kernel.workspace, "trial"), encoding="ascii") as file:
-            pid = int(file.read())
-        self.assertEqual(self.value(f"os.path.exists('/proc/{pid}')"), "False")
+        self.assertEqual(self.value("os.walk.told[0] > 0, os.path.exists(f'/proc/{os.walk.told[0]}')"), "(True, False)")
 
     def test_one_that_stops_the_timer_does_not_stop_it_for_the_next(self):
         self.run_ok(

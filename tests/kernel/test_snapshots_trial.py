@@ -44,6 +44,10 @@ class Untouched(SnapshotTest):
             "sqlite3.connect('made').execute('create table t (x)')",
             "socket.create_connection(('127.0.0.1', port))",
             "os.kill(os.getppid(), 9)",
+            "os.mkfifo('made')",
+            "os.mknod('made')",
+            "from posix import mkfifo; mkfifo('made')",
+            "import _posixsubprocess, multiprocessing.util; multiprocessing.util.spawnv_passfds(b'/bin/touch', [b'touch', b'made'], ())",
         ):
             with self.subTest(code=code):
                 self.run_ok(f"{TOUCHES}{code}\ntouches = Touches()")
@@ -56,6 +60,26 @@ class Untouched(SnapshotTest):
                 self.assertEqual([os.path.getsize(self.in_workspace(name)) for name in ("a", "b")], [0, 0])
         self.run_ok("heard.setblocking(False)")
         self.assertEqual(self.kernel.run("heard.accept()").end["exception"]["type"], "BlockingIOError")
+
+    def test_what_is_written_to_open_descriptors_is_lost(self):
+        self.run_ok("import os, socket\nfile = os.open('open', os.O_WRONLY | os.O_CREAT); reads, writes = os.pipe(); here, there = socket.socketpair(); peer = there.fileno()")
+        self.run_ok(f"{TOUCHES}for each in (file, writes, peer): os.write(each, b'x')\ntouches = Touches()\nclass Bad:\n    def __reduce__(self): return int, ('no number',)\nbad = Bad()")
+        # It does not end the trial, which goes on to what fails.
+        self.assertEqual(set(self.take().missing), {"here", "there", "bad"})
+        self.assertEqual(os.path.getsize(self.in_workspace("open")), 0)
+        asked = "import select; select.select([reads, here], [], [], 0)[0]"
+        self.assertEqual(self.value(asked), "[]")
+
+    def test_another_program_in_place_of_the_process_costs_only_the_name(self):
+        self.run_ok(
+            f"before = (each for each in ())\n{TOUCHES}os.execvp('touch', ['touch', 'made'])\ntouches = Touches()\n"
+            "class Tries:\n    def __getstate__(self): return 1\n    def __setstate__(self, _state):\n        import os\n        try: os.execv('/nowhere', ['x'])\n        except OSError: pass\n"
+            "tries = Tries(); after = 2"
+        )
+        missing = self.take().missing
+        self.assertEqual(set(missing), {"before", "touches"})
+        self.assertIn("another program", missing["touches"])
+        self.assertFalse(os.path.exists(self.in_workspace("made")))
 
     def test_a_process_that_loading_forks_holds_nothing_up(self):
         self.take_touching("if not os.fork(): time.sleep(600)")

@@ -169,6 +169,22 @@ class Tools(KernelTest):
         self.kernel.send(type="tool_result", call=self.kernel.seen_calls[0]["call"], value=1)
         self.assertEqual(self.value("add(1, 1)"), "2")
 
+    def test_a_call_that_is_not_waited_for_any_more_is_given_up(self):
+        del self.kernel.tools["any_tool"]
+        waits = "import asyncio\ntry:\n    await asyncio.wait_for(tools.aio.any_tool(), 0.05)\nexcept asyncio.TimeoutError: pass\n"
+        self.assertEqual(self.value(waits + "add(1, 1)"), "2")
+        first = self.kernel.seen_calls[0]["call"]
+        self.assertEqual(self.kernel.given_up, [first])
+        error = {"code": "cancelled", "message": "nobody waits for it"}
+        self.kernel.send(type="tool_failed", call=first, error=error)
+        # A child of the process that waits has a copy of the call, and is not asked.
+        self.run_ok(
+            "import os, signal\ndef handler(*_):\n    if os.fork() == 0: raise SystemError\n    os.wait()\n    raise InterruptedError\n"
+            "signal.signal(signal.SIGALRM, handler)\nsignal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+            "try:\n    any_tool()\nexcept InterruptedError: pass\nexcept SystemError: os._exit(0)\nadd(1, 1)"
+        )
+        self.assertEqual(self.kernel.given_up, [first, self.kernel.seen_calls[2]["call"]])
+
     def test_a_plain_call_starts_no_thread(self):
         self.assertEqual(self.value("add(1, 1)\nimport threading\nthreading.active_count()"), "1")
         self.run_ok("await tools.aio.add(1, 1)")

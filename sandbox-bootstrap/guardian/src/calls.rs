@@ -41,6 +41,8 @@ struct Call {
     /// The runner's own number.
     number: u32,
     size: usize,
+    /// The daemon was told that nobody waits for the answer.
+    is_given_up: bool,
 }
 
 /// What becomes of a call that was just received.
@@ -86,7 +88,8 @@ impl Calls {
         }
         flight.count += 1;
         flight.size += payload.len();
-        self.open.insert(call, Call { flight: flight.order, cell: flight.cell, number, size: payload.len() });
+        let (flight, cell, size) = (flight.order, flight.cell, payload.len());
+        self.open.insert(call, Call { flight, cell, number, size, is_given_up: false });
         if self.open.len() > CALLS_REMEMBERED {
             // The daemon does not answer malformed calls, so their entries would pile up.
             self.open.pop_first();
@@ -104,6 +107,15 @@ impl Calls {
             }
         }
         Some(answer(known.cell, known.number, text.as_bytes()))
+    }
+
+    /// The guardian's number of the newest open call to which the runner gave this number, once. The call counts until the
+    /// daemon has answered it: otherwise a runner could make any number of calls by giving each of them up.
+    pub fn give_up(&mut self, number: u32) -> Option<u64> {
+        let is_meant = |known: &Call| known.number == number && !known.is_given_up;
+        let (call, known) = self.open.iter_mut().rev().find(|(_, known)| is_meant(known))?;
+        known.is_given_up = true;
+        Some(*call)
     }
 }
 
@@ -146,6 +158,20 @@ mod tests {
         calls.begin_cell(4, 11);
         let expected = answer(3, 7, b"text");
         assert_eq!((calls.answer(10, "text"), calls.answer(10, "text")), (Some(expected), None));
+    }
+
+    #[test]
+    fn a_call_is_given_up_once_and_counts_until_it_is_answered() {
+        let mut calls = Calls::default();
+        calls.begin_cell(3, 0);
+        for call in 10..12 {
+            assert!(matches!(calls.begin(call, PAYLOAD, 2, 11), Begun::Passed { .. }));
+        }
+        assert_eq!((calls.give_up(8), calls.give_up(7)), (None, Some(11)));
+        assert_eq!((calls.give_up(7), calls.give_up(7)), (Some(10), None));
+        assert!(matches!(calls.begin(12, PAYLOAD, 2, 11), Begun::Refused { .. }));
+        assert!(calls.answer(11, "text").is_some());
+        assert!(matches!(calls.begin(13, PAYLOAD, 2, 11), Begun::Passed { .. }));
     }
 
     #[test]

@@ -63,6 +63,14 @@ impl Guardian {
         if matches!(handle.role, Role::Checkpoint | Role::Retired) {
             return;
         }
+        if kind == from_runner::TOOL_GIVEN_UP
+            && let Ok(number) = <[u8; wire::NUMBER_BYTES]>::try_from(payload)
+        {
+            if let Some(call) = handle.calls.give_up(u32::from_be_bytes(number)) {
+                self.send(&json!({"type": "tool_abandoned", "call": call}));
+            }
+            return;
+        }
         if kind != from_runner::TOOL_CALL || !(wire::CALL_BYTES..=SAID_BYTES).contains(&payload.len()) {
             self.kill(index);
             return;

@@ -39,6 +39,8 @@ pub mod from_runner {
     pub const BACKGROUND_DISPLAY: u8 = b'Z';
     /// The runner's own number of the call, then its name and arguments.
     pub const TOOL_CALL: u8 = b'C';
+    /// The runner's own number of a call whose answer is not waited for any more: the daemon ends the call.
+    pub const TOOL_GIVEN_UP: u8 = b'N';
     /// Says that the code may have had effects from here on, and which names it may assign, if that is known.
     pub const CELL_BEGUN: u8 = b'B';
     /// The number of the cell, what repeats all that it changed, if that is known, then how it went.

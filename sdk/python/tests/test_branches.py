@@ -18,9 +18,20 @@ class BranchCases(WithDaemon):
             taken = box.snapshot("mine")
             self.assertEqual((taken.cell, taken.name, taken.missing), (1, "mine", {}))
             self.assertGreater(taken.bytes, 0)
-            box.sleep()
+            asleep = box.sleep()
+            self.assertEqual((asleep.cell, asleep.missing, asleep.unsaved), (1, {}, False))
+            self.assertIsNotNone(asleep.snapshot)
             self.assertEqual(box.info().state, "asleep")
             self.assertEqual(box.run_code("x is y, double(21)").text, "(True, 42)")
+
+    def test_a_sandbox_that_sleeps_says_what_it_could_not_save(self) -> None:
+        with Sandbox.create() as box:
+            box.run_code("x = 1\nsteps = (n for n in range(3))")
+            asleep = box.sleep()
+            self.assertEqual((asleep.cell, list(asleep.missing)), (1, ["steps"]))
+            self.assertIn("generator", asleep.missing["steps"])
+            self.assertEqual(box.sleep(), asleep)
+            self.assertEqual(box.run_code("x, 'steps' in globals()").text, "(1, False)")
 
     def test_branches_go_their_own_ways(self) -> None:
         with Sandbox.create() as box:
@@ -80,7 +91,8 @@ class AsyncCases(WithDaemon, unittest.IsolatedAsyncioTestCase):
         async with await AsyncSandbox.create() as box:
             await box.run_code("x = 1")
             await box.snapshot()
-            await box.sleep()
+            asleep = await box.sleep()
+            self.assertEqual((asleep.cell, asleep.missing, asleep.unsaved), (1, {}, False))
             two = await box.branch(count=2)
             self.assertEqual([(await branch.run_code("x")).text for branch in two], ["1", "1"])
             self.assertEqual((await two[0].diff(two[1])).changed, [])

@@ -7,18 +7,30 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import os
 import re
+import tempfile
 import unittest
 from pathlib import Path
 
 from .harness import WithDaemon
 
 _ROOT = Path(__file__).resolve().parents[3]
-_PAGES = [*sorted((_ROOT / "docs/sdk").glob("*.md")), _ROOT / "sdk/python/README.md", _ROOT / "README.md"]
+_PAGES = [
+    *sorted((_ROOT / "docs/sdk").glob("*.md")),
+    _ROOT / "docs/guide/sleep.md",
+    _ROOT / "sdk/python/README.md",
+    _ROOT / "README.md",
+]
 
 
 class DocCases(WithDaemon):
     def test_examples(self) -> None:
+        # Examples write files where they run.
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, Path.cwd())
+        os.chdir(folder.name)
         ran = 0
         for page in _PAGES:
             text = page.read_text()

@@ -137,7 +137,8 @@ pub(super) async fn snapshot(
     session: &SessionRef,
     state_of: Option<CellNumber>,
 ) -> Result<SnapshotRecord, Problem> {
-    try_call(session, |reply_to| SessionMsg::TakeSnapshot { name: None, at: state_of, reply_to }).await
+    let take = |reply_to| SessionMsg::TakeSnapshot { name: None, at: state_of, or_newest: true, reply_to };
+    try_call(session, take).await
 }
 
 /// A snapshot that the session has already.

@@ -17,7 +17,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::frames::{HostFrame, KernelFrame, LiveResources, RefusedCode, StateAfter};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::{
-    BACKGROUND_GRACE, INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN,
+    BACKGROUND_GRACE, INTERRUPT_GRACE, KILL_GRACE, KILL_REPORT, NAMES, NAMES_WITHIN, TOOL_CALLS_LISTED,
 };
 use crate::protocol::periods::period;
 use crate::protocol::result::Mode;
@@ -276,7 +276,9 @@ impl ExecutorState {
         let Some(mut running) = self.running.remove(&cell) else { return };
         let elapsed = running.elapsed(self.freezing.at);
         self.cell_ended_since_look = true;
-        let unanswered = self.cancel_calls(cell);
+        let mut unanswered = std::mem::take(&mut running.unanswered);
+        unanswered.extend(self.cancel_calls(cell));
+        unanswered.truncate(TOOL_CALLS_LISTED);
         let before = running.start.before;
         let after = self.connected.as_ref().map_or(before, |connected| connected.sandbox.counters().read());
         let cause = Cause {

@@ -21,7 +21,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::snapshot::RestoreReport;
 use crate::security_controls;
-use crate::session::restore::Wake;
+use crate::session::restore::{Wake, Waking};
 use crate::session::rules::SandboxRules;
 
 /// The longest time that loading takes.
@@ -50,7 +50,8 @@ pub(super) struct Loading {
 enum Extent {
     /// All, or nothing.
     Whole,
-    /// All failed for the variables; what can be loaded of them follows when the worker is fresh again.
+    /// All failed, for the variables or with the process; what can be loaded of them follows when the worker is fresh
+    /// again.
     PartIsNext,
     /// What can be loaded.
     Part,
@@ -76,6 +77,10 @@ impl ExecutorState {
         if self.loading.as_ref().is_none_or(|loading| loading.request != number) {
             return false;
         }
+        // A variable may end the process that loads it. The load in part finds out which one.
+        if code == RefusedCode::NoProcess {
+            self.try_part_next();
+        }
         let code = match code {
             RefusedCode::Busy | RefusedCode::NoWorker => Code::Busy,
             RefusedCode::NoProcess | RefusedCode::NoDescriptors => Code::SandboxFull,
@@ -88,6 +93,18 @@ impl ExecutorState {
         true
     }
 
+    /// A load in part follows one that has failed as a whole.
+    fn try_part_next(&mut self) {
+        // Cells that run again need all of what they begin with.
+        if let Some(loading) = &mut self.loading
+            && loading.extent == Extent::Whole
+            && !loading.is_given_up
+            && matches!(loading.then, AfterLoading::Ready { .. })
+        {
+            loading.extent = Extent::PartIsNext;
+        }
+    }
+
     /// Gives up what takes too long.
     pub(super) fn look_at_loading(&mut self, myself: &ExecutorRef) {
         if let Some(loading) = &self.loading
@@ -95,19 +112,27 @@ impl ExecutorState {
             && loading.began.elapsed() >= WAKE_LIMIT
         {
             let what = format!("it was not loaded within {} s", WAKE_LIMIT.as_secs());
+            self.try_part_next(); // a variable may hold up the load
             self.give_up_loading(myself, Problem::new(Code::TooSlow, what));
         }
     }
 
-    /// The sandbox is started: it is ready, or loads the variables of a snapshot first.
+    /// The sandbox is started: it is ready, or loads the variables of a snapshot first. Cells that run again come after that.
     pub(super) fn started(
         &mut self,
         myself: &ExecutorRef,
         receipt: Box<Receipt>,
         preloaded: Option<Preloaded>,
     ) {
-        let Some(wake) = self.wake.take() else { return self.ready(receipt, preloaded, None) };
-        self.begin_loading(myself, wake, AfterLoading::Ready { receipt, preloaded });
+        match self.wake.take() {
+            None => self.ready(receipt, preloaded, None),
+            Some(Waking::Rebuilds(cells)) => {
+                self.ready(receipt, preloaded, Some(WakeOutcome::Rebuilds(cells)));
+            }
+            Some(Waking::Loads(wake)) => {
+                self.begin_loading(myself, wake, AfterLoading::Ready { receipt, preloaded });
+            }
+        }
     }
 
     /// The worker is fresh after a reset, and gets the variables with which the session began.
@@ -203,15 +228,8 @@ impl ExecutorState {
             return;
         }
         let own = self.loading.as_mut().and_then(|loading| loading.problem.take());
-        // Cells that run again need all of what they begin with.
-        let may_be_part = |loading: &&mut Loading| {
-            loading.extent == Extent::Whole && matches!(loading.then, AfterLoading::Ready { .. })
-        };
-        if let Some(loading) = self.loading.as_mut().filter(may_be_part)
-            && own.is_none()
-            && report.error.is_some()
-        {
-            loading.extent = Extent::PartIsNext;
+        if own.is_none() && report.error.is_some() {
+            self.try_part_next();
         }
         // Whatever the kernel says of the variables, code of the snapshot may have run that goes on beside them.
         let of_kernel = || report.error.clone().map(|error| Problem::new(Code::SnapshotFailed, error));
@@ -229,15 +247,17 @@ impl ExecutorState {
         }
     }
 
-    /// Drops what may be loaded in part, and ends the code that may have run for it. Of a snapshot that nothing can load, the
-    /// worker is made anew, and ready after that. For any other failure the new sandbox ends, so that nothing runs without the
-    /// variables that are there, and the next one loads them.
+    /// Drops what may be loaded in part, and ends the code that may have run for it. Before a part is loaded, and where nothing
+    /// can load the snapshot, the worker is made anew. For any other failure the new sandbox ends, so that nothing runs
+    /// without the variables that are there, and the next one loads them.
     pub(super) fn give_up_loading(&mut self, myself: &ExecutorRef, problem: Problem) {
         let Some(loading) = self.loading.as_mut().filter(|loading| !loading.is_given_up) else { return };
         loading.is_given_up = true;
         loading.task = None;
         let why = problem.message.clone();
-        let is_over = is_lasting(&problem) || matches!(loading.then, AfterLoading::Reset(_));
+        let is_over = is_lasting(&problem)
+            || loading.extent == Extent::PartIsNext
+            || matches!(loading.then, AfterLoading::Reset(_));
         loading.problem = Some(problem);
         if !is_over {
             self.give_up(myself, why);
@@ -255,8 +275,8 @@ impl ExecutorState {
         }
     }
 
-    /// The worker is fresh again, after a snapshot that could not be loaded. One thing that fails is not to cost all: what
-    /// can be loaded is tried once.
+    /// The worker is fresh again, after a snapshot that could not be loaded. One thing that fails, or that ends the process,
+    /// is not to cost all: what can be loaded is tried once.
     pub(super) fn unloaded(&mut self, myself: &ExecutorRef) {
         if let Some(loading) = self.loading.as_mut().filter(|loading| loading.extent == Extent::PartIsNext) {
             let request = request_number();
@@ -315,13 +335,13 @@ impl ExecutorState {
         self.tell(SessionMsg::SandboxReady { receipt, preloaded, counters, woken: woken.map(Box::new) });
     }
 
-    /// The new sandbox gets the variables of a snapshot, and is bound by the rules of the code that made them.
+    /// The new sandbox gets the variables of before, and is bound by the rules of the code that made them.
     pub(super) fn wakes_with(&mut self, plan: WakePlan) {
-        if let Some((wake, rules)) = plan {
+        if let Some((waking, rules)) = plan {
             if security_controls::holds("rules_go_on_after_waking") {
                 self.bound = rules;
             }
-            self.wake = Some(Box::new(wake));
+            self.wake = Some(waking);
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::measuring::MeasuredFolder;
 use crate::session::outcome::{CellStart, Changes, EndedBy};
-use crate::session::restore::{OpenCall, ProcessDeath, Wake};
+use crate::session::restore::{OpenCall, ProcessDeath, Wake, Waking};
 use crate::session::rules::SandboxRules;
 use crate::store::Exceeded;
 use crate::tools::{self, ExpectedAnswer, Responses, ToolOutput};
@@ -34,7 +34,7 @@ use crate::tools::{self, ExpectedAnswer, Responses, ToolOutput};
 pub type ExecutorRef = ActorRef<ExecutorMsg>;
 
 /// What a new sandbox wakes with, and the rules of the code that had made it; none if it begins anew.
-pub type WakePlan = Option<(Wake, SandboxRules)>;
+pub type WakePlan = Option<(Waking, SandboxRules)>;
 
 /// A snapshot that is to be taken.
 #[derive(Clone, Debug)]

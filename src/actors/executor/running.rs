@@ -35,6 +35,8 @@ pub(super) struct RunningCell {
     pub had_company: bool,
     /// The names of completed tool calls.
     pub completed: Vec<String>,
+    /// The names of calls that the cell gave up when it was told to end.
+    pub unanswered: Vec<String>,
     pub timers: Vec<AbortHandle>,
     /// Ends the cell when its time is over.
     pub deadline: Option<AbortHandle>,
@@ -71,6 +73,7 @@ impl RunningCell {
             rolled_back: false,
             had_company: false,
             completed: Vec::new(),
+            unanswered: Vec::new(),
             timers: Vec::new(),
             deadline: None,
             waits_for_worker: false,

@@ -39,7 +39,7 @@ use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::remeasure::LastLook;
 use crate::sandbox::workspace::usage::DiskUsage;
-use crate::session::restore::Wake;
+use crate::session::restore::Waking;
 use crate::session::rules::{CellRules, SandboxRules};
 use crate::store::{EventLog, Recorder};
 use crate::tools;
@@ -106,7 +106,7 @@ pub struct ExecutorState {
     /// The version of Python in the sandbox.
     pub(super) python: String,
     /// The snapshot that the new sandbox is to load before it is ready.
-    pub(super) wake: Option<Box<Wake>>,
+    pub(super) wake: Option<Waking>,
     pub(super) loading: Option<Loading>,
     /// The snapshot that is being taken.
     pub(super) taking: Option<Taking>,

@@ -16,7 +16,8 @@ use crate::bridge::{Closed, Delivery};
 use crate::panics::spawn_reporting;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
-use crate::sandbox::launch::SandboxEnd;
+use crate::quota::Permit;
+use crate::sandbox::launch::{Sandbox, SandboxEnd};
 use crate::session::machine::Input;
 use crate::session::outcome::{Cause, Ending};
 
@@ -50,13 +51,10 @@ impl ExecutorState {
         let sandbox = connected.sandbox;
         let removed = async move {
             let end = sandbox.end().await;
-            if let Err(error) = sandbox.remove().await {
-                tracing::warn!(%error, "a sandbox is left to the reaper");
-            }
+            remove(&sandbox, permit).await;
             end
         };
         spawn_reporting(removed, move |end| {
-            drop(permit);
             let _ = executor.cast(ExecutorMsg::Ended { why, end: end.flatten() });
         });
     }
@@ -171,11 +169,7 @@ impl ExecutorState {
     pub(super) fn remove_sandbox(&mut self) {
         let Some(ConnectedSandbox { sandbox, link, .. }) = self.connected.take() else { return };
         drop(link);
-        tokio::spawn(async move {
-            if let Err(error) = sandbox.remove().await {
-                tracing::warn!(%error, "a sandbox is left to the reaper");
-            }
-        });
+        tokio::spawn(async move { remove(&sandbox, None).await });
     }
 
     /// Whether a sandbox that has just arrived is still wanted, that is, no caller waits for its removal.
@@ -187,12 +181,10 @@ impl ExecutorState {
         let (executor, removers) = (myself.clone(), self.arriving.take().unwrap_or_default());
         let permit = self.args.permit.take();
         tokio::spawn(async move {
-            if let Some(ready) = ready
-                && let Err(error) = ready.sandbox.remove().await
-            {
-                tracing::warn!(%error, "a sandbox is left to the reaper");
+            match ready {
+                Some(ready) => remove(&ready.sandbox, permit).await,
+                None => drop(permit),
             }
-            drop(permit);
             for reply_to in removers {
                 let _ = reply_to.send(());
             }
@@ -214,16 +206,24 @@ impl ExecutorState {
         let (connected, permit) = (self.connected.take(), self.args.permit.take());
         let executor = myself.clone();
         tokio::spawn(async move {
-            if let Some(connected) = connected {
-                let _ = connected.link.send(&HostFrame::Bye {});
-                drop(connected.link);
-                if let Err(error) = connected.sandbox.remove().await {
-                    tracing::warn!(%error, "a sandbox is left to the reaper");
+            match connected {
+                Some(connected) => {
+                    let _ = connected.link.send(&HostFrame::Bye {});
+                    drop(connected.link);
+                    remove(&connected.sandbox, permit).await;
                 }
+                None => drop(permit),
             }
-            drop(permit);
             let _ = reply_to.send(());
             executor.stop(None);
         });
+    }
+}
+
+/// Removes a sandbox, whose part of its owner's quota is free when it is gone. That is later if it cannot be removed now.
+async fn remove(sandbox: &Sandbox, permit: Option<Permit>) {
+    sandbox.keep_until_gone(permit);
+    if let Err(error) = sandbox.remove().await {
+        tracing::warn!(%error, "a sandbox is left to the reaper");
     }
 }

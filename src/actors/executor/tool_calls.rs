@@ -304,14 +304,19 @@ impl ExecutorState {
         cancelled.into_iter().map(|(_, call)| call.name).take(TOOL_CALLS_LISTED).collect()
     }
 
-    /// Cancels a call whose program is gone, with the question that it waits for. Its work ends, and gives back what it
-    /// holds.
+    /// Cancels a call whose answer nobody waits for, with the question that it waits for. Its work ends, and gives back what
+    /// it holds.
     pub(super) fn call_abandoned(&mut self, call: u64) {
-        if self.calls.end(call).is_some() {
-            let message = "the program that made this call has ended".into();
-            self.settle(call, ToolFailure { code: "cancelled".into(), message });
-            self.last_program_done(None);
+        let Some(ended) = self.calls.end(call) else { return };
+        if let Some(running) = ended.cell.and_then(|cell| self.running.get_mut(&cell))
+            && (running.interrupted || running.ended_by.is_some())
+            && running.unanswered.len() < TOOL_CALLS_LISTED
+        {
+            running.unanswered.push(ended.name.clone());
         }
+        let message = "the code that made this call does not wait for it any more".into();
+        self.settle(call, ToolFailure { code: "cancelled".into(), message });
+        self.last_program_done(None);
     }
 
     /// Answers a call that is not made, or whose progress is unknown.

@@ -10,7 +10,8 @@ use super::state::JobsState;
 
 /// The interval at which old records and unused files are removed.
 const TIDY: Duration = Duration::from_secs(60);
-/// The interval at which a user's room is checked again: sessions that serve no job take room too.
+/// The interval at which a user's room is checked again: sessions that serve no job take room too. A job that was refused room
+/// waits at least as long for its next attempt.
 const PUMP: Duration = Duration::from_secs(1);
 
 pub struct Jobs;
@@ -77,6 +78,7 @@ impl Actor for Jobs {
             JobsMsg::Started { id, started, reply_to } => state.started(id, *started, reply_to),
             JobsMsg::Judged { id, end, reply_to } => state.judged(id, end, reply_to),
             JobsMsg::Done { id, end } => state.done(id, end),
+            JobsMsg::NoRoom { id, problem } => state.refused_room(id, &problem),
             JobsMsg::Waits { id } => {
                 state.enqueue(id);
                 state.pump();

@@ -93,6 +93,11 @@ pub enum JobsMsg {
         id: JobId,
         end: Option<JobEnd>,
     },
+    /// The job's session was refused for want of room, and nothing of it is left: the job waits again.
+    NoRoom {
+        id: JobId,
+        problem: Problem,
+    },
     /// The earlier daemon's sandbox of the job is removed, so the job waits for a slot.
     Waits {
         id: JobId,

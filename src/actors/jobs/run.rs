@@ -58,6 +58,25 @@ pub struct JobRun {
 /// The number of internal errors after which a job is given up.
 const TRIES: usize = 3;
 
+/// Why an attempt to run a job gave no end of it.
+enum NoEnd {
+    /// Its session was refused for want of room: of its user, or of this machine.
+    NoRoom(Problem),
+    Failed(Problem),
+}
+
+impl From<Problem> for NoEnd {
+    fn from(problem: Problem) -> Self {
+        Self::Failed(problem)
+    }
+}
+
+impl NoEnd {
+    fn of_creation(problem: Problem) -> Self {
+        if problem.code == Code::QuotaExceeded { Self::NoRoom(problem) } else { Self::Failed(problem) }
+    }
+}
+
 impl JobRun {
     /// Runs the job. `sandbox_permit` has the resources that are reserved for its sandbox.
     pub async fn go(self, sandbox_permit: Option<Permit>) {
@@ -78,7 +97,13 @@ impl JobRun {
         };
         let end = match outcome {
             Err(_) if self.shutdown.is_cancelled() => None,
-            Err(problem) => Some(verdict::of_problem(&problem)),
+            Err(NoEnd::NoRoom(problem)) => {
+                // The next attempt finds its session by the id of the job, so what is left of this one's goes first.
+                remove(&self.supervisor, id).await;
+                let _ = self.jobs.cast(JobsMsg::NoRoom { id, problem });
+                return;
+            }
+            Err(NoEnd::Failed(problem)) => Some(verdict::of_problem(&problem)),
             Ok(end) => Some(end),
         };
         if let Some(end) = &end {
@@ -96,10 +121,10 @@ impl JobRun {
 
     /// Retries after internal errors: a session that panics over a request carries on, so the steps that were
     /// not done are requested again.
-    async fn run_to_the_end(&self, sandbox_permit: Option<Permit>) -> Result<JobEnd, Problem> {
+    async fn run_to_the_end(&self, sandbox_permit: Option<Permit>) -> Result<JobEnd, NoEnd> {
         let mut outcome = self.run(self.resume.clone(), sandbox_permit).await;
         for _ in 1..TRIES {
-            if !matches!(&outcome, Err(problem) if problem.code == Code::Internal) {
+            if !matches!(&outcome, Err(NoEnd::Failed(problem)) if problem.code == Code::Internal) {
                 break;
             }
             let session = session_of(&self.supervisor, self.record.view.id).await;
@@ -112,7 +137,7 @@ impl JobRun {
         &self,
         session: Option<SessionRef>,
         sandbox_permit: Option<Permit>,
-    ) -> Result<JobEnd, Problem> {
+    ) -> Result<JobEnd, NoEnd> {
         let session = match session {
             Some(session) => session,
             None => self.make(sandbox_permit).await?,
@@ -141,7 +166,7 @@ impl JobRun {
     }
 
     /// Makes a fresh session that clients cannot see.
-    async fn make(&self, sandbox_permit: Option<Permit>) -> Result<SessionRef, Problem> {
+    async fn make(&self, sandbox_permit: Option<Permit>) -> Result<SessionRef, NoEnd> {
         let (job, view) = (&self.record.job, &self.record.view);
         let request = Box::new(request(job));
         let job = Some(ForJob { id: view.id, sandbox_permit });
@@ -156,9 +181,9 @@ impl JobRun {
             memory: None,
             reply_to,
         };
-        try_call(&self.supervisor, create).await?;
+        try_call(&self.supervisor, create).await.map_err(NoEnd::of_creation)?;
         let session = session_of(&self.supervisor, view.id).await;
-        session.ok_or_else(|| Problem::new(Code::SandboxFailed, "its sandbox has just ended"))
+        session.ok_or_else(|| NoEnd::Failed(Problem::new(Code::SandboxFailed, "its sandbox has just ended")))
     }
 
     async fn start(&self, session: &SessionRef, handles: &Handles) -> Result<(), Problem> {

@@ -10,17 +10,21 @@ use super::verdict;
 use crate::actors::calls::Reply;
 use crate::actors::session::messages::SessionRef;
 use crate::actors::supervisor::admission::sandbox_request;
+use crate::config;
 use crate::panics::spawn_reporting;
 use crate::protocol::clock;
 use crate::protocol::ids::JobId;
-use crate::protocol::job::JobState;
+use crate::protocol::job::{JobState, NewJob};
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
-use crate::quota::Permit;
+use crate::quota::{Amounts, Permit};
 use crate::security_controls;
 
 /// Quotas bound how many jobs a user has; this bound is for users without a quota.
 pub(super) const WAITING_PER_USER: usize = 100_000;
+/// A job whose session was refused room so often ends with the latest refusal. The attempts are at least a second apart, so
+/// what it lacks is nothing that comes back soon, and its user has to know.
+const REFUSALS: u32 = 60;
 
 impl JobsState {
     pub(super) fn enqueue(&mut self, id: JobId) {
@@ -66,9 +70,7 @@ impl JobsState {
                 if are_taken && runs(owner) {
                     return false;
                 }
-                let sandbox = &args.launcher.settings.sandbox;
-                let wanted = sandbox_request(sandbox, &run::request(&entry.record.job), true);
-                let amounts = wanted.amounts(sandbox);
+                let amounts = of_sandbox(&args.launcher.settings.sandbox, &entry.record.job);
                 sandbox_permit = args.ledger.take(owner, &format!("job {id}"), amounts.clone()).ok();
                 sandbox_permit.is_some() || !args.ledger.could_grant(owner, &amounts)
             });
@@ -104,6 +106,24 @@ impl JobsState {
         });
     }
 
+    /// The session of a job was refused for want of room that the queue does not look at, such as the machine's memory,
+    /// or that something else has taken meanwhile. The job waits again, without a slot. The next look at the queue
+    /// (`JobsMsg::Pump`) starts it, and not this, which would go round without a pause.
+    pub(super) fn refused_room(&mut self, id: JobId, problem: &Problem) {
+        self.running = self.running.saturating_sub(1);
+        let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.refusals += 1;
+        let amounts = of_sandbox(&self.args.launcher.settings.sandbox, &entry.record.job);
+        let may_have_room = self.args.ledger.could_grant(entry.record.view.owner, &amounts);
+        if entry.refusals > REFUSALS || !may_have_room {
+            return self.conclude(id, verdict::of_problem(problem));
+        }
+        tracing::info!(job = %id, problem = problem.message, "a job waits for room");
+        entry.record.view.state = JobState::Queued;
+        self.ends_in_batch(id);
+        self.enqueue(id);
+    }
+
     pub(super) fn started(&mut self, id: JobId, started: StartedJob, reply_to: Reply<()>) {
         let changes = self.batch_of(id).map(|batch| batch.changes.clone());
         let Some(entry) = self.jobs.get_mut(&id) else { return };
@@ -122,4 +142,9 @@ impl JobsState {
             let _ = reply_to.send(noted);
         });
     }
+}
+
+/// What a job's sandbox takes.
+fn of_sandbox(settings: &config::Sandbox, job: &NewJob) -> Amounts {
+    sandbox_request(settings, &run::request(job), true).amounts(settings)
 }

@@ -41,6 +41,8 @@ pub(super) struct JobEntry {
     pub(super) cancel: CancellationToken,
     /// The place in the queue, while the job waits.
     pub(super) queue_ticket: Option<QueueTicket>,
+    /// How often its session was refused for want of room.
+    pub(super) refusals: u32,
     pub(super) holders: Holders,
     /// The clients that cancelled the job. They are answered when its end is in the journal: the next daemon would
     /// carry on with a job whose end it does not know.
@@ -81,6 +83,7 @@ impl JobsState {
             state: watch::Sender::new(record.view.state),
             cancel: CancellationToken::new(),
             queue_ticket: None,
+            refusals: 0,
             holders: Holders::default(),
             cancelled_by: Vec::new(),
             forsaken: false,

@@ -134,10 +134,13 @@ impl SessionActorState {
                 state.install(request);
             }
             SessionMsg::InstallDone { outcome, reply_to } => state.install_done(myself, *outcome, reply_to),
-            SessionMsg::TakeSnapshot { name, at, reply_to }
+            SessionMsg::TakeSnapshot { name, at, or_newest, reply_to }
                 if state.ready().is_some() && !state.machine.is_waking() =>
             {
-                state.take_named(name, at, reply_to);
+                match state.newest_snapshot().filter(|_| or_newest && at.is_none()) {
+                    Some(newest) => drop(reply_to.send(Ok(newest))),
+                    None => state.take_named(name, at, reply_to),
+                }
             }
             message @ (SessionMsg::Compute { .. }
             | SessionMsg::Install(_)

@@ -472,8 +472,9 @@ fn discard(myself: &SessionRef, parked: ParkedSession, removers: Removers) {
         if let Ok(log) = args.journal.log(id) {
             log.close();
         }
-        // Sandboxes first: no process may still write into a folder that is being removed, or keep the user
-        // id in use.
+        // Sandboxes first: no process may still write into a folder that is being removed. One that cannot be removed
+        // keeps its user id.
+        args.launcher.keep_left_user_ids();
         args.launcher.reap().await;
         match workspace_and_slot {
             Some((workspace, _)) => remove_workspace(workspace).await,

@@ -42,7 +42,7 @@ use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
 use crate::session::machine::Input;
 use crate::session::replay::RecordedCalls;
-use crate::session::restore::Wake;
+use crate::session::restore::{CellsAgain, Wake};
 use crate::session::rules::CellRules;
 use crate::store::EventLog;
 use crate::tools::Lease;
@@ -176,7 +176,7 @@ impl Handles {
     }
 }
 
-/// What became of the snapshot that a new sandbox was to have.
+/// What became of the variables that a new sandbox was to have.
 pub enum WakeOutcome {
     Woken {
         wake: Box<Wake>,
@@ -184,6 +184,8 @@ pub enum WakeOutcome {
         /// Not all of it could be loaded.
         is_part: bool,
     },
+    /// No snapshot was there: these cells are to make them.
+    Rebuilds(CellsAgain),
     /// The variables are as at the start.
     Failed { snapshot: String, reason: String },
 }
@@ -278,6 +280,8 @@ pub enum SessionMsg {
         name: Option<String>,
         /// Only as they were after this cell.
         at: Option<CellNumber>,
+        /// The newest snapshot does, if nothing has changed since.
+        or_newest: bool,
         reply_to: Reply<SnapshotRecord>,
     },
     Snapshots {

@@ -81,12 +81,14 @@ impl SavedSession {
 }
 
 impl SessionActorState {
-    /// Whether a new sandbox gets the variables of a snapshot.
+    /// Whether a new sandbox may get the variables of before: from a snapshot, or by cells that run again.
     pub(super) fn wakes(&self) -> bool {
         let settings = &self.args.launcher.settings.snapshots;
         let may = settings.wake && self.args.policy != SnapshotPolicy::Off;
         let has_base = self.saving.states.base().is_some();
-        let has_any = self.saving.states.latest().is_some() || (has_base && self.machine.is_replaying());
+        let states = &self.saving.states;
+        let has_any =
+            states.latest().is_some() || (has_base && self.machine.is_replaying()) || states.may_rebuild();
         (may || has_base) && has_any
     }
 
@@ -134,6 +136,16 @@ impl SessionActorState {
         let is_of_now = at.is_none() && self.machine.queue().main().is_none();
         let changes = if is_of_now { self.machine.changes() } else { 0 };
         self.begin_snapshot(None, changes, (name, at, true), Some(reply_to));
+    }
+
+    /// The newest snapshot, if it holds the variables as they are and nothing runs that could change them. What the session
+    /// began with is none: the number of its cell is that of another session.
+    pub(super) fn newest_snapshot(&self) -> Option<SnapshotRecord> {
+        let (states, machine) = (&self.saving.states, &self.machine);
+        let is_saved = !machine.is_unsaved() && !states.is_unsaved();
+        let is_current = is_saved && machine.queue().is_idle() && !machine.is_replaying();
+        let is_base = |latest: &SnapshotRecord| states.base().is_some_and(|base| base.id == latest.id);
+        states.latest().filter(|latest| is_current && !is_base(latest)).cloned()
     }
 
     fn is_saved(&self) -> Result<(), Problem> {

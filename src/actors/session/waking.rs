@@ -1,5 +1,5 @@
 //! Wakes a session: its new sandbox has the variables of a snapshot, and the cells after it run again, with the recorded
-//! answers of their tools, before any other.
+//! answers of their tools, before any other. Where no snapshot was taken yet, all cells run again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::protocol::problem::Problem;
 use crate::protocol::result::Status;
 use crate::protocol::snapshot::add_missing;
 use crate::session::machine::Input;
-use crate::session::notices;
+use crate::session::notices::{self, WokenFrom};
 use crate::session::replay::Replay;
-use crate::session::restore::{Fold, Restored};
+use crate::session::restore::{CellsAgain, Fold, Restored};
 use crate::session::rules::CellRules;
 use crate::store::{EventLog, Overdraft};
 
@@ -108,7 +108,7 @@ async fn read(
 }
 
 impl SessionActorState {
-    /// The new sandbox has the variables of a snapshot, or could not load it. `is_past`: a reset has come meanwhile.
+    /// The new sandbox has the variables of a snapshot, or could not load it, or has none. `is_past`: a reset has come meanwhile.
     pub(super) fn woken(&mut self, outcome: WakeOutcome, is_past: bool) {
         let (wake, report) = match outcome {
             WakeOutcome::Woken { wake, report, is_part } => {
@@ -117,6 +117,7 @@ impl SessionActorState {
                 }
                 (*wake, report)
             }
+            WakeOutcome::Rebuilds(cells) => return self.starts_over(cells, is_past),
             WakeOutcome::Failed { snapshot, reason } => {
                 return self.wake_failed(snapshot, reason, is_past);
             }
@@ -126,11 +127,12 @@ impl SessionActorState {
         // A replay that somebody wants runs them itself.
         let may_run_again = self.machine.may_run_again() && !is_past;
         let replays = if may_run_again { wake.replays } else { Vec::new() };
-        let note = notices::woken(wake.state_of, &missing, &report.reopened, &replays, &wake.left_out);
+        let from = self.saving.states.woken_from(true, wake.state_of);
+        let note = notices::woken(from, &missing, &report.reopened, &replays, &wake.left_out);
         let runs_again = !replays.is_empty();
         self.rebuilding.interrupted = None;
         let woken = EventBody::Woken {
-            snapshot: wake.snapshot.id,
+            snapshot: Some(wake.snapshot.id),
             cell: wake.state_of,
             missing,
             reopened: report.reopened,
@@ -142,6 +144,21 @@ impl SessionActorState {
         if !is_past {
             self.apply(Input::Woken { note, replays: runs_again });
         }
+    }
+
+    /// No snapshot was there, so the cells run again that made the variables. A replay that somebody wants runs them itself, and
+    /// after a reset they are not wanted.
+    fn starts_over(&mut self, cells: CellsAgain, is_past: bool) {
+        if !self.machine.may_run_again() || is_past {
+            return;
+        }
+        let CellsAgain { replays, left_out } = cells;
+        let note = notices::woken(WokenFrom::Nothing, &[], &[], &replays, &left_out);
+        let (missing, reopened) = (Vec::new(), Vec::new());
+        let woken = EventBody::Woken { snapshot: None, cell: 0, missing, reopened, replays, left_out };
+        self.saving.states.take(&woken);
+        self.log.append(woken);
+        self.apply(Input::Woken { note, replays: true });
     }
 
     /// A snapshot could not be loaded for a reason that may pass. Nothing is lost: what waited for the sandbox is refused, and

@@ -6,6 +6,7 @@ use crate::actors::replay;
 use crate::actors::session::messages::Handles;
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{BranchList, Imported, NewBranches};
+use crate::protocol::frames::HostFrame;
 use crate::protocol::ids::SessionName;
 use crate::sandbox::backend::fake::WHILE_LOADING;
 use crate::sandbox::workspace::session_archive;
@@ -80,6 +81,27 @@ async fn the_rules_of_the_code_of_a_branch_hold_also_after_a_replay_in_it() {
     branch.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
 }
 
+/// Packing is what takes longest.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_of_variables_that_are_saved_already_does_not_pack_them_again() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let kernel = home.backend.kernel();
+    let packed = || {
+        let frames = kernel.received_frames().into_iter();
+        frames.filter(|frame| matches!(frame, HostFrame::Snapshot { .. })).count()
+    };
+    for (code, cell, packs) in [("a", 1, 1), ("b", 2, 2)] {
+        let ticket = client.run(code).await;
+        client.result(ticket).await;
+        for _ in 0..2 {
+            let made = daemon.branches(&client).await.unwrap();
+            assert_eq!((made.cell, packed()), (cell, packs), "{code}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_cannot_load_its_variables_is_none() {
     let home = Home::new();
@@ -107,7 +129,7 @@ async fn an_archive_has_the_rules_of_its_code_whose_sandbox_is_gone() {
     let client = daemon.makes_a_session().await;
     client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
     client.only_end().await;
-    // It was not saved: the next sandbox has nothing of that code, but a replay would run it again.
+    // It was not saved, so that it runs again in the next sandbox.
     home.backend.kernel().end();
     client.has_event(|event| matches!(event, EventBody::SandboxGone { .. })).await;
     let ticket = client.run("own").await;

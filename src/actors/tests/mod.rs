@@ -17,6 +17,8 @@ mod cells;
 mod freezes;
 /// The cost of a cell that nothing delays, counted and not timed.
 mod hot_path;
+/// Jobs wait for room.
+mod jobs;
 /// Sandboxes wait for sessions.
 mod pool;
 /// Sessions are removed while their sandboxes take their time.

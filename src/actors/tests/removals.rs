@@ -182,6 +182,53 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     volumes.remove(owner, &name).await.unwrap();
 }
 
+/// Otherwise another user's session could get its user id, and nobody would pay for what still runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_cannot_be_removed_keeps_its_user_id_and_its_room() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let uid = daemon.journal.sessions().unwrap()[0].slot.expect("a user id");
+    let has = || (daemon.launcher.slots.is_taken(uid), daemon.ledger.used(OWNER, Kind::Memory) > 0);
+    home.backend.let_removals_fail(true);
+    let remove = is_removed(Remover::of_all);
+    within("the session is removed", try_call(&client.session, remove)).await.unwrap();
+    for _ in 0..3 {
+        daemon.launcher.reap().await;
+        assert_eq!(has(), (true, true));
+    }
+    home.backend.let_removals_fail(false);
+    // Something that has just measured the sandbox may hold on to it for a moment.
+    let gone = async {
+        while has() != (false, false) {
+            daemon.launcher.reap().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the sandbox is gone", gone).await;
+}
+
+/// The next daemon knows nothing of the session, and would give its user id to that of another user.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_a_daemon_left_keeps_its_user_id_from_sessions_of_the_next_one() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let uid = daemon.journal.sessions().unwrap()[0].slot.expect("a user id");
+    home.backend.let_removals_fail(true);
+    let remove = is_removed(Remover::of_all);
+    within("the session is removed", try_call(&client.session, remove)).await.unwrap();
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    let launcher = &daemon.launcher;
+    launcher.keep_left_user_ids();
+    launcher.reap().await;
+    assert!(launcher.slots.is_taken(uid));
+    home.backend.let_removals_fail(false);
+    launcher.reap().await;
+    assert!(!launcher.slots.is_taken(uid));
+}
+
 /// The daemon ended when the sandbox of a removed session could not be removed. No session tells the next daemon of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_nobody_wants_keeps_its_volumes_and_its_folder_over_the_death_of_the_daemon() {

@@ -1,12 +1,10 @@
 use super::*;
 use crate::actors::asks::messages::AsksMsg;
-use crate::actors::jobs::{Inputs, Jobs, JobsArgs, JobsMsg};
+use crate::actors::jobs::JobsMsg;
 use crate::protocol::ask::{ApprovalPolicy, Decision};
 use crate::protocol::frames::HostFrame;
-use crate::protocol::ids::JobId;
-use crate::protocol::job::{JobState, JobView, NewJob};
+use crate::protocol::job::JobState;
 use crate::protocol::problem::Code;
-use crate::store::JobRecord;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -56,37 +54,13 @@ async fn a_decision_is_answered_when_the_journal_has_it() {
 async fn a_cancellation_is_answered_when_the_journal_has_it() {
     let home = Home::new();
     let daemon = home.daemon().await;
-    let view = JobView {
-        id: JobId::fresh(),
-        name: "a".into(),
-        owner: OWNER,
-        state: JobState::Queued,
-        script: "a.py".into(),
-        args: Vec::new(),
-        env: Vec::new(),
-        timeout_s: 1.0,
-        created_at: "2026-01-01T00:00:00.000Z".into(),
-        started_at: None,
-        ended_at: None,
-        receipt: None,
-        end: None,
-        batch: None,
-        admin_acts: Vec::new(),
-    };
-    let id = view.id;
-    let record = JobRecord { view, job: NewJob::default(), session: None, judged: None };
+    let record = super::jobs::queued();
+    let id = record.view.id;
     daemon.journal.put_job(&record).await.unwrap();
-    let args = JobsArgs {
-        journal: daemon.journal.clone(),
-        launcher: Arc::clone(&daemon.launcher),
-        supervisor: daemon.supervisor.clone(),
-        inputs: Inputs::new(daemon.launcher.paths.jobs_dir(), daemon.ledger.clone()),
-        ledger: daemon.ledger.clone(),
-        shutdown: CancellationToken::new(),
-    };
     // A daemon that ends starts no job, so this one waits.
-    args.shutdown.cancel();
-    let (jobs, _) = Jobs::spawn(args, CancellationToken::new()).await.unwrap();
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    let jobs = super::jobs::spawned(&daemon, shutdown).await;
     let writer_hold = daemon.journal.hold_writer();
     let (sender, mut cancelled) = oneshot::channel();
     jobs.cast(JobsMsg::Cancel { id, reply_to: sender.into() }).unwrap();

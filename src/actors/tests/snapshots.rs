@@ -20,7 +20,7 @@ const SOON: &str = "[snapshots]\nat_rest = \"1s\"\n";
 impl Client {
     async fn take_snapshot(&self, name: Option<&str>) -> Result<SnapshotRecord, Problem> {
         let name = name.map(str::to_owned);
-        let take = |reply_to| SessionMsg::TakeSnapshot { name, at: None, reply_to };
+        let take = |reply_to| SessionMsg::TakeSnapshot { name, at: None, or_newest: false, reply_to };
         within("a snapshot is taken", try_call(&self.session, take)).await
     }
 
@@ -50,7 +50,8 @@ impl Client {
     /// Asks for a snapshot, before anything that is asked after this.
     fn asks_for_a_snapshot(&self) -> oneshot::Receiver<Result<SnapshotRecord, Problem>> {
         let (sender, taken) = oneshot::channel();
-        let take = SessionMsg::TakeSnapshot { name: None, at: None, reply_to: sender.into() };
+        let take =
+            SessionMsg::TakeSnapshot { name: None, at: None, or_newest: false, reply_to: sender.into() };
         self.session.cast(take).unwrap();
         taken
     }
@@ -254,7 +255,7 @@ async fn a_snapshot_that_cannot_be_loaded_costs_the_variables_and_is_not_tried_a
     home.backend.kernel().end();
     client.has_gone(2).await;
     client.runs("c").await;
-    assert_eq!(work_of(&home.backend.kernel()), ["3: c"]);
+    assert_eq!(work_of(&home.backend.kernel()), ["4: b", "3: c"], "of the cells only those since then");
     assert!(client.snapshots().await.wakes_from.is_none());
 }
 
@@ -375,7 +376,12 @@ async fn work_that_comes_does_not_end_a_snapshot_that_a_client_wants() {
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
     client.runs("a").await;
-    let take = |reply_to| SessionMsg::TakeSnapshot { name: Some("mine".into()), at: None, reply_to };
+    let take = |reply_to| SessionMsg::TakeSnapshot {
+        name: Some("mine".into()),
+        at: None,
+        or_newest: false,
+        reply_to,
+    };
     let taken = send_now(&client.session, take);
     let kernel = home.backend.kernel();
     kernel.hears(|frame| matches!(frame, HostFrame::Snapshot { .. })).await;

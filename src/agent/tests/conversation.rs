@@ -285,6 +285,21 @@ fn prompts_say_what_a_model_has_to_know_in_both_languages() {
     }
 }
 
+/// Providers reuse the work on a beginning that they have seen.
+#[test]
+fn what_changes_from_ask_to_ask_comes_last_in_the_prompt() {
+    for dialect in [Dialect::ToolCalls, Dialect::NextStep, Dialect::JsonAction, Dialect::XmlTags] {
+        let prompt = |schema: Option<Value>, context: Value| {
+            let context = context.as_object().unwrap().clone();
+            let (_, effects) = started(AskSpec { schema, context, ..spec(dialect) }, setup());
+            request(&effects).messages[0].content.clone()
+        };
+        let usual = prompt(None, json!({}));
+        let full = prompt(Some(json!({"type": "integer"})), json!({"readings": [1]}));
+        assert!(full.len() > usual.len() && full.starts_with(&usual), "{full}");
+    }
+}
+
 #[test]
 fn a_system_prompt_of_the_ask_leaves_the_model_its_means() {
     let own = AskSpec { system: Some("You write plainly.".into()), ..spec(Dialect::JsonAction) };

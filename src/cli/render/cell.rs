@@ -9,7 +9,7 @@ use super::screen::Screen;
 use crate::cli::failure::Failure;
 use crate::protocol::event::phrases::{approval_subject, bound_by, state_note, what_happened};
 use crate::protocol::event::{EventBody, Severity};
-use crate::protocol::result::{Artifact, Change, ExecutionResult, Reason, Stream};
+use crate::protocol::result::{Artifact, Change, ExecutionResult, Reason, SMALL_PICTURE, Stream};
 use crate::protocol::text::one_line;
 
 /// Shows the part of an event that is of interest while its cell runs.
@@ -44,10 +44,12 @@ fn plain_display(mime: &Map<String, Value>) -> Option<&str> {
     mime.get("text/plain").filter(|_| !is_picture)?.as_str()
 }
 
-/// `display: image/png (12 KiB), text/plain`: only binary forms are shown with a size.
+/// `display: image/png (12 KiB), text/plain`: only binary forms are shown with a size, and what is for models only is not
+/// shown.
 pub(in crate::cli) fn display_line(mime: &Map<String, Value>) -> String {
     let forms: Vec<String> = mime
         .iter()
+        .filter(|(name, _)| *name != SMALL_PICTURE)
         .map(|(name, value)| match value {
             Value::String(data) if !name.starts_with("text/") => {
                 // Base64 takes four characters for three bytes.
@@ -116,7 +118,7 @@ mod tests {
 
     #[test]
     fn displays_are_named_with_their_size() {
-        let mime = json!({"image/png": "A".repeat(16_384), "text/plain": "a figure"});
+        let mime = json!({"image/png": "A".repeat(16_384), "text/plain": "a figure", SMALL_PICTURE: "A"});
         let line = display_line(mime.as_object().unwrap());
         assert_eq!(line, "display: image/png (12 KiB), text/plain");
     }

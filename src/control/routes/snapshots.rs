@@ -22,7 +22,10 @@ pub async fn take(
     request: SessionRequest,
     JsonBody(NewSnapshot { name }, _charge): JsonBody<NewSnapshot>,
 ) -> ApiResult<Json<SnapshotRecord>> {
-    request.try_call(|reply_to| SessionMsg::TakeSnapshot { name, at: None, reply_to }).await.map(Json)
+    request
+        .try_call(|reply_to| SessionMsg::TakeSnapshot { name, at: None, or_newest: false, reply_to })
+        .await
+        .map(Json)
 }
 
 pub async fn list(request: SessionRequest) -> ApiResult<Json<SnapshotList>> {

@@ -68,10 +68,12 @@ pub enum EventBody {
     SnapshotRemoved { snapshot: String },
     /// The session gives its sandbox up until it is needed again, and will wake from this snapshot; `sandbox_gone` follows.
     Slept { reason: String, snapshot: String },
-    /// A new sandbox has the variables of a snapshot.
+    /// A new sandbox has the variables of a snapshot, or makes those of before anew, because none was taken yet.
     Woken {
-        snapshot: String,
-        /// The cell after which the snapshot was taken.
+        /// None if there was none: then `replays` are all cells that made the variables.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<String>,
+        /// The cell after which the snapshot was taken; 0 for the start.
         cell: CellNumber,
         /// Variables that could not be saved or loaded.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -82,7 +84,8 @@ pub enum EventBody {
         /// Later cells, which run again now, with the recorded answers of their tools.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         replays: Vec<CellNumber>,
-        /// Later cells that do not run again: they were interrupted, or are scratch or background cells.
+        /// Later cells that do not run again: they were interrupted, are scratch or background cells, or sandboxes ended again
+        /// and again while they ran.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<CellNumber>,
     },

@@ -83,9 +83,9 @@ impl EventBody {
             Self::Slept { reason, .. } => {
                 notice(format!("the session sleeps, and the next cell wakes it: {reason}"))
             }
-            Self::Woken { cell, missing, reopened, replays, left_out, .. } => {
+            Self::Woken { snapshot, cell, missing, reopened, replays, left_out } => {
                 let counts = [missing.len(), replays.len(), left_out.len(), reopened.len()];
-                notice(woken(*cell, counts))
+                notice(woken(snapshot.as_ref().map(|_| *cell), counts))
             }
             Self::WakeFailed { snapshot, reason } => {
                 warning(format!("snapshot {snapshot} could not be loaded: {}", one_line(reason)))
@@ -223,18 +223,21 @@ fn snapshot_taken(snapshot: &SnapshotRecord) -> String {
     format!("the variables after cell {cell} were saved: snapshot {id}{name}")
 }
 
-fn woken(cell: CellNumber, [missing, replays, left_out, reopened]: [usize; 4]) -> String {
+/// `cell` is that of the snapshot, if there was one.
+fn woken(cell: Option<CellNumber>, [missing, replays, left_out, reopened]: [usize; 4]) -> String {
     let mut text = match cell {
-        0 => "the session woke: the variables are as at the start".to_owned(),
-        cell => format!("the session woke: the variables are as after cell {cell}"),
+        None => "no snapshot was taken yet, so the session begins anew".to_owned(),
+        Some(0) => "the session has the variables that it began with".to_owned(),
+        Some(cell) => format!("the session woke: the variables are as after cell {cell}"),
     };
     if missing > 0 {
         let _ = write!(text, ", without {missing} that could not be kept");
     }
+    let cells = if cell.is_some() { "later cells" } else { "cells" };
     for (count, what) in [
-        (replays, "later cells run again"),
-        (left_out, "later cells do not run again"),
-        (reopened, "files were opened again"),
+        (replays, format!("{cells} run again")),
+        (left_out, format!("{cells} do not run again")),
+        (reopened, "files were opened again".to_owned()),
     ] {
         if count > 0 {
             let _ = write!(text, "; {count} {what}");
@@ -296,9 +299,13 @@ mod tests {
 
     #[test]
     fn a_session_that_woke_says_what_it_has_and_what_not() {
-        assert_eq!(woken(0, [0; 4]), "the session woke: the variables are as at the start");
+        assert_eq!(woken(Some(0), [0; 4]), "the session has the variables that it began with");
         assert_eq!(
-            woken(3, [1, 2, 3, 4]),
+            woken(None, [0, 2, 0, 0]),
+            "no snapshot was taken yet, so the session begins anew; 2 cells run again"
+        );
+        assert_eq!(
+            woken(Some(3), [1, 2, 3, 4]),
             "the session woke: the variables are as after cell 3, without 1 that could not be kept; 2 later cells run \
              again; 3 later cells do not run again; 4 files were opened again"
         );

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::host_settings::{HostFiles, HostSettings};
 use crate::config::Packages as Settings;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
@@ -69,23 +70,6 @@ impl fmt::Debug for Proxy {
     }
 }
 
-/// What the host's own tools are configured with.
-struct HostSettings<'a> {
-    env: &'a (dyn Fn(&str) -> Option<String> + Sync),
-    /// The settings of `pip` by key; those of later files count.
-    pip: Vec<(String, String)>,
-}
-
-impl HostSettings<'_> {
-    fn env(&self, names: &[&str]) -> Option<String> {
-        names.iter().find_map(|name| (self.env)(name).filter(|value| !value.trim().is_empty()))
-    }
-
-    fn pip(&self, key: &str) -> Option<String> {
-        self.pip.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.clone())
-    }
-}
-
 impl Index {
     /// The index that the settings or the host name, for an installation of this user.
     pub async fn find(settings: &Settings, owner: Principal) -> Result<Self, Problem> {
@@ -99,8 +83,8 @@ impl Index {
         read: impl Fn(&Path) -> Option<String> + Send + 'static,
     ) -> Result<Self, Problem> {
         let env = |name: &str| std::env::var(name).ok();
-        let pip = folders::run(owner, WorkKind::Look, None, move || pip_settings(&env, &read)).await?;
-        let host = HostSettings { env: &env, pip };
+        let files = folders::run(owner, WorkKind::Look, None, move || HostFiles::read(&env, &read)).await?;
+        let host = HostSettings::new(&env, files);
         if let Some(index) = Self::configured(settings, &host)? {
             return Ok(index);
         }
@@ -115,8 +99,7 @@ impl Index {
     }
 
     fn configured(settings: &Settings, host: &HostSettings<'_>) -> Result<Option<Self>, Problem> {
-        let variables = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"];
-        let url = settings.index.clone().or_else(|| host.env(&variables)).or_else(|| host.pip("index-url"));
+        let url = settings.index.clone().or_else(|| host.index());
         url.map(|url| Self::at(&url, &[], settings, host)).transpose()
     }
 
@@ -291,36 +274,6 @@ fn read_small(path: &Path) -> Option<String> {
     is_small.then(|| std::fs::read_to_string(path).ok()).flatten()
 }
 
-/// The settings of `pip` in its files, in the order in which they are read.
-fn pip_settings(
-    env: &dyn Fn(&str) -> Option<String>,
-    read: &dyn Fn(&Path) -> Option<String>,
-) -> Vec<(String, String)> {
-    let mut files = vec![PathBuf::from("/etc/xdg/pip/pip.conf"), PathBuf::from("/etc/pip.conf")];
-    let home = env("HOME").map(PathBuf::from);
-    files.extend(home.iter().map(|home| home.join(".pip/pip.conf")));
-    let config = env("XDG_CONFIG_HOME").map(PathBuf::from).or(home.map(|home| home.join(".config")));
-    files.extend(config.map(|config| config.join("pip/pip.conf")));
-    files.extend(env("PIP_CONFIG_FILE").map(PathBuf::from));
-    let texts = files.iter().filter_map(|file| read(file));
-    texts.flat_map(|text| pip_file(&text)).collect()
-}
-
-fn pip_file(text: &str) -> Vec<(String, String)> {
-    let mut section = String::new();
-    let mut found = Vec::new();
-    for line in text.lines().map(str::trim) {
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            name.trim().clone_into(&mut section);
-        } else if let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))
-            && matches!(section.as_str(), "global" | "install")
-        {
-            found.push((key.trim().replace('_', "-"), value.trim().to_owned()));
-        }
-    }
-    found
-}
-
 /// The index that the host's `pip` uses by itself, and the host of its files.
 async fn ask_pip() -> Option<(String, String)> {
     let mut command = tokio::process::Command::new("python3");
@@ -333,6 +286,7 @@ async fn ask_pip() -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::host_settings::tests::files;
     use super::*;
 
     fn settings(text: &str) -> Settings {
@@ -341,7 +295,7 @@ mod tests {
 
     fn configured(text: &str, env: &[(&str, &str)], pip: &str) -> Result<Option<Index>, Problem> {
         let env = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Index::configured(&settings(text), &HostSettings { env: &env, pip: pip_file(pip) })
+        Index::configured(&settings(text), &HostSettings::new(&env, files(pip, "")))
     }
 
     #[test]

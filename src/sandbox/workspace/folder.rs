@@ -47,6 +47,8 @@ pub struct Workspace {
     pub managed: bool,
     /// The guest's user when the session began, or was restored.
     pub user: GuestUser,
+    /// The user id of the configured range that the guest's is made of; `None` where the guest is its owner.
+    pub slot: Option<u32>,
     /// How the engine maps the owner of a caller's folder; `None` where the guest is not that owner.
     pub(super) owner_mapping: Option<UserMapping>,
     /// The backend that the guest's user was picked for.
@@ -123,7 +125,8 @@ impl Workspace {
         slot: u32,
         bytes: u64,
     ) -> Result<Self, Problem> {
-        Self::managed_as(path, service, guest(service, mapping, slot), choice, bytes)
+        let workspace = Self::managed_as(path, service, guest(service, mapping, slot), choice, bytes)?;
+        Ok(Self { slot: Some(slot), ..workspace })
     }
 
     pub(super) fn managed_as(
@@ -160,6 +163,7 @@ impl Workspace {
             root: Arc::new(root),
             managed: true,
             user,
+            slot: None,
             owner_mapping: None,
             choice,
             ids,
@@ -256,6 +260,7 @@ impl Workspace {
             root: Arc::new(root),
             managed: false,
             user,
+            slot: None,
             owner_mapping: service.system.then_some(mapping),
             choice,
             ids,

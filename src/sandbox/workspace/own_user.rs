@@ -122,6 +122,7 @@ impl Workspace {
             managed: true,
             user: guest,
             owner_mapping: None,
+            slot: None,
             choice,
             ids: service.system.then(|| Arc::new(account_of(user))),
             accounts: Some(accounts.clone()),

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::protocol::branch::{ARCHIVE_FORMAT, ArchiveManifest};
+use crate::protocol::branch::{ARCHIVE_FORMAT, ARCHIVE_MAKER, ARCHIVE_MANIFEST, ArchiveManifest};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::protocol::text::quotable;
@@ -26,9 +26,8 @@ use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{files, usage};
 use crate::security_controls;
 
-const MANIFEST: &str = "manifest.json";
 const DIGEST: &str = "digest";
-/// What to do about an archive that is damaged, or none at all.
+/// What to do about an archive that is damaged.
 pub const EXPORT_AGAIN: &str = "copy the file again from where it was exported, or export the session again";
 const EVENTS: &str = "events";
 const SNAPSHOT: &str = "snapshot";
@@ -69,7 +68,7 @@ impl<W: Write> ArchiveWriter<W> {
     pub fn begin(out: W, manifest: &ArchiveManifest) -> io::Result<Self> {
         let builder = tar::Builder::new(Digesting { out, hash: Sha256::new() });
         let mut writer = Self { builder, events: 0, next: (0, 0) };
-        writer.member(MANIFEST, &serde_json::to_vec_pretty(manifest)?)?;
+        writer.member(ARCHIVE_MANIFEST, &serde_json::to_vec_pretty(manifest)?)?;
         Ok(writer)
     }
 
@@ -216,14 +215,15 @@ fn each_member(
     let lagging = Rc::new(RefCell::new(Lagging::default()));
     let input = DigestingReader { input, lagging: Rc::clone(&lagging) };
     let mut progress = Progress::default();
-    archive::each_member(input, MEMBERS, |path, kind, data| {
+    let read = archive::each_member(input, MEMBERS, |path, kind, data| {
         if progress.is_whole {
             return Err(bad("something follows its digest"));
         }
-        if !std::mem::replace(&mut progress.has_manifest, true) {
-            if path != Path::new(MANIFEST) || kind != Kind::File {
-                return Err(bad("it does not begin with a manifest"));
+        if !progress.has_manifest {
+            if path != Path::new(ARCHIVE_MANIFEST) || kind != Kind::File {
+                return Err(no_archive());
             }
+            progress.has_manifest = true;
             return of_manifest(data);
         }
         if path == Path::new(DIGEST) && kind == Kind::File {
@@ -250,8 +250,14 @@ fn each_member(
             progress.snapshot_bytes = progress.snapshot_bytes.saturating_add(data.taken);
         }
         Ok(())
-    })
-    .map_err(with_hint)?;
+    });
+    match read {
+        // Whatever else the reader says of these bytes.
+        Ok(()) | Err(Problem { code: Code::BadRequest | Code::TooLarge, .. }) if !progress.has_manifest => {
+            return Err(no_archive());
+        }
+        read => read.map_err(with_hint)?,
+    }
     if progress.is_whole { Ok(progress) } else { Err(bad("it breaks off")) }
 }
 
@@ -358,7 +364,12 @@ fn bad(what: &str) -> Problem {
     Problem::new(Code::BadRequest, format!("the archive cannot be used: {what}")).hint(EXPORT_AGAIN)
 }
 
-/// Says what to do about bytes that are no archive. What takes its members says that itself.
+/// The bytes do not begin as those of an archive do.
+fn no_archive() -> Problem {
+    Problem::new(Code::BadRequest, "this is no Belljar archive").hint(ARCHIVE_MAKER)
+}
+
+/// Says what to do about damaged bytes. What takes its members says that itself.
 fn with_hint(problem: Problem) -> Problem {
     if problem.code == Code::BadRequest && problem.hint.is_none() {
         problem.hint(EXPORT_AGAIN)

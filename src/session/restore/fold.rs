@@ -343,6 +343,9 @@ impl Fold {
         self.reaches(Some(result.cell), seq);
         let open = self.open.remove(&result.cell).unwrap_or_default();
         let (replays, original) = (open.replays, open.original);
+        if replays.is_none() && !matches!(result.reason, Reason::SandboxLost | Reason::ByCancel) {
+            self.saved.goes_on();
+        }
         if result.mode == Mode::Command {
             let ended = &mut self.restored.ended_commands;
             ended.push_back(CommandSummary::ended(result));

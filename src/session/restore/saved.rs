@@ -1,16 +1,26 @@
 //! What the snapshots of a session hold, as its events tell: which there are, and which of them the session wakes from.
 //!
 //! A snapshot is of use as long as the variables only went on from it: a reset, an undo to before it, and variables that
-//! were lost make it a thing of the past. Cells that have to run again after it are those that began after its cell.
+//! were lost make it a thing of the past. Cells that have to run again after it are those that began after its cell. Where no
+//! snapshot is, all cells since the variables were as at the start run again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::Restored;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, Reason, StateKind};
-use crate::protocol::saved_state::BoundRules;
+use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::SnapshotRecord;
+use crate::session::notices::WokenFrom;
+
+/// The most time that cells took of which all run again by themselves because no snapshot is there. A client who waits for
+/// one cell is not to wait for longer.
+const REBUILD_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// Sandboxes in a row in which cells ran again and no other cell has ended. In the next one they do not run again: it may be
+/// they that end it.
+const REBUILDS_TRIED: u32 = 3;
 
 /// The place of an event among all that were folded.
 type Place = u64;
@@ -29,12 +39,20 @@ pub struct SavedStates {
     kept: Vec<SnapshotRecord>,
     /// The snapshot that the session began with, until a reset.
     base: Option<SnapshotRecord>,
+    /// Where that comes from.
+    source: Option<BaseSource>,
     /// The rules of what the session began with, until a reset.
     inherited: Option<BoundRules>,
     /// The snapshot that the session wakes from.
     latest: Option<Latest>,
     /// The same while a sandbox is new: until it has woken, its variables are as at the start.
     unloaded: Option<Latest>,
+    /// How the variables came to be since they were as at the start.
+    history: History,
+    /// `fresh` and `history` before the sandbox was new.
+    before: (Place, History),
+    /// Sandboxes in a row in which cells ran again and no other cell has ended.
+    rebuilds: u32,
     /// Whether the variables have changed since, or it was removed.
     unsaved: bool,
     /// The newest cell that has ended and can have changed the variables.
@@ -56,7 +74,33 @@ struct Latest {
     fresh: Place,
 }
 
-/// What a session wakes with.
+/// How the variables came to be since they were as at the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    /// Not by cells alone: some were lost, or came from a snapshot.
+    is_broken: bool,
+    /// How long the cells took.
+    took: Duration,
+}
+
+/// With what a new sandbox of a session begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waking {
+    Loads(Box<Wake>),
+    /// No snapshot is there, so the cells that made the variables run again.
+    Rebuilds(CellsAgain),
+}
+
+/// The cells after a state of the variables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellsAgain {
+    /// Those that run again, in their order.
+    pub replays: Vec<CellNumber>,
+    /// Those that do not.
+    pub left_out: Vec<CellNumber>,
+}
+
+/// A snapshot that a session wakes with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wake {
     pub snapshot: SnapshotRecord,
@@ -64,7 +108,8 @@ pub struct Wake {
     pub state_of: CellNumber,
     /// Later cells to run again, in their order.
     pub replays: Vec<CellNumber>,
-    /// Later cells that are not run again, because a user interrupted them, or because they were scratch or background cells.
+    /// Later cells that are not run again: a user interrupted them, they were scratch or background cells, or sandboxes ended
+    /// again and again while they ran again.
     pub left_out: Vec<CellNumber>,
     /// Variables that were given after it was taken.
     pub keep: Vec<String>,
@@ -94,9 +139,10 @@ impl SavedStates {
                 // Nothing else holds the variables any more.
                 self.unsaved |= newest.is_some();
             }
-            EventBody::Based { snapshot, bound, .. } => {
+            EventBody::Based { on, snapshot, bound } => {
                 self.inherited = Some((**bound).clone());
                 let Some(snapshot) = snapshot.as_deref() else { return };
+                self.source = Some(on.clone());
                 self.kept.push(snapshot.clone());
                 self.base = Some(snapshot.clone());
                 self.fresh = self.now;
@@ -104,22 +150,24 @@ impl SavedStates {
             }
             EventBody::SandboxReady { .. } => {
                 self.unloaded = self.latest.take();
+                self.before = (self.fresh, std::mem::take(&mut self.history));
                 (self.fresh, self.unsaved) = (self.now, false);
             }
-            EventBody::Woken { snapshot, .. } => {
-                let loaded = self.unloaded.take().filter(|latest| latest.snapshot.id == *snapshot);
-                self.fresh = loaded.as_ref().map_or(self.fresh, |latest| latest.fresh);
-                self.latest = loaded;
-                // It may have been removed while it was loaded.
-                self.unsaved |= self.latest.is_none();
+            EventBody::Woken { snapshot, replays, .. } => {
+                self.rebuilds += u32::from(!replays.is_empty());
+                match snapshot {
+                    Some(snapshot) => self.is_loaded(snapshot),
+                    None => self.starts_over(),
+                }
             }
             EventBody::WakeFailed { snapshot, .. } => {
+                (self.fresh, self.history) = (self.now, History::default());
                 for latest in [&mut self.latest, &mut self.unloaded] {
                     latest.take_if(|latest| latest.snapshot.id == *snapshot);
                 }
             }
             EventBody::Reset => {
-                (self.base, self.inherited) = (None, None);
+                (self.base, self.source, self.inherited) = (None, None, None);
                 self.is_fresh();
             }
             EventBody::ReplayStarted { .. } => {
@@ -135,6 +183,8 @@ impl SavedStates {
                 if matches!(result.reason, Reason::SandboxLost | Reason::ByCancel) => {}
             EventBody::CellFinished { result } if result.mode.has_variables() => {
                 self.unsaved = true;
+                let took = Duration::try_from_secs_f64(result.duration_ms / 1e3).unwrap_or_default();
+                self.history.took = self.history.took.saturating_add(took);
                 self.began.entry(result.cell).or_insert(self.now);
                 if self.place_of(result.cell) >= self.place_of(self.ended) {
                     self.ended = result.cell;
@@ -151,6 +201,26 @@ impl SavedStates {
             EventBody::AskStarted { spec, .. } => self.gives(spec.context.keys()),
             _ => {}
         }
+    }
+
+    /// A cell has ended that did not run again: what ran again before it does not end the sandbox.
+    pub fn goes_on(&mut self) {
+        self.rebuilds = 0;
+    }
+
+    fn is_loaded(&mut self, snapshot: &str) {
+        let loaded = self.unloaded.take().filter(|latest| latest.snapshot.id == snapshot);
+        self.fresh = loaded.as_ref().map_or(self.fresh, |latest| latest.fresh);
+        self.latest = loaded;
+        self.history.is_broken = true;
+        // It may have been removed while it was loaded.
+        self.unsaved |= self.latest.is_none();
+    }
+
+    /// The variables of before are being made again from nothing, by the cells that made them.
+    fn starts_over(&mut self) {
+        self.unloaded = None;
+        (self.fresh, self.history) = (self.before.0, History::default());
     }
 
     fn taken(&mut self, snapshot: &SnapshotRecord) {
@@ -181,6 +251,7 @@ impl SavedStates {
     fn is_fresh(&mut self) {
         self.began.clear();
         self.is_lost();
+        (self.history, self.rebuilds) = (History::default(), 0);
         self.unsaved = false;
     }
 
@@ -188,6 +259,7 @@ impl SavedStates {
         (self.latest, self.unloaded) = (None, None);
         self.beside.clear();
         self.fresh = self.now;
+        self.history.is_broken = true;
     }
 
     /// The variables are as after this cell again.
@@ -245,28 +317,65 @@ impl SavedStates {
         self.inherited.as_ref()
     }
 
+    /// Where the variables come from that a new sandbox has. `cell` is that of the event.
+    #[must_use]
+    pub fn woken_from(&self, has_snapshot: bool, cell: CellNumber) -> WokenFrom<'_> {
+        match &self.source {
+            _ if !has_snapshot => WokenFrom::Nothing,
+            Some(source) if cell == 0 => WokenFrom::Base { source, is_first: self.began.is_empty() },
+            _ => WokenFrom::Cell(cell),
+        }
+    }
+
+    /// Whether it may be that cells can make the variables again, which no snapshot holds. [`SavedStates::wake`] decides.
+    #[must_use]
+    pub fn may_rebuild(&self) -> bool {
+        let has_run = || self.began.values().any(|place| *place > self.fresh);
+        self.latest.is_none() && self.base.is_none() && !self.history.is_broken && has_run()
+    }
+
     /// What a new sandbox of the session wakes with.
     #[must_use]
-    pub fn wake(&self, restored: &Restored) -> Option<Wake> {
+    pub fn wake(&self, restored: &Restored) -> Option<Waking> {
         let Some(Latest { snapshot, place, taken, .. }) = &self.latest else {
-            // A replay begins with what the session began with.
-            return self.base_wake().filter(|_| restored.replaying);
+            // A replay begins with what the session began with, and runs its cells itself.
+            return if restored.replaying {
+                self.base_wake().map(|wake| Waking::Loads(Box::new(wake)))
+            } else {
+                self.rebuilt(restored).map(Waking::Rebuilds)
+            };
         };
-        let is_later = |cell: &CellNumber| self.place_of(*cell) > *place;
+        let CellsAgain { mut replays, mut left_out } = self.cells_after(restored, *place, *taken);
+        if self.rebuilds >= REBUILDS_TRIED {
+            left_out.append(&mut replays);
+            left_out.sort_unstable();
+        }
+        let given = self.given.iter().filter(|(_, given)| *given > place);
+        let is_base = self.base().is_some_and(|base| base.id == snapshot.id);
+        Some(Waking::Loads(Box::new(Wake {
+            snapshot: snapshot.clone(),
+            state_of: if is_base { 0 } else { snapshot.cell },
+            replays,
+            left_out,
+            keep: given.map(|(name, _)| name.clone()).collect(),
+        })))
+    }
+
+    fn rebuilt(&self, restored: &Restored) -> Option<CellsAgain> {
+        let is_worth_it = self.rebuilds < REBUILDS_TRIED && self.history.took <= REBUILD_LIMIT;
+        let again = || self.cells_after(restored, self.fresh, self.fresh);
+        (self.may_rebuild() && is_worth_it).then(again).filter(|again| !again.replays.is_empty())
+    }
+
+    /// The cells that began after a place, at which a snapshot was taken or the variables were as at the start.
+    fn cells_after(&self, restored: &Restored, place: Place, taken: Place) -> CellsAgain {
+        let is_later = |cell: &CellNumber| self.place_of(*cell) > place;
         let later = |cells: &[CellNumber]| cells.iter().copied().filter(is_later).collect::<Vec<_>>();
         // A background cell that began before goes on changing the variables after it.
-        let beside = self.beside.iter().filter(|(cell, ended)| is_later(cell) || ended > taken);
+        let beside = self.beside.iter().filter(|(cell, ended)| is_later(cell) || *ended > taken);
         let mut left_out = later(&restored.interrupted);
         left_out.extend(beside.map(|(cell, _)| *cell));
         left_out.sort_unstable();
-        let given = self.given.iter().filter(|(_, given)| *given > place);
-        let is_base = self.base().is_some_and(|base| base.id == snapshot.id);
-        Some(Wake {
-            snapshot: snapshot.clone(),
-            state_of: if is_base { 0 } else { snapshot.cell },
-            replays: later(&restored.replayable),
-            left_out,
-            keep: given.map(|(name, _)| name.clone()).collect(),
-        })
+        CellsAgain { replays: later(&restored.replayable), left_out }
     }
 }

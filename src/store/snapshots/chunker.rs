@@ -29,6 +29,11 @@ const fn gear() -> [u64; 256] {
     table
 }
 
+/// The hash after one more byte.
+fn rolled(hash: u64, byte: u8) -> u64 {
+    (hash << 1).wrapping_add(GEAR[usize::from(byte)])
+}
+
 /// The chunk that is being filled.
 #[derive(Debug, Default)]
 pub(super) struct Chunker {
@@ -41,18 +46,19 @@ impl Chunker {
     pub fn fill(&mut self, bytes: &[u8]) -> (usize, bool) {
         let before = self.content.len();
         let room = bytes.len().min(LONGEST - before);
-        // Bytes that the hash forgets before the first possible cut need not be looked at.
+        // Bytes that the hash forgets before the first possible cut need not be looked at, and the others before it only
+        // fill the hash.
         let unseen = (SHORTEST - WINDOW).saturating_sub(before).min(room);
-        for (at, byte) in bytes[unseen..room].iter().enumerate() {
-            self.hash = (self.hash << 1).wrapping_add(GEAR[usize::from(*byte)]);
-            let taken = unseen + at + 1;
-            if before + taken >= SHORTEST && self.hash & CUT_MASK == 0 {
-                self.content.extend_from_slice(&bytes[..taken]);
-                return (taken, true);
-            }
-        }
-        self.content.extend_from_slice(&bytes[..room]);
-        (room, self.content.len() == LONGEST)
+        let uncut = (SHORTEST - 1).saturating_sub(before).clamp(unseen, room);
+        let mut hash = bytes[unseen..uncut].iter().fold(self.hash, |hash, byte| rolled(hash, *byte));
+        let cut = bytes[uncut..room].iter().position(|byte| {
+            hash = rolled(hash, *byte);
+            hash & CUT_MASK == 0
+        });
+        self.hash = hash;
+        let taken = cut.map_or(room, |at| uncut + at + 1);
+        self.content.extend_from_slice(&bytes[..taken]);
+        (taken, cut.is_some() || self.content.len() == LONGEST)
     }
 
     /// Whether the chunk may end here: at the end of a section, so that a section that is the same again begins with

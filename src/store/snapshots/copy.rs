@@ -66,7 +66,7 @@ pub(super) fn copy(
         if !is_linked || own.stored(chunk.digest, chunk.bytes) != Some(chunk.stored) {
             // A file has only so many links. What is not what was written is refused here, whatever was linked.
             let stored = theirs.read_stored(&chunk).map_err(|error| error.of_snapshot(id))?;
-            own.write(chunk.digest, &stored)?;
+            writer.write(chunk.digest, stored)?;
         }
     }
     writer.commit(manifest, text)

@@ -10,6 +10,7 @@ mod catalogue;
 mod chunker;
 mod chunks;
 mod copy;
+mod disk_thread;
 mod error;
 mod limits;
 mod lz4;

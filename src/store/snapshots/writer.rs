@@ -1,6 +1,7 @@
 //! Writes a snapshot while it comes in. Until the file that lists its chunks is there, nothing refers to them; a
 //! writer that is dropped before takes them away again.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use super::chunker::Chunker;
 use super::chunks::{ChunkFiles, ChunkRef, ContentDigest, encode, remove_file, write_file};
+use super::disk_thread::DiskThread;
 use super::error::SnapshotError;
 use super::limits::{MANIFEST_BYTES, SECTIONS, SnapshotCharge, SnapshotLimits, on_disk};
 use super::lz4::Compressor;
@@ -33,8 +35,9 @@ pub struct SnapshotWriter {
     section_bytes: u64,
     /// Bytes of all sections.
     bytes: u64,
-    /// The chunks that were not there before.
-    new: Vec<ContentDigest>,
+    /// The chunks that were not there before, each with the length of its file.
+    new: HashMap<ContentDigest, u32>,
+    disk: DiskThread,
     new_bytes: u64,
     /// What was charged.
     charged: u64,
@@ -62,7 +65,9 @@ impl SnapshotWriter {
             File::options().write(true).create(true).truncate(false).mode(0o600).open(mark_in(&folder))?;
             state.is_written = true;
         }
+        let disk = DiskThread::start(files.clone()).inspect_err(|_| end(&folder, &mut using.lock()))?;
         Ok(Self {
+            disk,
             pins: Pins::none(Arc::clone(&using)),
             folder,
             files,
@@ -75,7 +80,7 @@ impl SnapshotWriter {
             sections: Vec::new(),
             section_bytes: 0,
             bytes: 0,
-            new: Vec::new(),
+            new: HashMap::new(),
             new_bytes: 0,
             charged: 0,
             is_finished: false,
@@ -140,9 +145,13 @@ impl SnapshotWriter {
         let content = self.chunker.take();
         let Ok(bytes @ 1..) = u32::try_from(content.len()) else { return Ok(()) };
         let digest = ContentDigest::of(&content);
-        let stored = match self.pin(digest, bytes)? {
-            Some(stored) => stored,
-            None => self.store_chunk(digest, &content)?,
+        // One that this snapshot has brought may still wait for the disk.
+        let stored = match self.new.get(&digest) {
+            Some(stored) => *stored,
+            None => match self.pin(digest, bytes)? {
+                Some(stored) => stored,
+                None => self.store_chunk(digest, &content)?,
+            },
         };
         self.chunks.push(ChunkRef { digest, bytes, stored });
         self.chunker.reuse(content);
@@ -164,15 +173,20 @@ impl SnapshotWriter {
         let stored = encode(content, &mut self.compressor);
         let length = u32::try_from(stored.len()).unwrap_or(u32::MAX);
         self.pay_for_chunk(digest, length)?;
-        self.files.write(digest, &stored)?;
+        self.write(digest, stored)?;
         Ok(length)
+    }
+
+    /// Puts a chunk that was paid for on the disk, before the snapshot is finished.
+    pub(super) fn write(&mut self, digest: ContentDigest, stored: Vec<u8>) -> Result<(), SnapshotError> {
+        Ok(self.disk.write(digest, stored)?)
     }
 
     /// Charges a chunk that is about to be written, and notes that this snapshot has brought it.
     pub(super) fn pay_for_chunk(&mut self, digest: ContentDigest, length: u32) -> Result<(), SnapshotError> {
         let cost = on_disk(length.into());
         self.pay(cost)?;
-        self.new.push(digest);
+        self.new.insert(digest, length);
         self.using.lock().brought.insert(digest);
         self.new_bytes = self.new_bytes.saturating_add(cost);
         Ok(())
@@ -190,7 +204,7 @@ impl SnapshotWriter {
         Ok(())
     }
 
-    /// Writes the file that lists the chunks, after all of them are on the disk.
+    /// Writes the file that lists the chunks, after all of them are on the disk. Chunks that were linked were there before.
     pub(super) fn commit(
         mut self,
         manifest: &StoredManifest,
@@ -201,9 +215,7 @@ impl SnapshotWriter {
             return Err(SnapshotError::TooLarge { what: "to list what is in it", limit: MANIFEST_BYTES });
         }
         self.pay(on_disk(length))?;
-        for digest in &self.new {
-            self.files.sync(*digest)?;
-        }
+        self.disk.finish()?;
         self.files.sync_folder()?;
         let digest = ContentDigest::of(text);
         let record = manifest.record(digest);
@@ -254,9 +266,12 @@ impl Drop for SnapshotWriter {
         if self.is_finished {
             return;
         }
+        if let Err(error) = self.disk.finish() {
+            tracing::debug!(%error, "a snapshot that is given up could not be written");
+        }
         {
             let mut state = self.using.lock();
-            for digest in &self.new {
+            for digest in self.new.keys() {
                 // What cannot be removed now is found and removed with the next snapshot, or at the next start.
                 if let Err(error) = self.files.remove(*digest) {
                     tracing::warn!(%error, "a chunk of a snapshot that was given up stays for now");

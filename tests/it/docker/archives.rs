@@ -195,4 +195,12 @@ pub fn files_are_exported_and_imported_by_the_command_line() {
     let differs = daemon.cli(["diff", "moved", "b"]).exits(1);
     assert_eq!(differs.stdout, "~ stamp: int 7 → int 8\n", "{differs:?}");
     daemon.cli(["diff", "moved", "moved"]).ok();
+    let first = daemon.cli(["exec", "-s", "moved", "stamp"]).ok();
+    assert!(first.stderr.contains("come from the archive of session `s`"), "{first:?}");
+    let junk = folder.path().join("junk");
+    std::fs::write(&junk, "junk").expect("a file");
+    let told = daemon.cli(["import", junk.to_str().expect("UTF-8")]).exits(125);
+    for part in ["junk` is no Belljar archive", "belljar export -s SESSION FILE"] {
+        assert!(told.stderr.contains(part), "{told:?}");
+    }
 }

@@ -433,6 +433,35 @@ fn a_model_that_sees_is_shown_pictures() {
     assert!(!history.contains("iVBORw0KGgo"), "{history}");
 }
 
+#[test]
+fn a_model_that_sees_is_shown_a_small_copy_of_a_large_picture() {
+    const CODE: &str = "\
+import matplotlib.pyplot as plt
+plt.figure(figsize=(30, 20), dpi=100)
+plt.plot([1, 2])
+plt.show()
+from PIL import Image
+Image.effect_noise((1500, 1500), 100)";
+    let arguments = json!({"python_code_snippet": CODE, "timeout": 60, "tool_call_purpose": "p"});
+    let cell = Play::from(Reply::call("execute_python_code", arguments));
+    let server = ModelServer::start([cell, Reply::text("a line").into()]);
+    let config = served(&server, "vision = true");
+    let Some(daemon) = session_with(&config, json!({"image": "belljar/science"})) else { return };
+    assert_eq!(text(&ask(&daemon, json!({"text": "what is it?"})), "answer"), "a line");
+    let request = &server.received()[1].body;
+    let last = list(request, "messages").last().expect("a message");
+    let parts = list(last, "content");
+    assert_eq!(parts.len(), 3, "{last:#}");
+    for part in &parts[1..] {
+        assert!(text(part, "/image_url/url").starts_with("data:image/png;base64,iVBORw0KGgo"), "{part}");
+    }
+    let result = daemon.http("GET", "/v1/sessions/s/cells/1", b"").expect_status(200).to_string();
+    assert!(
+        result.contains("small-picture"),
+        "the picture was small enough, so that nothing is shown by this"
+    );
+}
+
 /// By the estimate, which is rather too high. The example and its tools are those of `examples/spec2`.
 #[test]
 fn a_task_of_four_steps_takes_at_most_six_thousand_tokens() {

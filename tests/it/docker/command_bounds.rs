@@ -65,7 +65,7 @@ pub fn a_new_sandbox_is_told_of_once() {
     assert!(eventually("the loss is noticed", || note().then_some(true)));
     assert!(!note() && !note(), "the next ones go on in it");
     let cell = daemon.run(S, "1");
-    assert!(text(&cell, "/state/note").contains("Variables of earlier cells are gone"), "{cell:#}");
+    assert!(text(&cell, "/state/note").contains("Run again, with the recorded answers"), "{cell:#}");
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn an_engine_that_is_started_anew_costs_the_sandbox_and_nothing_else() {
         );
         assert_eq!((text(&result, "stdout"), text(&result, "/state/kind")), ("busy\n", "lost"), "{signal}");
         let result = daemon.run(S, "('x' in globals(), open('file').read())");
-        assert_eq!(text(&result, "/result/repr"), "(False, 'kept')", "{signal}: {result:#}");
+        assert_eq!(text(&result, "/result/repr"), "(True, 'kept')", "{signal}: {result:#}");
         assert!(text(&result, "/state/note").starts_with("The sandbox is a new one"), "{result:#}");
         let report = post(&daemon, "replay", &json!({})).expect_status(200);
         assert!(!list(&report, "cells").is_empty(), "{report:#}");

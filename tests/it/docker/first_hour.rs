@@ -42,11 +42,13 @@ fn names_of_sessions_and_jobs_complete_in_the_shell() {
 
 #[test]
 fn a_job_is_found_by_its_name_and_says_its_id() {
+    const CODE: &str = "import sys\nopen('made.txt', 'w').write(sys.argv[1])\n\
+                        sys.stdout.write('half a ')\nsys.stdout.flush()\nprint('line')";
     if !engine() {
         return;
     }
     let daemon = Daemon::start();
-    let folder = scripts(&[("check.py", "import sys; open('made.txt', 'w').write(sys.argv[1])")]);
+    let folder = scripts(&[("check.py", CODE)]);
     let script = folder.path().join("check.py");
     let script = script.to_str().expect("UTF-8");
     let run = |more: &[&str]| daemon.cli(["job", "run", script].iter().chain(more));
@@ -81,6 +83,9 @@ fn a_job_is_found_by_its_name_and_says_its_id() {
     // Several jobs are told with their ids, and a placeholder that nothing stands for is a mistake.
     let both = run(&["--matrix", "n=1,2", "--", "{n}"]).ok();
     assert_eq!(both.stderr.matches(" s, job ").count(), 2, "{both:?}");
+    // Each line of their output says whose it is.
+    let is_told = |line: &str| line.starts_with("[check.py") && line.ends_with("] half a line");
+    assert!(both.stdout.lines().count() == 2 && both.stdout.lines().all(is_told), "{both:?}");
     let wrong = run(&["--matrix", "n=1,2", "--", "{m}"]).exits(64);
     assert!(wrong.stderr.contains("`{m}` in an argument is no name of the matrix"), "{wrong:?}");
 }

@@ -47,6 +47,10 @@ pub fn sessions_whose_sandboxes_are_all_taken_away_have_their_variables_again() 
     }
     daemon.session("unsaved", json!({"image": "belljar/base", "snapshots": "off"}));
     runs(&daemon, "unsaved", "steps = [1]");
+    // It has not rested for long enough to have a snapshot.
+    daemon.session("young", json!({"image": "belljar/base"}));
+    runs(&daemon, "young", "import random\nwho = session_info()['session']\nsteps = []");
+    runs(&daemon, "young", "steps.append(random.random() < 2)");
     daemon.http("POST", "/v1/sessions/sleeps/sleep", b"{}").expect_status(200);
     let busy = queue(&daemon, &json!({"code": "print('busy')\nwhile True: pass", "timeout_s": 300}));
     wait_for_line(&daemon, busy, "busy");
@@ -58,6 +62,8 @@ pub fn sessions_whose_sandboxes_are_all_taken_away_have_their_variables_again() 
         assert_eq!(count(&daemon, name, "wake_failed"), 0, "{name}");
     }
     assert_eq!(repr(&daemon, "unsaved", "'steps' in globals()"), "False");
+    assert_eq!(repr(&daemon, "young", "who, steps"), "('young', [True])");
+    assert_eq!((count(&daemon, "young", "woken"), count(&daemon, "young", "replay_finished")), (1, 1));
     // The cell that was running is not run again.
     assert_eq!(count(&daemon, S, "sandbox_gone"), 1);
     assert!(!daemon.events(S, 0).iter().any(|event| event["type"] == "woken" && ran_again(event, busy)));

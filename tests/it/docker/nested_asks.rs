@@ -268,7 +268,7 @@ fn last_messages(server: &ModelServer) -> Vec<String> {
 
 const PRICES: &str = "\
 prices, asked = {'tea': 3.5}, []
-def price(name: str) -> float:
+def price(name: str, **options) -> float:
     'The price of a thing.'
     asked.append(name)
     return prices[name]
@@ -278,6 +278,7 @@ def price(name: str) -> float:
 fn an_ask_calls_functions_of_the_cell_that_asks() {
     let Some((daemon, server)) = playing(vec![
         call("price", json!({"name": 5})),
+        call("price", json!({"name": "tea", "colour": "green"})),
         call("price", json!({"name": "gold"})),
         cell("print(price(name='tea') * 2)"),
         Reply::text("two cost 7").into(),
@@ -289,8 +290,10 @@ fn an_ask_calls_functions_of_the_cell_that_asks() {
     assert_eq!(printed(&daemon, &code), "two cost 7\n['gold', 'tea']\n");
     let told = last_messages(&server);
     assert!(told[1].contains("expected string"), "{told:#?}");
-    assert!(told[2].contains("KeyError: 'gold'"), "{told:#?}");
-    assert!(told[3].contains("7.0"), "{told:#?}");
+    // What the function does not declare is refused, though its `**options` would take it.
+    assert!(told[2].contains("colour"), "{told:#?}");
+    assert!(told[3].contains("KeyError: 'gold'"), "{told:#?}");
+    assert!(told[4].contains("7.0"), "{told:#?}");
     let first = &server.received()[0].body;
     let tools = list(first, "tools").iter();
     let price =
@@ -347,11 +350,36 @@ fn an_interrupt_ends_the_function_and_the_ask_that_called_it() {
     post(&daemon, "interrupt", &json!({})).expect_status(200);
     assert_ended(&outcome(&daemon, waiting), "interrupted", "by_user", 0);
     assert_eq!(printed(&daemon, "print('on')"), "on\n");
+    inner_session_goes(&daemon);
+    assert_eq!(server.received().len(), 1);
+    daemon.assert_sound();
+}
+
+fn inner_session_goes(daemon: &Daemon) {
     eventually("the session of the inner ask is gone", || {
         let sessions = daemon.http("GET", "/v1/sessions", b"").expect_status(200);
         (list(&sessions, "sessions").len() == 1).then_some(())
     });
-    assert_eq!(server.received().len(), 1);
+}
+
+#[test]
+fn an_ask_that_its_cell_does_not_wait_for_any_more_ends() {
+    const CODE: &str = "\
+import asyncio
+try:
+    await asyncio.wait_for(tools.aio.ask('go'), 5)
+except asyncio.TimeoutError:
+    print('gave up', flush=True)
+await asyncio.sleep(600)";
+    let sleeps = json!({"python_code_snippet": "import time\ntime.sleep(600)", "timeout": 500});
+    let plays = vec![call("execute_python_code", sleeps), Reply::text("never").into()];
+    let Some((daemon, server)) = playing(plays) else { return };
+    let waiting = queue(&daemon, &json!({"code": CODE, "timeout_s": 900}));
+    wait_for_line(&daemon, waiting, "gave up");
+    inner_session_goes(&daemon);
+    post(&daemon, "interrupt", &json!({})).expect_status(200);
+    assert_ended(&outcome(&daemon, waiting), "interrupted", "by_user", 0);
+    assert!(server.received().len() <= 1);
     daemon.assert_sound();
 }
 

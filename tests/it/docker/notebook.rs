@@ -55,6 +55,12 @@ pub fn a_missing_package_and_a_missing_network_say_what_to_do() {
     );
     let seen = daemon.cli(["exec", "-s", S, "import yfinance"]).exits(1);
     assert_eq!(seen.stderr.matches(MISSING).count(), 1, "{seen:?}");
+    // The session of a script is gone when its user reads the hint.
+    let script = daemon.home().join("script.py");
+    std::fs::write(&script, "import yfinance\n").expect("a script");
+    let seen = daemon.cli(["run", "--image", daemon.image(), script.to_str().expect("UTF-8")]).exits(1);
+    let way = "and so does `belljar run --with yfinance` before the script begins\n";
+    assert!(seen.stderr.contains(way) && !seen.stderr.contains("belljar install"), "{seen:?}");
 }
 
 #[test]

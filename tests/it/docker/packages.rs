@@ -9,9 +9,12 @@ use super::asking::{
     wait_for_state, write_script,
 };
 use super::helpers::{S, end, list, post, raised, restart_by, text, value};
+use super::repl::{Step, play};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
 const HELLO: &str = "import bell_hello; bell_hello.VERSION";
+/// Time in which another session has imported what was installed before.
+const ANOTHER_SESSION_WITHIN: Duration = Duration::from_millis(300);
 
 /// An index, and a daemon that uses it with a session; none if there shall be no engine.
 fn begin(more: &str) -> Option<(PackageIndex, Daemon)> {
@@ -50,6 +53,9 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     raised(&daemon, "import bell_hello", "ModuleNotFoundError");
     let told = daemon.cli(["install", "-s", S, "bell-hello"]).ok();
     assert_eq!(told.stdout, "bell-dep 1.0\nbell-hello 2.0\n");
+    let journaled = events_of(&daemon, "packages_installed").pop().expect("it is in the journal");
+    let hashes = list(&journaled["set"], "packages").iter().map(|package| text(package, "sha256").len());
+    assert_eq!(hashes.collect::<Vec<_>>(), [64, 64], "{journaled:#}");
     assert_eq!(value(&daemon, &format!("{HELLO} + str(x + 1)")), "'2.042'");
     let magic = daemon.run(S, "%pip install 'bell-set-id'\nimport bell_set_id");
     assert!(text(&magic, "stdout").contains("bell-set-id"), "{magic:#}");
@@ -78,15 +84,21 @@ pub fn installed_packages_are_there_at_once_and_stay() {
         value(&daemon, "i.f.__code__.co_filename if hasattr(i, 'f') else i.__file__")
             .contains("/belljar/packages/site/")
     );
-    // Another session has them without the index, quickly.
+    // Another session has them without the index, at once. Others may keep the machine busy, so the quickest of three.
     index.stop();
-    daemon.session("t", json!({"image": "belljar/base", "idle_s": 1}));
-    let begun = Instant::now();
-    let again = install(&daemon, "t", &["bell-hello"], 200);
-    let took = begun.elapsed();
-    assert_eq!(again["cached"], json!(true), "{again:#}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
-    println!("a second session had it after {took:?}");
+    let quickest = ["u", "v", "t"].map(|name| {
+        let idle_s = if name == "t" { 1 } else { 600 };
+        daemon.session(name, json!({"image": "belljar/base", "idle_s": idle_s}));
+        let begun = Instant::now();
+        let again = install(&daemon, name, &["bell-hello"], 200);
+        assert_eq!(text(&daemon.run(name, HELLO), "/result/repr"), "'2.0'");
+        let took = begun.elapsed();
+        assert_eq!(again["cached"], json!(true), "{again:#}");
+        took
+    });
+    let quickest = quickest.into_iter().min().expect("three");
+    assert!(quickest < ANOTHER_SESSION_WITHIN, "{quickest:?}");
+    println!("a second session had imported it after {quickest:?}");
     let of_t = |daemon: &Daemon| text(&daemon.run("t", HELLO), "/result/repr").to_owned();
     assert_eq!(of_t(&daemon), "'2.0'");
     // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox.
@@ -290,6 +302,31 @@ pub fn a_session_begins_with_packages() {
     assert_eq!(ran.stdout, "2.0\n");
     let ran = daemon.cli(["job", "run", "--with", "bell-hello<2", script.to_str().unwrap()]).ok();
     assert!(ran.stdout.contains("1.0"), "{ran:?}");
+    let steps = [
+        Step::Line("import bell_hello"),
+        Step::Line("'v' + bell_hello.VERSION"),
+        Step::Shows("^'v1\\.0'$"),
+        Step::Line("exit"),
+    ];
+    play(&daemon, &["repl", "--with", "bell-hello<2"], &[], &steps);
+}
+
+#[test]
+fn an_ask_begins_with_packages_though_its_model_may_install_none() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let daemon = with_model(&index, "never");
+    let cell = runs("import bell_hello\nopen('version', 'w').write(bell_hello.VERSION)");
+    write_script(&daemon, &conversation("use it", &[cell, says("done")]));
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let out = out.to_str().expect("UTF-8");
+    let asked =
+        daemon.cli(["ask", "--image", "belljar/base", "--with", "bell-hello", "--out", out, "use it"]).ok();
+    assert_eq!(asked.stdout, "done\n");
+    assert_eq!(std::fs::read_to_string(format!("{out}/version")).expect("a file"), "2.0");
 }
 
 /// A daemon with a session whose model plays a cell that installs and imports a package.

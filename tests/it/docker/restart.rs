@@ -244,7 +244,7 @@ pub fn a_sandbox_that_was_taken_away_meanwhile_is_replaced() {
             assert_eq!((text(&result, "stdout"), text(&result, "/state/kind")), ("busy\n", "lost"));
         }
         let result = daemon.run(S, "('x' in globals(), open('file').read())");
-        assert_eq!(text(&result, "/result/repr"), "(False, 'kept')");
+        assert_eq!(text(&result, "/result/repr"), "(True, 'kept')");
         assert!(text(&result, "/state/note").starts_with("The sandbox is a new one"), "{result:#}");
         let events = gapless(&daemon, S);
         let gone = events.iter().filter(|event| event["type"] == "sandbox_gone").count();

@@ -1,5 +1,6 @@
 //! Removal, death and leftovers of jails.
 
+use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -76,10 +77,11 @@ fn killed_from_outside() {
     let (_, pid) = jails::living(daemon.home())[0].clone();
     assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().expect("kill").success());
     let next = eventually("the next cell has a new sandbox", || {
-        let result = daemon.run(S, "print('x' in globals())");
-        (result["stdout"] == "False\n").then_some(result)
+        let result = daemon.run(S, "print(x)");
+        let note = result["state"]["note"].as_str();
+        note.is_some_and(|note| note.starts_with("The sandbox is a new one")).then_some(result)
     });
-    assert_eq!(next["status"], "success", "{next:#}");
+    assert_eq!((&next["status"], &next["stdout"]), (&json!("success"), &json!("1\n")), "{next:#}");
     // One that goes while no daemon runs is missed by the next.
     let (folder, pid) = jails::living(daemon.home())[0].clone();
     daemon.signal("KILL");

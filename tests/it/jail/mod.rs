@@ -56,21 +56,12 @@ macro_rules! both {
 }
 
 both! {
-    laws: law_01_seed_variables_are_readable, law_02_persistence_of_bindings,
-        law_03_rebind_of_seeded_and_earlier_names_sticks, law_04_a_snippet_of_several_statements_runs_whole,
-        law_05_printed_text_is_the_returned_text, law_06_a_syntax_error_is_text_and_the_session_survives,
-        law_07_an_exception_is_traceback_text_and_bindings_survive, law_08_keyboard_interrupt_propagates,
-        law_09_a_traceback_shows_only_frames_of_the_user,
-        law_10_a_traceback_across_snippets_shows_the_earlier_source,
-        law_11_nested_runs_do_not_corrupt_each_other, law_12_effects_are_routed_through_the_sandbox;
-    cases: failure_by_division, timeout_of_a_sleep_keeps_the_text_so_far, crash_by_an_exit_call,
-        recursion_is_a_failure, memory_exhaustion_is_told_by_the_cgroup,
-        a_decode_error_with_an_open_file_is_a_failure_with_the_first_error, timeout_of_an_infinite_loop,
+    laws: law_08_keyboard_interrupt_propagates, law_12_effects_are_routed_through_the_sandbox;
+    cases: timeout_of_a_sleep_keeps_the_text_so_far, crash_by_an_exit_call,
+        memory_exhaustion_is_told_by_the_cgroup, timeout_of_an_infinite_loop,
         timeout_of_a_blocking_network_call, timeout_without_output, timeout_of_c_code_that_ignores_signals,
-        an_exit_of_the_script_is_its_own_reason, x01_python_exception, x03_timeout, x04_segfault,
-        x05_out_of_memory, x06_deep_recursion, x07_unpicklable_globals, x08_second_error_while_reporting,
-        x09_encoding, x10_end_of_pipe, x11_missing_package, x12_modules_persist,
-        x14_directory_that_cannot_be_entered, x15_cancel_propagates, x16_lost_variables_are_told,
+        x03_timeout, x04_segfault, x05_out_of_memory, x10_end_of_pipe, x14_directory_that_cannot_be_entered,
+        x15_cancel_propagates, x16_lost_variables_are_told,
         files_are_not_looked_for_after_a_cell_that_can_write_none;
     checkpoints: every_way_to_die_leaves_the_state_before_it, a_memory_bomb_leaves_the_state_before_it,
         the_end_of_all_processes_is_told, two_hundred_deaths_leave_nothing_behind,
@@ -138,8 +129,8 @@ both! {
         a_flood_while_no_cell_runs_belongs_to_none, output_while_no_cell_runs_is_an_event_without_a_cell,
         output_streams_while_the_cell_runs, events_are_numbered_without_gaps;
     modes: a_fork_cell_sees_everything_and_changes_nothing, a_fork_cell_that_lacks_descriptors_says_so,
-        a_variable_that_ends_its_process_costs_only_itself, eval_changes_nothing_and_takes_one_expression,
-        isolated_expressions_compute, isolated_expressions_cannot_get_out, tools_of_the_host_are_callables;
+        a_variable_that_ends_its_process_costs_only_itself, isolated_expressions_cannot_get_out,
+        tools_of_the_host_are_callables;
     stops: cells_run_first_in_first_out_and_the_queue_is_bounded, waiting_is_not_counted_as_run_time,
         a_reset_ends_what_runs_and_what_waits_and_starts_afresh, a_removal_tells_the_running_cell,
         an_interrupt_keeps_the_state, an_interrupt_reaches_a_cell_however_early_it_comes,
@@ -154,16 +145,14 @@ both! {
         modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image,
         packages_appear_in_a_claimed_sandbox, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
-    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay, the_cells_of_a_notebook_run_in_order,
-        a_session_is_written_as_a_notebook,
-        a_missing_package_and_a_missing_network_say_what_to_do, commands_are_whole_lines_for_the_repl;
+    notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
+        a_missing_package_and_a_missing_network_say_what_to_do;
     preload: modules_are_there_from_the_start_and_after_a_loss, what_cannot_be_imported_is_an_error_of_new,
         families_are_imported_as_far_as_they_are_there;
     files: files_and_folders_go_in_and_out, cp_copies_both_ways,
         links_pipes_and_devices_of_a_guest_are_no_doors, no_path_leads_out,
         a_tar_brings_only_files_and_folders, an_upload_that_breaks_off_leaves_nothing;
-    rich: display_shows_the_richest_forms, the_last_value_is_returned, artifacts_are_files_that_changed,
-        more_artifacts_than_a_result_lists_are_said_to_be_more, displays_beyond_the_bounds_are_counted;
+    rich: artifacts_are_files_that_changed, more_artifacts_than_a_result_lists_are_said_to_be_more;
     bombs: hundreds_of_busy_processes_cost_no_variables,
         forks_and_threads_are_bounded_and_others_still_answer, memory_is_bounded_wherever_it_is_taken,
         temporary_space_descriptors_and_files_are_bounded, a_workspace_that_grows_too_large_ends_the_cell,
@@ -180,10 +169,7 @@ both! {
     environment: variables_of_the_environment_are_there_in_every_sandbox_of_the_session,
         variables_that_steer_the_kernel_are_refused_by_name, sessions_are_found_by_their_labels;
     volumes: volumes_and_mounts_are_made_and_shown_by_commands;
-    repl: a_person_types_python_and_comes_back, modules_are_there_before_the_first_line,
-        pictures_are_saved_and_shown_where_the_terminal_can,
-        without_a_terminal_lines_are_read_all_the_same,
-        a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline;
+    repl: a_person_types_python_and_comes_back, without_a_terminal_lines_are_read_all_the_same;
     restart: a_running_cell_goes_on, a_copy_that_runs_after_a_reset_goes_on, a_cell_that_ended_while_no_daemon_ran_has_its_result,
         a_cell_that_died_while_no_daemon_ran_is_told, checkpoints_undo_and_time_limits_outlive_the_daemon,
         a_reader_of_events_goes_on_where_it_was, restarts_one_after_the_other_lose_nothing,
@@ -256,6 +242,29 @@ both! {
         a_daemon_that_is_just_starting_can_be_stopped, after_a_killed_daemon_the_next_one_goes_on,
         a_container_that_a_stranger_pauses_goes_on_to_the_end_of_its_cell;
     one_daemon: daemons_of_different_homes_leave_each_other_alone;
+}
+
+// Python's own behaviour and what a client is shown: nothing in these asks who the user is, what a group holds or who owns
+// a file. A jail of root shows that they hold with the Python of a host; that of an ordinary user would show it once more.
+again! { root_is_enough, None,
+    laws: law_01_seed_variables_are_readable, law_02_persistence_of_bindings,
+        law_03_rebind_of_seeded_and_earlier_names_sticks, law_04_a_snippet_of_several_statements_runs_whole,
+        law_05_printed_text_is_the_returned_text, law_06_a_syntax_error_is_text_and_the_session_survives,
+        law_07_an_exception_is_traceback_text_and_bindings_survive,
+        law_09_a_traceback_shows_only_frames_of_the_user,
+        law_10_a_traceback_across_snippets_shows_the_earlier_source,
+        law_11_nested_runs_do_not_corrupt_each_other;
+    cases: failure_by_division, recursion_is_a_failure,
+        a_decode_error_with_an_open_file_is_a_failure_with_the_first_error,
+        an_exit_of_the_script_is_its_own_reason, x01_python_exception, x06_deep_recursion,
+        x07_unpicklable_globals, x08_second_error_while_reporting, x09_encoding, x11_missing_package,
+        x12_modules_persist;
+    modes: eval_changes_nothing_and_takes_one_expression, isolated_expressions_compute;
+    notebook: the_cells_of_a_notebook_run_in_order, a_session_is_written_as_a_notebook,
+        commands_are_whole_lines_for_the_repl;
+    rich: display_shows_the_richest_forms, the_last_value_is_returned, displays_beyond_the_bounds_are_counted;
+    repl: modules_are_there_before_the_first_line, pictures_are_saved_and_shown_where_the_terminal_can,
+        a_silent_cell_shows_its_time_and_what_can_be_done_before_its_deadline;
 }
 
 // These run as root alone: folders that belong to root or to several users, and what is about the journal and takes long.

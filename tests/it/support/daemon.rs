@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::kernels::{self, Image};
 use super::matrix::of_the_matrix;
 use super::users::{self, ROOT, User};
 use super::waiting::{SOON, eventually};
@@ -119,6 +120,7 @@ impl Daemon {
         if let Some(user) = user {
             std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).expect("chown");
         }
+        kernels::give(home.path(), user.unwrap_or(ROOT), Image::Base);
         let jailed = ground.is_some();
         let (flags, environment_of) = (Vec::new(), Vec::new());
         let mut daemon =

@@ -19,9 +19,9 @@ thread_local! {
 
 /// Runs a test that was written for containers.
 pub fn in_a_jail(user: Option<User>, test: impl FnOnce()) {
-    GROUND.set(Some(Ground { user }));
+    let before = GROUND.replace(Some(Ground { user }));
     test();
-    GROUND.set(None);
+    GROUND.set(before);
 }
 
 pub fn ground() -> Option<Ground> {

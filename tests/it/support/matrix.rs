@@ -13,11 +13,16 @@ pub fn engine() -> bool {
     if jails::ground().is_some() {
         return true;
     }
-    if std::env::var_os("BELLJAR_TEST_NO_DOCKER").is_some_and(|value| value == "1") {
+    if has_no_engine() {
         eprintln!("NOT RUN: this test needs a container engine, and BELLJAR_TEST_NO_DOCKER=1 is set");
         return false;
     }
     true
+}
+
+/// Whether the environment says that there shall be no engine.
+pub fn has_no_engine() -> bool {
+    std::env::var_os("BELLJAR_TEST_NO_DOCKER").is_some_and(|value| value == "1")
 }
 
 /// The configuration with a pool of the size that `BELLJAR_TEST_POOL` says, and with the checkpoints that

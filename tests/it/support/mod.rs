@@ -9,6 +9,7 @@ mod http;
 pub mod invariants;
 pub mod jails;
 mod journal;
+pub mod kernels;
 mod leftovers;
 mod matrix;
 mod package_index;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 
+use super::kernels::{self, Image};
 use super::matrix::rest_after_a_cell;
 use super::{Daemon, Response, http, jails, users};
 
@@ -28,6 +29,9 @@ impl Daemon {
     #[track_caller]
     pub fn session(&self, name: &str, request: Value) -> Value {
         let mut request = if self.jailed { jails::without_image(request) } else { request };
+        if request.get("image").is_none() {
+            kernels::give(self.home(), self.owner(), Image::Default);
+        }
         request["name"] = json!(name);
         self.http("POST", "/v1/sessions", request.to_string().as_bytes()).expect_status(201)
     }

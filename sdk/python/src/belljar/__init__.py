@@ -38,6 +38,7 @@ from .jobs import JobOptions, JobResult, map_async, run_job, run_job_async
 from .jobs import map as map
 from .results import (
     Artifact,
+    Asleep,
     CommandInfo,
     CommandResult,
     Differences,
@@ -64,6 +65,7 @@ __all__ = [
     "Artifact",
     "AskError",
     "AskOptions",
+    "Asleep",
     "AsyncApproval",
     "AsyncCommandHandle",
     "AsyncSandbox",

@@ -12,6 +12,7 @@ from ._calls import Call, as_json, delete, encoded_json, get, nothing, post
 from ._wire import quoted, quoted_path
 from .errors import BadRequestError
 from .results import (
+    Asleep,
     CommandInfo,
     CommandResult,
     Differences,
@@ -23,6 +24,7 @@ from .results import (
     Snapshot,
     Undone,
     Variable,
+    asleep_of,
     command_result_of,
     differences_of,
     execution_of,
@@ -320,6 +322,10 @@ def undo(session: str, cells: int) -> Call[Undone]:
 def snapshot(session: str, name: str | None) -> Call[Snapshot]:
     body = {} if name is None else {"name": text_of(name, "name")}
     return post(f"{session}/snapshots", lambda answer: snapshot_of(as_json(answer)), body)
+
+
+def sleep(session: str) -> Call[Asleep]:
+    return post(f"{session}/sleep", lambda answer: asleep_of(as_json(answer)))
 
 
 def branch(

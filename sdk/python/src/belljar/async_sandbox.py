@@ -20,6 +20,7 @@ from .daemon import Daemon, chosen
 from .errors import BelljarError, NotFoundError
 from .files import AsyncFiles
 from .results import (
+    Asleep,
     Differences,
     Execution,
     Installed,
@@ -213,9 +214,10 @@ class AsyncSandbox(SandboxBase):
         """Saves the variables to the daemon's disk; with a name, until it is removed. Cells go on meanwhile."""
         return await self._client.request(_api.snapshot(self._path, name))
 
-    async def sleep(self) -> None:
-        """Saves the variables and ends all processes. The next cell wakes the sandbox as it was."""
-        await self._client.request(_api.act(self._path, "sleep"))
+    async def sleep(self) -> Asleep:
+        """Saves the variables, ends all processes, and says what could not be saved. The next cell wakes the sandbox as it
+        was."""
+        return await self._client.request(_api.sleep(self._path))
 
     @overload
     async def branch(

@@ -385,6 +385,25 @@ def snapshot_of(told: Json) -> Snapshot:
 
 
 @dataclass
+class Asleep:
+    """What a sandbox that sleeps has when it wakes, and what it has not."""
+
+    #: The snapshot that it wakes from; None if it has none.
+    snapshot: str | None
+    #: The newest cell whose changes that has; 0 if there is none.
+    cell: int
+    #: Variables that could not be saved, and why.
+    missing: dict[str, str]
+    #: The sandbox was lost before its newest changes were saved; the cells that made them run again when it wakes.
+    unsaved: bool
+
+
+def asleep_of(told: Json) -> Asleep:
+    missing = {one["name"]: one["reason"] for one in told.get("missing") or []}
+    return Asleep(told.get("snapshot"), told["cell"], missing, told["unsaved"])
+
+
+@dataclass
 class Differences:
     """What another sandbox has otherwise than this one. Variables are compared by type, size, shape and the beginning of
     their value, files by size and content."""

@@ -19,6 +19,7 @@ from .daemon import Daemon, chosen
 from .errors import NotFoundError
 from .files import Files
 from .results import (
+    Asleep,
     Differences,
     Execution,
     Installed,
@@ -202,9 +203,10 @@ class Sandbox(SandboxBase):
         """Saves the variables to the daemon's disk; with a name, until it is removed. Cells go on meanwhile."""
         return self._client.request(_api.snapshot(self._path, name))
 
-    def sleep(self) -> None:
-        """Saves the variables and ends all processes. The next cell wakes the sandbox as it was."""
-        self._client.request(_api.act(self._path, "sleep"))
+    def sleep(self) -> Asleep:
+        """Saves the variables, ends all processes, and says what could not be saved. The next cell wakes the sandbox as it
+        was."""
+        return self._client.request(_api.sleep(self._path))
 
     @overload
     def branch(

@@ -149,7 +149,7 @@ async fn a_replay_that_comes_while_a_sandbox_starts_waits_for_what_it_begins_wit
     client.loses_its_sandbox(&home).await;
     // Something else than a cell has the session wake.
     let (reply_to, taken) = oneshot::channel();
-    let take = SessionMsg::TakeSnapshot { name: None, at: None, reply_to: reply_to.into() };
+    let take = SessionMsg::TakeSnapshot { name: None, at: None, or_newest: false, reply_to: reply_to.into() };
     client.session.cast(take).unwrap();
     within("a second sandbox", async {
         while home.backend.started() < 2 {

@@ -76,3 +76,49 @@ async fn a_session_whose_newest_snapshot_is_removed_is_saved_again() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_was_saved_yet_all_cells_run_again_with_recorded_answers() {
+    let home = Home::new();
+    home.backend.plays("call", &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    assert_eq!(client.runs("call").await.stdout, "42");
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let result = client.runs("c").await;
+    let note = result.state.note.clone().unwrap_or_default();
+    assert!(note.starts_with("The sandbox is a new one"), "{note}");
+    assert!(note.contains("answers of tools: cell 1, cell 2."), "{note}");
+    assert_eq!(work_of(&home.backend.kernel()), ["4: a", "5: call", "3: c"]);
+    assert_eq!(client.results(5)[0].stdout, "42");
+    assert_eq!(client.times(|event| matches!(event, EventBody::ReplayFinished)), 1);
+    // The next loss finds them in their new places.
+    home.backend.kernel().end();
+    client.has_gone(2).await;
+    client.runs("d").await;
+    assert_eq!(work_of(&home.backend.kernel()), ["7: a", "8: call", "9: c", "6: d"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_while_cells_are_to_run_again_holds() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let refused = client.run("b").await;
+    second_sandbox(&home).await;
+    home.backend.kernel().runs(3).await;
+    client.reset().await;
+    assert_eq!(client.result(refused).await.status, Status::Interrupted);
+    assert_eq!(client.runs("c").await.status, Status::Success);
+    home.backend.kernel().end();
+    client.has_gone(2).await;
+    client.runs("d").await;
+    assert_eq!(work_of(&home.backend.kernel()), ["6: c", "5: d"], "nothing of before the reset");
+}

@@ -1,6 +1,7 @@
 //! Sandboxes that end before they have loaded a snapshot: nothing is lost, and whatever needs the session next tries again.
 
 use super::*;
+use crate::protocol::frames::RefusedCode;
 
 fn is_wake_failed(event: &EventBody) -> bool {
     matches!(event, EventBody::WakeFailed { .. })
@@ -37,6 +38,39 @@ async fn a_sandbox_that_ends_between_two_loads_costs_no_variables() {
     let home = Home::new();
     home.backend.plays(WHILE_LOADING, &[Step::Die]);
     home.backend.plays(WHILE_RESETTING, &[Step::EndSandbox]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    assert_ne!(client.runs("b").await.status, Status::Success);
+    assert_eq!(client.times(is_wake_failed), 0);
+    assert_eq!(client.runs("c").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "3: c"]);
+}
+
+/// One variable ends the process that loads it; the load in part finds out which one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_ends_the_process_that_loads_it_is_loaded_in_part() {
+    let home = Home::new();
+    home.backend.plays(WHILE_LOADING, &[Step::Refuse(RefusedCode::NoProcess)]);
+    home.backend.plays(WHILE_LOADING, &[]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.sleeps().await.unwrap();
+    assert_eq!(client.runs("b").await.status, Status::Success);
+    let work = work_of(&home.backend.kernel());
+    assert_eq!(work, ["state of 1", "reset", "part of the state of 1", "2: b"]);
+    assert_eq!(client.times(is_wake_failed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_ends_over_the_part_as_well_costs_no_variables() {
+    let home = Home::new();
+    for _ in 0..2 {
+        home.backend.plays(WHILE_LOADING, &[Step::Refuse(RefusedCode::NoProcess)]);
+    }
     home.backend.plays(WHILE_LOADING, &[]);
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;

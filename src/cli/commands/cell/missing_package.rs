@@ -8,6 +8,8 @@ use crate::protocol::result::ExecutionResult;
 
 /// What stands before and behind the name in the kernel's hint below the traceback.
 const HINT: (&str, &str) = ("the package `", "` is not installed");
+/// What stands there around the name for sessions that stay.
+const FOR_SESSIONS: (&str, &str) = ("`belljar install -s SESSION ", "` outside of the session");
 
 /// Names an image that has the package for want of which the cell failed.
 pub(in crate::cli) async fn name_image(
@@ -26,6 +28,13 @@ pub(in crate::cli) async fn name_image(
         )),
         None => Ok(()),
     }
+}
+
+/// The traceback with a hint for a session that goes with the script: a later run of it has to bring the package.
+pub(in crate::cli) fn for_run(traceback: &str) -> Option<String> {
+    let (before, rest) = traceback.rsplit_once(FOR_SESSIONS.0)?;
+    let (package, after) = rest.split_once(FOR_SESSIONS.1)?;
+    Some(format!("{before}`belljar run --with {package}` before the script begins{after}"))
 }
 
 /// The package that the module belongs to, as the hint says; else the module itself.
@@ -66,6 +75,16 @@ mod tests {
             traceback: format!("Traceback …\n{kind}: {value}\n{hint}"),
         });
         failed
+    }
+
+    #[test]
+    fn a_script_is_told_to_bring_the_package() {
+        let said = "hint: the package `a` is not installed: `%pip install a` in a cell installs it, and so does `belljar \
+                    install -s SESSION a` outside of the session\n";
+        let expected = "hint: the package `a` is not installed: `%pip install a` in a cell installs it, and so does \
+                        `belljar run --with a` before the script begins\n";
+        assert_eq!(for_run(said).as_deref(), Some(expected));
+        assert_eq!(for_run("hint: something else\n"), None);
     }
 
     #[test]

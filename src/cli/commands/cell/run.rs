@@ -181,13 +181,17 @@ impl Program {
         Ok(code)
     }
 
-    /// Shows in tracebacks the file whose cells ran under these numbers, because the user does not know the numbers.
+    /// Shows in tracebacks the file whose cells ran under these numbers, and in hints how to run it, because the user knows
+    /// neither the numbers nor the session.
     fn name_cells(&self, result: &mut ExecutionResult, ran: &[CellNumber]) {
         let Some(exception) = &mut result.exception else { return };
         for (index, cell) in ran.iter().enumerate() {
             let place = if self.is_notebook { format!(", code cell {}", index + 1) } else { String::new() };
             let named = format!("File \"{}{place}\"", self.file);
             exception.traceback = exception.traceback.replace(&format!("File \"<cell {cell}>\""), &named);
+        }
+        if let Some(hinted) = missing_package::for_run(&exception.traceback) {
+            exception.traceback = hinted;
         }
     }
 }

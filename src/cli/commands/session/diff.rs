@@ -14,6 +14,8 @@ use crate::protocol::text::one_line;
 
 /// Characters of a value's preview that are shown.
 const VALUE_CHARS: usize = 60;
+/// Characters before the first difference of two values that are shown, if their beginning is not.
+const CONTEXT_CHARS: usize = 15;
 
 /// Show what the variables and files of two sessions differ in. Exits with 1 if they do.
 ///
@@ -75,7 +77,8 @@ fn variable_lines(diff: &VariableDiff) -> Vec<String> {
     lines.extend(diff.only_in_first.iter().map(|one| format!("- {}", shown(one))));
     lines.extend(diff.only_in_second.iter().map(|one| format!("+ {}", shown(one))));
     for changed in &diff.changed {
-        let (one, other) = (value(&changed.first), value(&changed.second));
+        let part = Part::of_both(&changed.first, &changed.second);
+        let (one, other) = (value(&changed.first, part), value(&changed.second, part));
         lines.push(if one == other {
             format!("~ {}: {one} ({} differs)", one_line(&changed.first.name), changed.by.join(", "))
         } else {
@@ -102,17 +105,42 @@ fn file_lines(diff: &FileDiff) -> Vec<String> {
 }
 
 fn shown(variable: &Variable) -> String {
-    format!("{}: {}", one_line(&variable.name), value(variable))
+    format!("{}: {}", one_line(&variable.name), value(variable, Part::default()))
 }
 
-/// `DataFrame (3, 4), 1.2 KiB` where the value has a shape, else its type and the beginning of the value.
-fn value(variable: &Variable) -> String {
-    let kind = one_line(&variable.type_name);
-    if let Some(shape) = &variable.shape {
-        return format!("{kind} {}, {}", one_line(shape), or_dash(variable.bytes.map(size)));
+/// What is shown of a value.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    /// The place of the first character.
+    from: usize,
+    /// How many items it has.
+    length: bool,
+}
+
+impl Part {
+    /// The part in which two values differ.
+    fn of_both(first: &Variable, second: &Variable) -> Self {
+        let (one, other) = (one_line(&first.preview), one_line(&second.preview));
+        let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
+        let from = if same + CONTEXT_CHARS < VALUE_CHARS { 0 } else { same - CONTEXT_CHARS };
+        Self { from, length: first.shape != second.shape }
     }
-    let preview: String = one_line(&variable.preview).chars().take(VALUE_CHARS).collect();
-    format!("{kind} {preview}")
+}
+
+/// `DataFrame (3, 4), 1.2 KiB` for arrays and tables, for all else its type and a part of the value.
+fn value(variable: &Variable, part: Part) -> String {
+    let kind = one_line(&variable.type_name);
+    let shape = variable.shape.as_deref().map(one_line).unwrap_or_default();
+    // Containers have a length in its place: `[3]`.
+    if shape.starts_with('(') {
+        return format!("{kind} {shape}, {}", or_dash(variable.bytes.map(size)));
+    }
+    let preview = one_line(&variable.preview);
+    let begin = if part.from > 0 { "…" } else { "" };
+    let end = if preview.chars().nth(part.from + VALUE_CHARS).is_some() { "…" } else { "" };
+    let shown: String = preview.chars().skip(part.from).take(VALUE_CHARS).collect();
+    let length = if part.length && !shape.is_empty() { format!(" {shape}") } else { String::new() };
+    format!("{kind}{length} {begin}{shown}{end}")
 }
 
 #[cfg(test)]
@@ -147,6 +175,19 @@ mod tests {
         assert_eq!(lines[1], "+ new: T (3, 4), 2 KiB");
         assert_eq!(lines[2], "~ x: T 1 → T 2");
         assert_eq!(lines[3], "~ y: T 1 (bytes differs)");
+        let items = |text: &str, length: &str| variable("d", text, Some(length));
+        let line = |first, second| {
+            let changed = vec![changed("preview", first, second)];
+            variable_lines(&VariableDiff { changed, ..VariableDiff::default() }).remove(0)
+        };
+        let dicts = line(items("{'pear': 3}", "[1]"), items("{'pear': 4}", "[1]"));
+        assert_eq!(dicts, "~ d: T {'pear': 3} → T {'pear': 4}");
+        let grown = line(items("[1, 1]", "[2]"), items("[1, 1, 1]", "[3]"));
+        assert_eq!(grown, "~ d: T [2] [1, 1] → T [3] [1, 1, 1]");
+        let zeros = "0".repeat(70);
+        let late = line(items(&format!("{zeros}1"), "[71]"), items(&format!("{zeros}2{zeros}"), "[71]"));
+        let (before, after) = ("0".repeat(CONTEXT_CHARS), "0".repeat(VALUE_CHARS - CONTEXT_CHARS - 1));
+        assert_eq!(late, format!("~ d: T …{before}1 → T …{before}2{after}…"), "the place where they differ");
         let file = |path: &str, bytes| ComparedFile { path: path.to_owned(), bytes };
         let other = |path: &str, bytes_in_first, bytes_in_second| ChangedFile {
             path: path.to_owned(),

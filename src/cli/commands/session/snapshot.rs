@@ -91,7 +91,7 @@ impl Sleep {
                     asleep.cell
                 ))?,
                 (true, None) => screen.warn(
-                    "its sandbox had ended before anything was saved: `belljar replay` runs its cells again",
+                    "its sandbox had ended before anything was saved: its cells run again, if they did not take long",
                 )?,
             }
             screen.note(&note)

@@ -203,12 +203,26 @@ fn each_refusal_of_damaged_bytes_says_what_to_do() {
     changed[place] = b'x';
     let cut = &whole[..whole.len() / 2];
     let noise = vec![b'?'; 4096];
-    for (what, bytes) in
-        [("changed", &changed[..]), ("cut", cut), ("empty", &[][..]), ("no archive", &noise[..])]
-    {
+    let mut other = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    other.append_data(&mut header, "notes.txt", &b""[..]).unwrap();
+    let other = other.into_inner().unwrap();
+    for (what, bytes, hint) in [
+        ("changed", &changed[..], EXPORT_AGAIN),
+        ("cut", cut, EXPORT_AGAIN),
+        ("empty", &[][..], ARCHIVE_MAKER),
+        ("noise", &noise[..], ARCHIVE_MAKER),
+        ("another tar file", &other[..], ARCHIVE_MAKER),
+    ] {
         let refused = read_all(bytes).unwrap_err();
         assert_eq!(refused.code, Code::BadRequest, "{what}: {refused}");
-        assert_eq!(refused.hint.as_deref(), Some(EXPORT_AGAIN), "{what}: {refused}");
+        assert_eq!(refused.hint.as_deref(), Some(hint), "{what}: {refused}");
+        assert_eq!(
+            refused.message.contains("no Belljar archive"),
+            hint == ARCHIVE_MAKER,
+            "{what}: {refused}"
+        );
     }
 }
 

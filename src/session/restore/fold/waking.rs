@@ -13,8 +13,9 @@ impl Fold {
     pub(super) fn woken(&mut self, event: &EventBody) {
         let restored = &mut self.restored;
         match event {
-            EventBody::Woken { cell, missing, reopened, replays, left_out, .. } => {
-                restored.pending_note = Some(notices::woken(*cell, missing, reopened, replays, left_out));
+            EventBody::Woken { snapshot, cell, missing, reopened, replays, left_out } => {
+                let from = self.saved.woken_from(snapshot.is_some(), *cell);
+                restored.pending_note = Some(notices::woken(from, missing, reopened, replays, left_out));
                 restored.waking.clone_from(replays);
                 self.runs_again = replays.iter().copied().collect();
                 if security_controls::holds("rules_go_on_after_waking") {

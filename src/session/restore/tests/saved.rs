@@ -10,7 +10,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, StateKind, Status};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::SnapshotRecord;
-use crate::session::restore::{Fold, Restored};
+use crate::session::restore::{Fold, Restored, Wake, Waking};
 
 fn snapshot(id: &str, cell: CellNumber, name: Option<&str>) -> SnapshotRecord {
     SnapshotRecord {
@@ -47,7 +47,7 @@ fn gone() -> EventBody {
 
 fn woken(id: &str, cell: CellNumber, replays: &[CellNumber]) -> EventBody {
     EventBody::Woken {
-        snapshot: id.into(),
+        snapshot: Some(id.into()),
         cell,
         missing: Vec::new(),
         reopened: Vec::new(),
@@ -56,8 +56,27 @@ fn woken(id: &str, cell: CellNumber, replays: &[CellNumber]) -> EventBody {
     }
 }
 
+/// No snapshot is there, so that these cells make the variables again.
+fn rebuilds(replays: &[CellNumber]) -> EventBody {
+    let EventBody::Woken { cell, missing, reopened, replays, left_out, .. } = woken("", 0, replays) else {
+        unreachable!()
+    };
+    EventBody::Woken { snapshot: None, cell, missing, reopened, replays, left_out }
+}
+
+/// The snapshot, of which [`NONE`] is none, and the cells that run again.
 fn wakes(restored: &Restored) -> Option<(String, Vec<CellNumber>)> {
-    restored.wake.clone().map(|wake| (wake.snapshot.id, wake.replays))
+    restored.wake.clone().map(|waking| match waking {
+        Waking::Loads(wake) => (wake.snapshot.id, wake.replays),
+        Waking::Rebuilds(cells) => (NONE.to_owned(), cells.replays),
+    })
+}
+
+const NONE: &str = "none";
+
+fn loads(restored: &Restored) -> Wake {
+    let Some(Waking::Loads(wake)) = restored.wake.clone() else { panic!("{:?}", restored.wake) };
+    *wake
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "it is compared with what may be nothing")]
@@ -84,13 +103,14 @@ fn a_snapshot_of_variables_that_were_taken_back_is_of_no_use() {
     let begin = [vec![ready()], ran(1..=3), vec![taken("s2", 2)]].concat();
     let after = |event: EventBody| wakes(&restored_from(&[begin.clone(), vec![event]].concat()));
     assert_eq!(after(EventBody::Undone { state_of: 2 }), with("s2", &[]));
+    // What cells have made without it, they can make again.
+    assert_eq!(after(EventBody::Undone { state_of: 1 }), with(NONE, &[1]));
+    assert_eq!(after(EventBody::SnapshotRemoved { snapshot: "s2".into() }), with(NONE, &[1, 2, 3]));
     for event in [
-        EventBody::Undone { state_of: 1 },
         EventBody::Reset,
         EventBody::ReplayStarted { cells: vec![1, 2, 3] },
         lost(),
         EventBody::WakeFailed { snapshot: "s2".into(), reason: "no".into() },
-        EventBody::SnapshotRemoved { snapshot: "s2".into() },
         ready(),
     ] {
         assert_eq!(after(event.clone()), None, "{event:?}");
@@ -145,7 +165,7 @@ fn a_session_with_the_variables_of_another_one_has_them_until_a_reset() {
     let begin = vec![EventBody::SessionCreated { name: "x".into() }, based];
     let restored = restored_from(&begin);
     assert_eq!(wakes(&restored), with("b", &[]));
-    assert_eq!(restored.wake.unwrap().state_of, 0, "no cell of this session made them");
+    assert_eq!(loads(&restored).state_of, 0, "no cell of this session made them");
     let woke = [begin, vec![ready(), woken("b", 0, &[])], ran(1..=1)].concat();
     let restored = restored_from(&woke);
     assert_eq!(wakes(&restored), with("b", &[1]));
@@ -240,7 +260,7 @@ fn without_its_newest_snapshot_a_session_is_not_saved() {
 #[test]
 fn scratch_and_background_cells_change_the_variables_and_are_named_if_a_snapshot_lacks_them() {
     let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)]].concat();
-    let left_out = |restored: &Restored| restored.wake.clone().unwrap().left_out;
+    let left_out = |restored: &Restored| loads(restored).left_out;
     for mode in [Mode::Scratch, Mode::Background] {
         let cell = vec![queued(2, mode), started(2), ended_as(2, mode)];
         let restored = restored_from(&[begin.clone(), cell.clone()].concat());
@@ -284,7 +304,7 @@ fn what_an_ask_gives_is_newer_than_an_earlier_snapshot() {
     spec.context.insert("given".into(), 1.into());
     let ask = of_ask.swap_remove(0);
     let begin = [vec![ready()], ran(1..=1)].concat();
-    let keep = |events: &[EventBody]| restored_from(events).wake.unwrap().keep;
+    let keep = |events: &[EventBody]| loads(&restored_from(events)).keep;
     assert_eq!(keep(&[begin.clone(), vec![taken("s1", 1), ask.clone()]].concat()), ["given"]);
     let before = [begin, vec![ask], ran(2..=2), vec![taken("s2", 2)]].concat();
     assert!(keep(&before).is_empty(), "cells may have changed it since");
@@ -311,4 +331,57 @@ fn a_cell_of_an_archive_is_never_taken_for_one_of_the_session() {
     assert!(restored.open_calls.iter().all(|call| call.recorded.is_none()));
     bodies.extend([done(2), replayed(3, 3), started(3), done(3)]);
     assert_eq!(restored_from(&bodies).replayable, [1, 2, 3]);
+}
+
+#[test]
+fn without_a_snapshot_the_cells_since_the_start_run_again() {
+    let begin = [vec![ready()], ran(1..=2)].concat();
+    let after = |more: Vec<EventBody>| wakes(&restored_from(&[begin.clone(), more, vec![gone()]].concat()));
+    assert_eq!(after(Vec::new()), with(NONE, &[1, 2]));
+    assert_eq!(wakes(&restored_from(&[ready(), gone()])), None, "nothing has run");
+    let reset = vec![EventBody::Reset, EventBody::ResetDone { cells: 2 }];
+    assert_eq!(after([reset, ran(3..=3)].concat()), with(NONE, &[3]));
+    assert_eq!(after([vec![lost()], ran(3..=3)].concat()), None, "no cell says what was lost");
+    // A sandbox that began without them has only what was made in it.
+    assert_eq!(after([vec![gone(), ready()], ran(3..=3)].concat()), with(NONE, &[3]));
+    let beside = vec![queued(3, Mode::Background), started(3), ended_as(3, Mode::Background)];
+    let restored = restored_from(&[begin.clone(), beside].concat());
+    let Some(Waking::Rebuilds(cells)) = &restored.wake else { panic!("{:?}", restored.wake) };
+    assert_eq!((&cells.replays[..], &cells.left_out[..]), (&[1, 2][..], &[3][..]));
+    // Nobody is made to wait for what took long.
+    let EventBody::CellFinished { mut result } = done(3) else { unreachable!() };
+    result.duration_ms = 10.0 * 60.0 * 1e3;
+    let long = vec![queued(3, Mode::Main), started(3), EventBody::CellFinished { result }];
+    assert_eq!(after(long), None);
+}
+
+#[test]
+fn cells_that_ran_again_from_nothing_do_so_again_but_not_for_ever() {
+    let begin = [vec![ready()], ran(1..=2), vec![gone(), ready(), rebuilds(&[1, 2])]].concat();
+    let restored = restored_from(&begin);
+    assert_eq!(restored.waking, [1, 2]);
+    assert!(restored.pending_note.unwrap().starts_with("The sandbox is a new one"));
+    let halfway = [begin.clone(), ran_again(3, 1), vec![gone()]].concat();
+    assert_eq!(wakes(&restored_from(&halfway)), with(NONE, &[3, 2]));
+    let again = [begin, ran_again(3, 1), ran_again(4, 2), vec![EventBody::ReplayFinished]].concat();
+    let on = [again.clone(), ran(5..=5), vec![gone()]].concat();
+    assert_eq!(wakes(&restored_from(&on)), with(NONE, &[3, 4, 5]));
+    // Perhaps it is they that end the sandbox.
+    let twice = [again, vec![gone(), ready(), rebuilds(&[3, 4])]].concat();
+    assert_eq!(wakes(&restored_from(&[twice.clone(), vec![gone()]].concat())), with(NONE, &[3, 4]));
+    let thrice = [twice, vec![gone(), ready(), rebuilds(&[3, 4])]].concat();
+    assert_eq!(wakes(&restored_from(&[thrice.clone(), vec![gone()]].concat())), None);
+    let on = [thrice, ran_again(5, 3), ran_again(6, 4), ran(7..=7), vec![gone()]].concat();
+    assert_eq!(wakes(&restored_from(&on)), with(NONE, &[5, 6, 7]), "it was not they");
+}
+
+#[test]
+fn cells_after_a_snapshot_in_which_sandboxes_end_again_and_again_are_left_out() {
+    let mut bodies = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=2)].concat();
+    for _ in 0..3 {
+        assert_eq!(wakes(&restored_from(&bodies)), with("s1", &[2]));
+        bodies.extend([gone(), ready(), woken("s1", 1, &[2])]);
+    }
+    let wake = loads(&restored_from(&bodies));
+    assert_eq!((&wake.replays[..], &wake.left_out[..]), (&[][..], &[2][..]));
 }

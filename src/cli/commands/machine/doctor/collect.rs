@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::engine;
 use super::facts::{Cgroups, Config, Daemon, Facts, FreeSpace, Home, Namespaces, SocketFacts};
-use super::facts::{OTHERS_WRITE, PERMISSIONS, SocketFile};
+use super::facts::{OTHERS_WRITE, PERMISSIONS, ProcessesOfOthers, SocketFile};
 use super::machine::SWITCHES;
 use crate::cli::context::Context;
 use crate::config;
@@ -54,6 +54,7 @@ pub async fn facts(context: &Context) -> Facts {
         jail_trouble: jail_trouble().await,
         sysctls: SWITCHES.iter().filter_map(|switch| Some((switch.name, sysctl(switch.name)?))).collect(),
         crypto_sockets: crypto_sockets().await,
+        processes: line("/proc/self/mounts").map_or(ProcessesOfOthers::Shown, |table| processes(&table)),
         engine,
         config,
         images,
@@ -86,6 +87,20 @@ async fn crypto_sockets() -> bool {
     command.args(["--dry-run", "--verbose", "algif_aead"]).stdin(Stdio::null()).kill_on_drop(true);
     let output = timeout(PROGRAM, command.output()).await;
     output.is_ok_and(|output| output.is_ok_and(|output| output.stdout.starts_with(b"insmod")))
+}
+
+/// What the last of the mounts at `/proc` shows users of the processes of others.
+fn processes(mounts: &str) -> ProcessesOfOthers {
+    let options = |row: &str| {
+        let mut fields = row.split(' ').skip(1);
+        let is_proc = (fields.next(), fields.next()) == (Some("/proc"), Some("proc"));
+        is_proc.then(|| fields.next().unwrap_or_default().to_owned())
+    };
+    let hides = |option: &str| option.strip_prefix("hidepid=").is_some_and(|how| !matches!(how, "0" | "off"));
+    match mounts.lines().filter_map(options).next_back() {
+        Some(options) if options.split(',').any(hides) => ProcessesOfOthers::Hidden,
+        Some(_) | None => ProcessesOfOthers::Shown,
+    }
 }
 
 /// Builds a jail with the same kinds of namespaces as real ones, and returns what went wrong.
@@ -192,6 +207,20 @@ mod tests {
     fn only_mounted_controllers_count() {
         let table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t2\t1\nmemory\t4\t17\t0\npids\t0\t1\t1\nx\n";
         assert_eq!(mounted(table), ["cpu"]);
+    }
+
+    #[test]
+    fn the_options_of_proc_say_whether_processes_are_hidden() {
+        let are_hidden = |mounts: &str| matches!(processes(mounts), ProcessesOfOthers::Hidden);
+        let hidden = |options: &str| {
+            are_hidden(&format!(
+                "sysfs /sys sysfs rw,hidepid=2 0 0\nproc /proc proc rw,nosuid{options} 0 0\nproc /srv/proc proc rw 0 0"
+            ))
+        };
+        assert!([",hidepid=1", ",hidepid=invisible", ",gid=9,hidepid=ptraceable"].into_iter().all(hidden));
+        assert!(!["", ",hidepid=0", ",hidepid=off"].into_iter().any(hidden));
+        let last_counts = "proc /proc proc rw,hidepid=2 0 0\nproc /proc proc rw 0 0";
+        assert!(!are_hidden(last_counts) && !are_hidden(""));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub fn diagnosis(facts: &Facts) -> Vec<Finding> {
     findings.extend(machine::sysctls(&facts.sysctls).into_iter().map(|finding| finding.of("sysctls")));
     findings
         .extend(machine::crypto_sockets(facts.crypto_sockets).map(|finding| finding.of("crypto sockets")));
+    findings.extend(machine::processes_of_others(facts).map(|finding| finding.of("processes")));
     findings.extend([machine::bubblewrap(facts).of("bubblewrap"), engine_rules::engine(facts).of("engine")]);
     if let Ok(engine) = &facts.engine {
         findings.extend(engine_rules::all(engine, facts));

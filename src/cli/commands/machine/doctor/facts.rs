@@ -26,6 +26,7 @@ pub struct Facts {
     pub sysctls: Vec<(&'static str, u64)>,
     /// The kernel has, or would load, the module for authenticated encryption over sockets (`algif_aead`).
     pub crypto_sockets: bool,
+    pub processes: ProcessesOfOthers,
     pub engine: Result<Engine, EngineTrouble>,
     pub config: Config,
     /// Allowed images, with their size if the engine has them. Empty if the engine could not be asked.
@@ -51,6 +52,13 @@ pub struct Cgroups {
     pub controllers: Vec<String>,
     /// This user may create control groups for jails, or have them created.
     pub for_jails: bool,
+}
+
+/// Whether `/proc` keeps users from reading what it has of processes of others.
+#[derive(Clone, Copy)]
+pub enum ProcessesOfOthers {
+    Hidden,
+    Shown,
 }
 
 /// Settings for user namespaces of unprivileged users. None where this kernel has no such setting.

@@ -1,6 +1,6 @@
 //! Judges the host: its kernel, and what Belljar keeps on it.
 
-use super::facts::{Config, Daemon, Facts, Home, OTHERS_WRITE, SocketFile};
+use super::facts::{Config, Daemon, Facts, Home, OTHERS_WRITE, ProcessesOfOthers, SocketFile};
 use super::finding::Finding;
 use super::runc::Version;
 use crate::cli::client::machine_daemon::ClosedDaemon;
@@ -164,6 +164,17 @@ pub fn crypto_sockets(can_be_used: bool) -> Option<Finding> {
              an engine before 29.4.3, can change files through it that they may only read (CVE-2026-31431)",
             "echo 'install algif_aead /bin/false' | sudo tee /etc/modprobe.d/belljar.conf, or upgrade the kernel",
         )
+    })
+}
+
+/// A daemon of root serves users who may be strangers to each other. One of an ordinary user has no others.
+pub fn processes_of_others(facts: &Facts) -> Option<Finding> {
+    facts.root.then(|| match facts.processes {
+        ProcessesOfOthers::Hidden => Finding::ok("those of others are hidden from users"),
+        ProcessesOfOthers::Shown => Finding::warning(
+            "every user reads below `/proc` where sandboxes of others lie and their ids (`mountinfo`, `cgroup`)",
+            "sudo mount -o remount,hidepid=2 /proc, and put `hidepid=2` among the options of `/proc` in /etc/fstab",
+        ),
     })
 }
 

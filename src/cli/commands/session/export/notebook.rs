@@ -11,7 +11,7 @@ use crate::cli::failure::Failure;
 use crate::protocol::event::EventBody;
 use crate::protocol::event::phrases::{state_note, what_happened};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::result::{ExecutionResult, Mode, Status, Stream};
+use crate::protocol::result::{ExecutionResult, Mode, SMALL_PICTURE, Status, Stream};
 
 /// What `belljar jupyter install` calls the kernel. A notebook that was exported runs in a sandbox, as it did before.
 const KERNEL: &str = "belljar";
@@ -190,12 +190,14 @@ fn notes(result: &ExecutionResult) -> Vec<String> {
     displays.into_iter().chain(output).chain(state_note(result)).collect()
 }
 
-/// The forms that the format allows: text, and JSON where the type says so. A sandbox may claim others.
+/// The forms that the format allows: text, and JSON where the type says so. A sandbox may claim others. What is for models
+/// only is left out.
 fn forms(mime: Map<String, Value>) -> Map<String, Value> {
     let is_json = |kind: &str| {
         kind.strip_prefix("application/").is_some_and(|kind| kind == "json" || kind.ends_with("+json"))
     };
-    mime.into_iter().filter(|(kind, value)| value.is_string() || is_json(kind)).collect()
+    let is_wanted = |kind: &str, value: &Value| kind != SMALL_PICTURE && (value.is_string() || is_json(kind));
+    mime.into_iter().filter(|(kind, value)| is_wanted(kind, value)).collect()
 }
 
 fn size(forms: &Map<String, Value>) -> usize {

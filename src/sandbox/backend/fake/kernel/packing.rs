@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 
 use super::super::script::{Step, WHILE_LOADING, WHILE_PACKING};
 use super::FakeKernel;
-use crate::protocol::frames::KernelFrame;
+use crate::protocol::frames::{KernelFrame, RefusedCode};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::snapshot::{RestoreReport, SNAPSHOT_FORMAT, SnapshotManifest};
 
@@ -60,9 +60,14 @@ impl FakeKernel {
         self.0.runtime.spawn(async move {
             let loaded = kernel.receive_state(&token, &path).await;
             let report = match loaded {
-                Ok(()) => {
+                Ok(None) => {
                     kernel.change(|state| state.newest_kept = state_of);
                     RestoreReport { restored: 1, ..RestoreReport::default() }
+                }
+                Ok(Some(code)) => {
+                    let message = "as the test wants it".into();
+                    kernel.send(&KernelFrame::Refused { code, message, request: Some(request), cell: None });
+                    return;
                 }
                 Err(error) => RestoreReport { error: Some(error.to_string()), ..RestoreReport::default() },
             };
@@ -70,7 +75,8 @@ impl FakeKernel {
         });
     }
 
-    async fn receive_state(&self, token: &str, path: &str) -> Result<()> {
+    /// Why it is refused, if it is.
+    async fn receive_state(&self, token: &str, path: &str) -> Result<Option<RefusedCode>> {
         // Taken at once, also if the daemon dies before it has sent all.
         let steps = self.0.script.steps(WHILE_LOADING);
         let mut stream = UnixStream::connect(path).await?;
@@ -80,11 +86,12 @@ impl FakeKernel {
         for step in steps {
             match step {
                 Step::Die => return Err(Error::other("the test wants it so")),
+                Step::Refuse(code) => return Ok(Some(code)),
                 Step::EndSandbox => self.end(),
                 Step::Wait => self.until("it may go on", |state| state.released.contains(&0)).await,
                 _ => {}
             }
         }
-        Ok(())
+        Ok(None)
     }
 }

@@ -1,7 +1,8 @@
 use std::path::{Path, PathBuf};
 
 use super::super::facts::{
-    Cgroups, Config, Daemon, Engine, EngineTrouble, FreeSpace, Home, Namespaces, SocketFacts, SocketFile,
+    Cgroups, Config, Daemon, Engine, EngineTrouble, FreeSpace, Home, Namespaces, ProcessesOfOthers,
+    SocketFacts, SocketFile,
 };
 use super::super::finding::Severity;
 use super::super::machine::SWITCHES;
@@ -47,6 +48,7 @@ fn healthy() -> Facts {
         jail_trouble: None,
         sysctls: vec![("user.max_pid_namespaces", 1000), ("vm.overcommit_memory", 1)],
         crypto_sockets: false,
+        processes: ProcessesOfOthers::Hidden,
         engine: Ok(healthy_engine()),
         config: config(""),
         images: vec![("python:3.12".into(), None), ("belljar/base".into(), Some(64 << 20))],
@@ -269,6 +271,11 @@ fn ways_that_the_kernel_leaves_open_are_warnings() {
         assert_eq!(complaints(&facts), Vec::<String>::new());
     }
     complains(|facts| facts.crypto_sockets = true, "warning crypto sockets: `algif_aead` can be used");
+    let mut facts = healthy();
+    facts.processes = ProcessesOfOthers::Shown;
+    assert_eq!(complaints(&facts), Vec::<String>::new(), "the daemon of an ordinary user serves no others");
+    let of_root = |facts: &mut Facts| (facts.root, facts.processes) = (true, ProcessesOfOthers::Shown);
+    complains(of_root, "warning processes: every user reads below `/proc` where sandboxes of others lie");
 }
 
 #[test]

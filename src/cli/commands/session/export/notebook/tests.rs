@@ -42,9 +42,9 @@ fn what_a_cell_showed_is_in_its_order() {
         story.tell(json!({"type": "output", "cell": 1, "stream": stream, "text": text}));
     }
     story.tell(json!({"type": "output", "cell": null, "stream": "stdout", "text": "of no cell"}));
-    story.tell(
-        json!({"type": "display", "cell": 1, "mime": {"image/png": "iVBO", "text/x": 7, "application/json": [1]}}),
-    );
+    let small = "application/vnd.belljar.small-picture";
+    let mime = json!({"image/png": "iVBO", "text/x": 7, "application/json": [1], small: "iVBO"});
+    story.tell(json!({"type": "display", "cell": 1, "mime": mime}));
     story.ended(1, |result| {
         let mime = Map::from_iter([("text/html".to_owned(), json!("<b>2</b>"))]);
         result.result = Some(ValueView { repr: "2".into(), type_name: "int".into(), mime });

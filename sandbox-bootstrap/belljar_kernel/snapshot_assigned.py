@@ -1,0 +1,169 @@
+"""Values that cells have assigned to attributes of modules, or have deleted there, as the code of the cells shows.
+
+The code is looked at when a snapshot is taken, so that cells cost nothing more. A value that comes to a module in another
+way is not found: by code of a file, under a name that is made when the code runs, or through a parameter.
+"""
+
+import ast
+import sys
+import types
+
+from . import notebook, snapshot_classes, snapshot_reasons, snapshot_settings
+from .late_imports import from_stdlib
+from .limits import ASSIGNED_ATTRIBUTES, ASSIGNED_SOURCE_CHARS
+
+# What has a place of its own among the settings, or is made anew for each process.
+_ELSEWHERE = frozenset(
+    "logging.root os.environ sys.modules sys.path sys.stderr sys.stdin sys.stdout warnings.filters".split()
+)
+_OF_IMPORT = frozenset(("__builtins__", "__loader__", "__spec__"))
+REPLACED = "replaced in the session; the module's own is back"
+
+
+class Assigned:
+    """What is packed of modules.
+
+    `things` are by the names under which they stand among the variables: the module and the value, or only the module
+    where the attribute was deleted. `attributes` are their attributes, and `missing` says what is not kept, and why.
+    """
+
+    def __init__(self):
+        self.things, self.attributes, self.missing = {}, {}, {}
+
+
+def found(namespace):
+    result = Assigned()
+    try:
+        cells = _Cells(namespace)
+        cells.read()
+    except BaseException:
+        return result  # a cell has replaced what this needs
+    for module, attribute, is_deleted in cells.resolved():
+        name = f"{module.__name__}.{attribute}"
+        if name in _ELSEWHERE or name in namespace or not _is_kept(module, attribute):
+            continue
+        if len(result.things) == ASSIGNED_ATTRIBUTES:
+            result.missing["attributes of modules"] = f"more than {ASSIGNED_ATTRIBUTES} were assigned by cells"
+            break
+        value = _value(module, attribute)
+        if value is _ABSENT:
+            if is_deleted:
+                result.things[name], result.attributes[name] = (module,), attribute
+        elif is_deleted:
+            continue  # it was not, or is there again
+        elif snapshot_classes.is_own(value, namespace):
+            result.missing[name] = REPLACED
+        else:
+            # The list itself stands for that of the process which loads it.
+            value = list(value) if value is sys.argv else value
+            result.things[name], result.attributes[name] = (module, value), attribute
+    if cells.left_out:
+        result.missing["attributes of modules"] = "the cells have too much code to look for all that they assign"
+    return result
+
+
+def set_again(things, attributes):
+    """Do to the modules what the cells did; the result says what could not be done, and why."""
+    failed = {}
+    for name, (module, *values) in things.items():
+        try:
+            if name == "sys.argv" and values:
+                sys.argv[:] = values[0]
+            elif values:
+                setattr(module, attributes[name], values[0])
+            elif attributes[name] in module.__dict__:
+                delattr(module, attributes[name])
+        except BaseException as error:
+            failed[name] = f"it could not be set again: {snapshot_reasons.told(error)}"
+    return failed
+
+
+_ABSENT = object()
+
+
+def _value(module, attribute):
+    value = module.__dict__.get(attribute, _ABSENT)
+    if value is _ABSENT and type(module) is not types.ModuleType:
+        try:
+            return getattr(module, attribute)
+        except BaseException:
+            return _ABSENT
+    return value
+
+
+def _is_kept(module, attribute):
+    name = module.__name__
+    if name == "__main__" or name.partition(".")[0] == "belljar_kernel" or sys.modules.get(name) is not module:
+        return False
+    return attribute not in _OF_IMPORT and snapshot_classes.comes_from_disk(module)
+
+
+class _Cells:
+    """The code of the cells that is remembered for tracebacks."""
+
+    def __init__(self, namespace):
+        self._namespace = namespace
+        self._imported = {}  # names of modules by the names that stand for them
+        self._assigned = {}  # the way to a module, an attribute, and whether it is deleted: each once, in their order
+        self.left_out = False
+
+    def read(self):
+        chars = 0
+        for name, entry in list(from_stdlib("linecache").cache.items()):
+            if not snapshot_settings.is_source(name, entry) or not name.startswith("<cell "):
+                continue
+            text = "".join(entry[2])
+            chars += len(text)
+            if chars > ASSIGNED_SOURCE_CHARS:
+                self.left_out = True
+                return
+            if "." in text or "attr" in text:
+                try:
+                    self._read(notebook.parse(text, name, "exec"))
+                except (SyntaxError, ValueError, MemoryError, RecursionError):
+                    pass  # it has not run either
+
+    def _read(self, tree):
+        for node in ast.walk(tree):
+            kind = type(node)
+            if kind is ast.Attribute:
+                if type(node.ctx) is not ast.Load:
+                    self._note(node.value, node.attr, type(node.ctx) is ast.Del)
+            elif kind is ast.Call:
+                self._note_call(node)
+            elif kind is ast.Import:
+                for each in node.names:
+                    name = each.name if each.asname else each.name.partition(".")[0]
+                    self._imported.setdefault(each.asname or name, {})[name] = True
+            elif kind is ast.ImportFrom and node.module and not node.level:
+                for each in node.names:
+                    self._imported.setdefault(each.asname or each.name, {})[f"{node.module}.{each.name}"] = True
+
+    def _note_call(self, node):
+        """`setattr` and `delattr` with the name of an attribute."""
+        if type(node.func) is ast.Name and node.func.id in ("setattr", "delattr") and len(node.args) >= 2:
+            attribute = node.args[1]
+            if type(attribute) is ast.Constant and type(attribute.value) is str:
+                self._note(node.args[0], attribute.value, node.func.id == "delattr")
+
+    def _note(self, node, attribute, is_deleted):
+        way = []
+        while type(node) is ast.Attribute:
+            way.append(node.attr)
+            node = node.value
+        if type(node) is ast.Name:
+            way.append(node.id)
+            self._assigned[tuple(reversed(way)), attribute, is_deleted] = True
+
+    def resolved(self):
+        """Each module with the attribute, and whether it was deleted."""
+        seen = set()
+        for (root, *way), attribute, is_deleted in self._assigned:
+            imported = [sys.modules.get(name) for name in self._imported.get(root, ())]
+            for module in (self._namespace.get(root), *imported):
+                for part in way:
+                    module = module.__dict__.get(part) if isinstance(module, types.ModuleType) else None
+                key = id(module), attribute, is_deleted
+                if isinstance(module, types.ModuleType) and key not in seen:
+                    seen.add(key)
+                    yield module, attribute, is_deleted

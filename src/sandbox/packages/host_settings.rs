@@ -1,0 +1,200 @@
+//! How the host's own `pip` and `uv` are configured: variables of the daemon's environment, and files of the two.
+
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+/// What the host's own tools are configured with.
+pub struct HostSettings<'a> {
+    env: &'a (dyn Fn(&str) -> Option<String> + Sync),
+    files: HostFiles,
+}
+
+/// What the files of the host's tools say.
+#[derive(Default)]
+pub struct HostFiles {
+    /// The settings of `pip` by key; those of later files count.
+    pip: Vec<(String, String)>,
+    /// The index that `uv` uses instead of its own.
+    uv_index: Option<String>,
+}
+
+/// What is read of a settings file of `uv`.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct UvFile {
+    index: Vec<UvIndex>,
+    index_url: Option<String>,
+    pip: UvPip,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct UvIndex {
+    url: String,
+    /// Whether it stands in place of `uv`'s own, and not beside it.
+    default: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct UvPip {
+    index_url: Option<String>,
+}
+
+impl<'a> HostSettings<'a> {
+    pub fn new(env: &'a (dyn Fn(&str) -> Option<String> + Sync), files: HostFiles) -> Self {
+        Self { env, files }
+    }
+
+    /// The first of these variables that has a value.
+    pub fn env(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| (self.env)(name).filter(|value| !value.trim().is_empty()))
+    }
+
+    pub fn pip(&self, key: &str) -> Option<String> {
+        self.files.pip.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.clone())
+    }
+
+    /// The index that the host's tools are configured with; variables go before files, and `uv` before `pip`.
+    pub fn index(&self) -> Option<String> {
+        let variables = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"];
+        self.env(&variables).or_else(|| self.files.uv_index.clone()).or_else(|| self.pip("index-url"))
+    }
+}
+
+impl HostFiles {
+    /// Reads the files that the environment leads to. `read` gives the text of a file, and may take as long as the disk
+    /// does.
+    pub fn read(env: &dyn Fn(&str) -> Option<String>, read: &dyn Fn(&Path) -> Option<String>) -> Self {
+        let texts = pip_files(env).into_iter().filter_map(|file| read(&file));
+        let uv_index = uv_files(env).into_iter().find_map(|file| uv_index(&read(&file)?));
+        Self { pip: texts.flat_map(|text| pip_settings(&text)).collect(), uv_index }
+    }
+}
+
+/// The folder of the daemon's user for settings.
+fn config_folder(env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let of_home = || env("HOME").map(|home| Path::new(&home).join(".config"));
+    env("XDG_CONFIG_HOME").map(PathBuf::from).or_else(of_home)
+}
+
+/// The files of `pip` in the order in which it reads them.
+fn pip_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from("/etc/xdg/pip/pip.conf"), PathBuf::from("/etc/pip.conf")];
+    files.extend(env("HOME").map(|home| Path::new(&home).join(".pip/pip.conf")));
+    files.extend(config_folder(env).map(|config| config.join("pip/pip.conf")));
+    files.extend(env("PIP_CONFIG_FILE").map(PathBuf::from));
+    files
+}
+
+/// The settings in a file of `pip`.
+fn pip_settings(text: &str) -> Vec<(String, String)> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            name.trim().clone_into(&mut section);
+        } else if let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with(['#', ';']))
+            && matches!(section.as_str(), "global" | "install")
+        {
+            found.push((key.trim().replace('_', "-"), value.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// The files of `uv`, of which the first that says something counts.
+fn uv_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let ignores_files = env("UV_NO_CONFIG").is_some_and(|value| matches!(value.trim(), "1" | "true"));
+    if ignores_files {
+        return Vec::new();
+    }
+    if let Some(only) = env("UV_CONFIG_FILE") {
+        return vec![PathBuf::from(only)];
+    }
+    let mut files: Vec<PathBuf> =
+        config_folder(env).map(|config| config.join("uv/uv.toml")).into_iter().collect();
+    files.extend(["/etc/xdg/uv/uv.toml", "/etc/uv/uv.toml"].map(PathBuf::from));
+    files
+}
+
+/// The index in a file of `uv`; none if the file names none in place of `uv`'s own, or cannot be read.
+fn uv_index(text: &str) -> Option<String> {
+    let UvFile { index, index_url, pip } = toml::from_str(text).ok()?;
+    let default = index.into_iter().find(|index| index.default).map(|index| index.url);
+    default.or(index_url).or(pip.index_url)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// What `pip`'s only file says, with the index of `uv`'s.
+    pub fn files(pip: &str, uv: &str) -> HostFiles {
+        HostFiles { pip: pip_settings(pip), uv_index: uv_index(uv) }
+    }
+
+    fn read(env: &[(&str, &str)], files: &[(&str, &str)]) -> HostFiles {
+        let of = |pairs: &[(&str, &str)], wanted: &str| {
+            pairs.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
+        };
+        HostFiles::read(&|name| of(env, name), &|path| of(files, path.to_str()?))
+    }
+
+    #[test]
+    fn the_index_of_uv_is_the_one_in_place_of_its_own() {
+        for (text, index) in [
+            ("[[index]]\nurl = \"https://more.test/\"\n", None),
+            (
+                "[[index]]\nname = \"more\"\nurl = \"https://more.test/\"\n[[index]]\nurl = \"https://a.test/\"\ndefault = true\n",
+                Some("https://a.test/"),
+            ),
+            ("native-tls = true\nindex-url = \"https://a.test/\"\n", Some("https://a.test/")),
+            ("[pip]\nindex-url = \"https://a.test/\"\nextra-index-url = [\"x\"]\n", Some("https://a.test/")),
+            ("index-url = 7\n", None),
+            ("no settings", None),
+            ("", None),
+        ] {
+            assert_eq!(uv_index(text).as_deref(), index, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_are_those_that_the_tools_would_read() {
+        let uv = |host: &str| format!("index-url = \"https://{host}.test/\"\n");
+        let (own, all, named) = (uv("own"), uv("all"), uv("named"));
+        let files = [
+            ("/h/.config/uv/uv.toml", own.as_str()),
+            ("/etc/uv/uv.toml", all.as_str()),
+            ("/named.toml", named.as_str()),
+            ("/etc/pip.conf", "[global]\nindex-url = https://machine.test/\ncert = /ca\n"),
+            ("/h/.config/pip/pip.conf", "[global]\nindex-url = https://mine.test/\n"),
+        ];
+        let found = |env: &[(&str, &str)]| read(env, &files).uv_index.unwrap_or_default();
+        assert_eq!(found(&[("HOME", "/h")]), "https://own.test/");
+        assert_eq!(found(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/x")]), "https://all.test/");
+        assert_eq!(found(&[]), "https://all.test/");
+        assert_eq!(found(&[("HOME", "/h"), ("UV_CONFIG_FILE", "/named.toml")]), "https://named.test/");
+        assert_eq!(found(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")]), "");
+        let none = |_: &str| None::<String>;
+        let host = HostSettings::new(&none, read(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")], &files));
+        assert_eq!(host.index().as_deref(), Some("https://mine.test/"));
+        assert_eq!(host.pip("cert").as_deref(), Some("/ca"));
+    }
+
+    #[test]
+    fn variables_go_before_files_and_uv_before_pip() {
+        let (pip, uv) = ("[global]\nindex-url = https://pip.test/\n", "index-url = \"https://uv.test/\"\n");
+        let index = |env: &[(&str, &str)], uv: &str| {
+            let env =
+                |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            HostSettings::new(&env, files(pip, uv)).index()
+        };
+        assert_eq!(
+            index(&[("PIP_INDEX_URL", "https://env.test/")], uv).as_deref(),
+            Some("https://env.test/")
+        );
+        assert_eq!(index(&[("PIP_INDEX_URL", " ")], uv).as_deref(), Some("https://uv.test/"));
+        assert_eq!(index(&[], "").as_deref(), Some("https://pip.test/"));
+    }
+}
