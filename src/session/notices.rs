@@ -80,8 +80,8 @@ pub fn woken(
     if !left_out.is_empty() {
         let _ = write!(
             note,
-            " Not run again, because they were interrupted, are scratch or background cells, or because sandboxes ended \
-             again and again while they ran: {}.",
+            " Not run again, because they were interrupted, are scratch or background cells, cannot be repeated, or because \
+             sandboxes ended again and again while they ran: {}.",
             cells(left_out)
         );
     }

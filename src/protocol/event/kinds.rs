@@ -84,8 +84,8 @@ pub enum EventBody {
         /// Later cells, which run again now, with the recorded answers of their tools.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         replays: Vec<CellNumber>,
-        /// Later cells that do not run again: they were interrupted, are scratch or background cells, or sandboxes ended again
-        /// and again while they ran.
+        /// Later cells that do not run again: they were interrupted, are scratch or background cells, cannot be repeated, or
+        /// sandboxes ended again and again while they ran.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<CellNumber>,
     },

@@ -61,6 +61,9 @@ pub struct SavedStates {
     beside: Vec<(CellNumber, Place)>,
     /// When each variable was given that an ask has brought.
     given: BTreeMap<String, Place>,
+    /// When something last came of cells that does not come of them as it should when they run again: code that they left
+    /// behind called a tool, which would be called once more.
+    unrepeatable: Place,
 }
 
 #[derive(Clone, Debug)]
@@ -108,8 +111,8 @@ pub struct Wake {
     pub state_of: CellNumber,
     /// Later cells to run again, in their order.
     pub replays: Vec<CellNumber>,
-    /// Later cells that are not run again: a user interrupted them, they were scratch or background cells, or sandboxes ended
-    /// again and again while they ran again.
+    /// Later cells that are not run again: a user interrupted them, they were scratch or background cells, sandboxes ended
+    /// again and again while they ran again, or they cannot be repeated.
     pub left_out: Vec<CellNumber>,
     /// Variables that were given after it was taken.
     pub keep: Vec<String>,
@@ -199,6 +202,8 @@ impl SavedStates {
                 }
             }
             EventBody::AskStarted { spec, .. } => self.gives(spec.context.keys()),
+            // Only the calls of a cell that runs again are answered from the record. One that was refused had no effect.
+            EventBody::ToolCalled { cell: None, refused_bytes: None, .. } => self.unrepeatable = self.now,
             _ => {}
         }
     }
@@ -375,7 +380,12 @@ impl SavedStates {
         let beside = self.beside.iter().filter(|(cell, ended)| is_later(cell) || *ended > taken);
         let mut left_out = later(&restored.interrupted);
         left_out.extend(beside.map(|(cell, _)| *cell));
+        let mut replays = later(&restored.replayable);
+        // Which of them it came of is not known, and those after that one need what it made.
+        if replays.iter().any(|cell| self.place_of(*cell) <= self.unrepeatable) {
+            left_out.append(&mut replays);
+        }
         left_out.sort_unstable();
-        CellsAgain { replays: later(&restored.replayable), left_out }
+        CellsAgain { replays, left_out }
     }
 }

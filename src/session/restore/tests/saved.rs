@@ -385,3 +385,30 @@ fn cells_after_a_snapshot_in_which_sandboxes_end_again_and_again_are_left_out() 
     let wake = loads(&restored_from(&bodies));
     assert_eq!((&wake.replays[..], &wake.left_out[..]), (&[][..], &[2][..]));
 }
+
+/// A tool that code calls which no cell runs.
+fn called_by_what_is_left(call: u64, refused_bytes: Option<u64>) -> EventBody {
+    let EventBody::ToolCalled { call, name, arguments, lent, held, .. } = called(call, 1) else {
+        unreachable!()
+    };
+    EventBody::ToolCalled { cell: None, call, name, arguments, refused_bytes, lent, held }
+}
+
+#[test]
+fn cells_that_left_code_behind_which_called_a_tool_do_not_run_again() {
+    let begin = [vec![ready()], ran(1..=1)].concat();
+    let called = vec![called_by_what_is_left(1, None), answered(1)];
+    let on = [begin.clone(), called.clone(), ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), None, "the tool would be called once more");
+    // What is not made does not happen twice.
+    let refused = vec![called_by_what_is_left(1, Some(9)), answered(1)];
+    let on = [begin.clone(), refused, ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), with(NONE, &[1, 2]));
+    let saved = [begin, vec![taken("s1", 1)]].concat();
+    // The thread is one of before the snapshot, so no cell after it leaves that thread behind.
+    let on = [saved.clone(), called.clone(), ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), with("s1", &[2]));
+    let on = [saved, ran(2..=2), called, ran(3..=3)].concat();
+    let restored = restored_from(&on);
+    assert_eq!((wakes(&restored), loads(&restored).left_out), (with("s1", &[]), vec![2, 3]));
+}
