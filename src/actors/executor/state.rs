@@ -84,6 +84,8 @@ pub struct ExecutorArgs {
     pub snapshots: SessionSnapshots,
     /// Whether a new sandbox gets the variables of the session's newest snapshot.
     pub wakes: bool,
+    /// The snapshot that took too long to load last.
+    pub too_slow: Option<String>,
     /// Held while the journal is read for what the sandbox wakes with.
     pub restore_turn: UserTurn,
 }

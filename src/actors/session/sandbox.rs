@@ -138,6 +138,7 @@ impl SessionActorState {
             packages_use: self.args.packages_use.clone(),
             snapshots: self.args.snapshots.clone(),
             wakes: self.wakes(),
+            too_slow: self.rebuilding.too_slow().map(str::to_owned),
             restore_turn: self.args.restore_turn.clone(),
         };
         let no_executor = |error| Problem::new(Code::Internal, format!("no executor: {error}"));

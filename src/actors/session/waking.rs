@@ -17,7 +17,7 @@ use crate::panics::spawn_reporting;
 use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::problem::Problem;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Status;
 use crate::protocol::snapshot::add_missing;
 use crate::session::machine::Input;
@@ -37,17 +37,33 @@ pub(super) struct Rebuilding {
     task: Option<AbortOnDropHandle<()>>,
     /// The cell of an earlier daemon, or an earlier generation, that runs again or waits for that.
     open: Option<CellNumber>,
-    /// The snapshot that could not be loaded last for a reason that may pass, and how many times in a row.
-    interrupted: Option<(String, u32)>,
+    /// The snapshot that could not be loaded last for a reason that may pass.
+    interrupted: Option<Interrupted>,
+}
+
+struct Interrupted {
+    snapshot: String,
+    /// How many times in a row.
+    times: u32,
+    /// Whether it took too long in one of them.
+    was_too_slow: bool,
 }
 
 impl Rebuilding {
     /// Counts a sandbox that ended before it had loaded this snapshot.
-    fn interrupted(&mut self, snapshot: String) -> u32 {
-        let before = self.interrupted.take().filter(|(other, _)| *other == snapshot);
-        let times = before.map_or(0, |(_, times)| times).saturating_add(1);
-        self.interrupted = Some((snapshot, times));
+    fn interrupted(&mut self, snapshot: String, problem: &Problem) -> u32 {
+        let before = self.interrupted.take().filter(|before| before.snapshot == snapshot);
+        let (times, was_too_slow) = before.map_or((0, false), |before| (before.times, before.was_too_slow));
+        let times = times.saturating_add(1);
+        let was_too_slow = was_too_slow || problem.code == Code::TooSlow;
+        self.interrupted = Some(Interrupted { snapshot, times, was_too_slow });
         times
+    }
+
+    /// The snapshot that took too long to load last.
+    pub fn too_slow(&self) -> Option<&str> {
+        let slow = self.interrupted.as_ref().filter(|interrupted| interrupted.was_too_slow);
+        slow.map(|interrupted| interrupted.snapshot.as_str())
     }
 
     pub fn of_before(restored: &Restored) -> Self {
@@ -164,7 +180,7 @@ impl SessionActorState {
     /// A snapshot could not be loaded for a reason that may pass. Nothing is lost: what waited for the sandbox is refused, and
     /// whatever needs one next has the snapshot loaded again.
     pub(super) fn wake_interrupted(&mut self, snapshot: String, problem: &Problem) {
-        let times = self.rebuilding.interrupted(snapshot);
+        let times = self.rebuilding.interrupted(snapshot, problem);
         let failed = self.sandbox_failed(not_awake(problem, times));
         self.apply(failed);
     }
@@ -239,15 +255,28 @@ async fn rebuild(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::problem::Code;
 
     #[test]
     fn who_has_tried_often_enough_is_told_of_other_ways() {
         let mut rebuilding = Rebuilding::default();
-        let times = ["a", "a", "b", "b", "b"].map(|snapshot| rebuilding.interrupted(snapshot.to_owned()));
-        assert_eq!(times, [1, 2, 1, 2, 3]);
         let cause = Problem::new(Code::SandboxFailed, "the engine was restarted");
+        let times =
+            ["a", "a", "b", "b", "b"].map(|snapshot| rebuilding.interrupted(snapshot.to_owned(), &cause));
+        assert_eq!(times, [1, 2, 1, 2, 3]);
         let names_replay = times.map(|times| not_awake(&cause, times).message.contains("belljar replay"));
         assert_eq!(names_replay, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn only_a_snapshot_that_took_too_long_before_is_too_slow() {
+        let mut rebuilding = Rebuilding::default();
+        let mut then = |snapshot: &str, code| {
+            rebuilding.interrupted(snapshot.to_owned(), &Problem::new(code, ""));
+            rebuilding.too_slow().map(str::to_owned)
+        };
+        assert_eq!(then("a", Code::SandboxFailed), None);
+        assert_eq!(then("a", Code::TooSlow).as_deref(), Some("a"));
+        assert_eq!(then("a", Code::Busy).as_deref(), Some("a"), "that is no reason to forget it");
+        assert_eq!(then("b", Code::Busy), None, "nothing is known of another one");
     }
 }

@@ -12,7 +12,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, Reason, StateKind};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
-use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
 use crate::session::notices::WokenFrom;
 
 /// The most time that cells took of which all run again by themselves because no snapshot is there. A client who waits for
@@ -37,6 +37,8 @@ pub struct SavedStates {
     gone: BTreeSet<CellNumber>,
     /// Oldest first.
     kept: Vec<SnapshotRecord>,
+    /// The newest one of which something could not be loaded that it has. Those after it do not have that any more.
+    loaded_in_part: Option<String>,
     /// The snapshot that the session began with, until a reset.
     base: Option<SnapshotRecord>,
     /// Where that comes from.
@@ -141,6 +143,7 @@ impl SavedStates {
                 let newest = self.latest.take_if(|latest| latest.snapshot.id == *snapshot);
                 // Nothing else holds the variables any more.
                 self.unsaved |= newest.is_some();
+                self.loaded_in_part.take_if(|part| *part == *snapshot);
             }
             EventBody::Based { on, snapshot, bound } => {
                 self.inherited = Some((**bound).clone());
@@ -156,10 +159,10 @@ impl SavedStates {
                 self.before = (self.fresh, std::mem::take(&mut self.history));
                 (self.fresh, self.unsaved) = (self.now, false);
             }
-            EventBody::Woken { snapshot, replays, .. } => {
+            EventBody::Woken { snapshot, missing, replays, .. } => {
                 self.rebuilds += u32::from(!replays.is_empty());
                 match snapshot {
-                    Some(snapshot) => self.is_loaded(snapshot),
+                    Some(snapshot) => self.is_loaded(snapshot, missing),
                     None => self.starts_over(),
                 }
             }
@@ -171,6 +174,7 @@ impl SavedStates {
             }
             EventBody::Reset => {
                 (self.base, self.source, self.inherited) = (None, None, None);
+                self.loaded_in_part = None;
                 self.is_fresh();
             }
             EventBody::ReplayStarted { .. } => {
@@ -213,8 +217,14 @@ impl SavedStates {
         self.rebuilds = 0;
     }
 
-    fn is_loaded(&mut self, snapshot: &str) {
+    fn is_loaded(&mut self, snapshot: &str, missing: &[MissingVariable]) {
         let loaded = self.unloaded.take().filter(|latest| latest.snapshot.id == snapshot);
+        if let Some(Latest { snapshot, .. }) = &loaded {
+            let lacks = |name: &str| snapshot.missing.iter().any(|lacking| lacking.name == name);
+            if missing.iter().any(|missing| !lacks(&missing.name)) {
+                self.loaded_in_part = Some(snapshot.id.clone());
+            }
+        }
         self.fresh = loaded.as_ref().map_or(self.fresh, |latest| latest.fresh);
         self.latest = loaded;
         self.history.is_broken = true;
@@ -236,9 +246,11 @@ impl SavedStates {
         if self.latest.as_ref().is_none_or(|before| before.place <= latest.place) {
             self.latest = Some(latest);
         }
-        // Of those without a name only the newest is kept, what the session wakes from, and what it began with.
+        // Of those without a name only the newest is kept, what the session wakes from, what it began with, and the newest that
+        // was loaded in part: a person may get the rest out of it when the machine is less busy.
         let (base, latest) = (self.base().map(|base| &base.id), self.latest().map(|latest| &latest.id));
-        let needed: Vec<String> = base.into_iter().chain(latest).cloned().collect();
+        let needed = base.into_iter().chain(latest).chain(&self.loaded_in_part);
+        let needed: Vec<String> = needed.cloned().collect();
         self.kept.retain(|kept| kept.id != snapshot.id && (kept.name.is_some() || needed.contains(&kept.id)));
         self.kept.push(snapshot.clone());
     }

@@ -9,7 +9,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, StateKind, Status};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
-use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
 use crate::session::restore::{Fold, Restored, Wake, Waking};
 
 fn snapshot(id: &str, cell: CellNumber, name: Option<&str>) -> SnapshotRecord {
@@ -411,4 +411,40 @@ fn cells_that_left_code_behind_which_called_a_tool_do_not_run_again() {
     let on = [saved, ran(2..=2), called, ran(3..=3)].concat();
     let restored = restored_from(&on);
     assert_eq!((wakes(&restored), loads(&restored).left_out), (with("s1", &[]), vec![2, 3]));
+}
+
+/// The session woke without some of what its snapshot has.
+fn woken_without(id: &str, cell: CellNumber, names: &[&str]) -> EventBody {
+    let EventBody::Woken { snapshot, reopened, replays, left_out, .. } = woken(id, cell, &[]) else {
+        unreachable!()
+    };
+    EventBody::Woken { snapshot, cell, missing: missing(names), reopened, replays, left_out }
+}
+
+fn missing(names: &[&str]) -> Vec<MissingVariable> {
+    names.iter().map(|name| MissingVariable { name: (*name).to_owned(), reason: "slow".into() }).collect()
+}
+
+#[test]
+fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
+    let mut first = snapshot("s1", 1, None);
+    first.missing = missing(&["thread"]);
+    let first = EventBody::SnapshotTaken { snapshot: Box::new(first) };
+    let begin = [vec![ready()], ran(1..=1), vec![first, gone(), ready()]].concat();
+    let then = |names: &[&str], more: Vec<EventBody>| {
+        let woke = vec![woken_without("s1", 1, names)];
+        let restored = restored_from(&[begin.clone(), woke, ran(2..=2), more].concat());
+        kept(&restored).join(" ")
+    };
+    assert_eq!(then(&["thread"], vec![taken("s2", 2)]), "s2", "nothing is in it that the session has not");
+    assert_eq!(then(&["thread", "large"], vec![taken("s2", 2)]), "s1 s2");
+    let later = [vec![taken("s2", 2)], ran(3..=3), vec![taken("s3", 3)]].concat();
+    assert_eq!(then(&["large"], later.clone()), "s1 s3", "for as long as nobody removes it");
+    let removed = EventBody::SnapshotRemoved { snapshot: "s1".into() };
+    assert_eq!(then(&["large"], [later, vec![removed]].concat()), "s3");
+    let reset = vec![taken("s2", 2), EventBody::Reset, EventBody::ResetDone { cells: 2 }];
+    assert_eq!(then(&["large"], [reset, ran(3..=3), vec![taken("s3", 3)]].concat()), "s3");
+    // One at a time: the next one takes its place.
+    let again = vec![taken("s2", 2), gone(), ready(), woken_without("s2", 2, &["frame"])];
+    assert_eq!(then(&["large"], [again, ran(3..=3), vec![taken("s3", 3)]].concat()), "s2 s3");
 }
