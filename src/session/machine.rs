@@ -172,6 +172,7 @@ impl<W> SessionMachine<W> {
                 self.start_sandbox(out);
             }
             Input::Woken { note, replays } => self.woken(note, replays),
+            Input::RanOtherwise { cells } => self.ran_otherwise(&cells),
             Input::NotWoken { reason } => {
                 let before = self.note.told_by(Mode::Main);
                 self.note.set(notices::not_woken(before.as_deref(), &reason));

@@ -123,6 +123,18 @@ pub fn wake_cut(note: Option<String>) -> String {
     note.map_or_else(|| REPLAY_CUT.to_owned(), |note| format!("{note} {REPLAY_CUT}"))
 }
 
+/// Adds that cells which ran again after waking ended otherwise than before.
+pub fn ended_otherwise(note: Option<String>, numbers: &[CellNumber]) -> Option<String> {
+    if numbers.is_empty() {
+        return note;
+    }
+    let note = note.map_or_else(String::new, |note| format!("{note} "));
+    let cells = cells(numbers);
+    Some(format!(
+        "{note}Of the cells that ran again, these ended otherwise than before, so variables may differ: {cells}."
+    ))
+}
+
 fn cells(numbers: &[CellNumber]) -> String {
     let names = numbers.iter().map(|cell| format!("cell {cell}"));
     listed(names, numbers.len())

@@ -76,6 +76,9 @@ pub struct ResultDigest {
     exception: Option<Digest>,
 }
 
+/// What differs if a cell succeeded once and failed the other time, or did not come to its end.
+const STATUS: &str = "status";
+
 impl ResultDigest {
     #[must_use]
     pub fn of(result: &ExecutionResult) -> Self {
@@ -91,7 +94,7 @@ impl ResultDigest {
     /// The differences that a person would see; times in the text count too.
     fn differences(&self, after: &Self) -> Vec<String> {
         let checks = [
-            ("status", self.status == after.status),
+            (STATUS, self.status == after.status),
             ("stdout", self.stdout == after.stdout),
             ("stderr", self.stderr == after.stderr),
             ("result", self.value == after.value),
@@ -140,6 +143,13 @@ impl Replay {
         let differences = differences.unwrap_or_default();
         self.report.cells.push(ReplayedCell { cell, replayed_as: result.cell, differences });
         !matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted)
+    }
+
+    /// The cells so far that ended with another status than before.
+    #[must_use]
+    pub fn ended_otherwise(&self) -> Vec<CellNumber> {
+        let differs = |run: &&ReplayedCell| run.differences.iter().any(|difference| difference == STATUS);
+        self.report.cells.iter().filter(differs).map(|run| run.cell).collect()
     }
 
     #[must_use]

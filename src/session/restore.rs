@@ -82,6 +82,8 @@ pub struct Restored {
     pub spans: BTreeMap<CellNumber, Span>,
     /// Cells after the snapshot that the session woke from which have to run again, in their order.
     pub waking: Vec<CellNumber>,
+    /// Those of them that have run again and ended with another status than before.
+    pub ran_otherwise: Vec<CellNumber>,
     /// Whether the variables have changed since the newest snapshot.
     pub unsaved: bool,
     /// The snapshots, and what a new sandbox wakes from.

@@ -396,6 +396,8 @@ pub enum SessionMsg {
     Rebuilt {
         number: u64,
         finished: bool,
+        /// The cells that ended with another status than before.
+        otherwise: Vec<CellNumber>,
     },
     /// The executor has attached to the earlier sandbox, whose variables are intact.
     SandboxAttached {

@@ -210,38 +210,40 @@ impl SessionActorState {
             let rebuilt = rebuild(&worker, &log, &turn, open).await;
             rebuilt.unwrap_or_else(|problem| {
                 tracing::warn!(%problem, session = %id, "cells were not run again");
-                false
+                (false, Vec::new())
             })
         };
         let task = spawn_reporting(work, move |finished| {
-            let _ = session.cast(SessionMsg::Rebuilt { number, finished: finished.unwrap_or(false) });
+            let (finished, otherwise) = finished.unwrap_or_default();
+            let _ = session.cast(SessionMsg::Rebuilt { number, finished, otherwise });
         });
         self.rebuilding.task = Some(AbortOnDropHandle::new(task));
     }
 
-    pub(super) fn rebuilt(&mut self, number: u64, finished: bool) {
+    pub(super) fn rebuilt(&mut self, number: u64, finished: bool, otherwise: Vec<CellNumber>) {
         if self.rebuilding.number == number && self.rebuilding.task.take().is_some() {
+            self.apply(Input::RanOtherwise { cells: otherwise });
             self.apply(Input::ReplayEnded { finished });
             self.resume_deferred();
         }
     }
 }
 
-/// Runs the cells that the journal says have to run again. Gives whether all of them have.
+/// Runs the cells that the journal says have to run again. Gives whether all of them have, and those that ended with another
+/// status than before.
 async fn rebuild(
     session: &OwnSession,
     log: &Arc<EventLog>,
     turn: &UserTurn,
     open: Option<CellNumber>,
-) -> Result<bool, Problem> {
+) -> Result<(bool, Vec<CellNumber>), Problem> {
     let actor = session.any_generation();
+    let mut is_cut = false;
     if let Some(cell) = open {
         let ticket = calls::call(actor, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?;
         if let Some(ticket) = ticket {
             let result = ticket.result(actor).await?;
-            if !matches!(result.status, Status::Success | Status::Failure) {
-                return Ok(false);
-            }
+            is_cut = !matches!(result.status, Status::Success | Status::Failure);
         }
     }
     if !log.is_flushed().await {
@@ -249,7 +251,11 @@ async fn rebuild(
     }
     let restored = read(log, &Arc::default(), turn).await?;
     let mut replay = Replay::again(&restored);
-    run_cells(actor, log, &restored, &mut replay).await
+    let finished = !is_cut && run_cells(actor, log, &restored, &mut replay).await?;
+    // An earlier daemon saw those of the journal.
+    let mut otherwise = restored.ran_otherwise;
+    otherwise.append(&mut replay.ended_otherwise());
+    Ok((finished, otherwise))
 }
 
 #[cfg(test)]

@@ -22,6 +22,10 @@ pub enum Input<W> {
         note: String,
         replays: bool,
     },
+    /// Of the cells that run again because the session wakes, these ended with another status than before.
+    RanOtherwise {
+        cells: Vec<CellNumber>,
+    },
     /// The sandbox that is about to be ready has no variables, because the snapshot could not be loaded.
     NotWoken {
         reason: String,

@@ -6,7 +6,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Effect, Expiry, Phase, ReplayPhase, SessionMachine};
+use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::result::Mode;
+use crate::session::notices;
 
 /// How long the end of a sandbox waits for the variables to be saved.
 const SAVE_BEFORE_END: Duration = Duration::from_secs(15 * 60);
@@ -262,6 +265,16 @@ impl<W> SessionMachine<W> {
         self.note.set(note);
         if replays && self.may_run_again() {
             self.replay = ReplayPhase::Waking;
+        }
+    }
+
+    /// The next result tells of cells that ran again and ended otherwise than before.
+    pub(super) fn ran_otherwise(&mut self, cells: &[CellNumber]) {
+        if self.replay == ReplayPhase::Waking
+            && !cells.is_empty()
+            && let Some(note) = notices::ended_otherwise(self.note.told_by(Mode::Main), cells)
+        {
+            self.note.set(note);
         }
     }
 

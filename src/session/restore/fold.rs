@@ -48,6 +48,8 @@ pub struct Fold {
     open_resets: u32,
     /// The cells of this journal that run again, since the last reset or since the session woke.
     runs_again: BTreeSet<CellNumber>,
+    /// Those of the cells that can be replayed which failed.
+    failed: BTreeSet<CellNumber>,
     /// Finished cells of an unfinished replay, with the cells that they replace.
     replayed: BTreeMap<CellNumber, CellNumber>,
 }
@@ -355,9 +357,8 @@ impl Fold {
         }
         // A cell that a user interrupted must not be replayed to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
-        let rebuilds = replays.is_some() && !self.restored.waking.is_empty();
-        if rebuilds {
-            self.rebuilt(replays, changed);
+        if let Some(replayed) = replays.filter(|_| !self.restored.waking.is_empty()) {
+            self.rebuilt(replayed, result.status);
         } else if result.mode.is_in_line() && result.reason != Reason::ByCancel {
             self.restored.pending_note = None;
         }
@@ -370,6 +371,9 @@ impl Fold {
         if result.mode != Mode::Main || !changed || result.state.kind != StateKind::Kept {
             self.restored.spans.remove(&result.cell);
             return;
+        }
+        if result.status == Status::Failure {
+            self.failed.insert(result.cell);
         }
         let replayable = &mut self.restored.replayable;
         match original.and_then(|replayed| replayable.iter_mut().find(|cell| **cell == replayed)) {
@@ -402,6 +406,7 @@ impl Fold {
         let restored = &mut self.restored;
         let still: BTreeSet<CellNumber> = kept_cells.iter().chain(self.open.keys()).copied().collect();
         restored.spans.retain(|cell, _| still.contains(cell));
+        self.failed.retain(|cell| still.contains(cell));
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
             (kept_cells, replaying, false, None);
         restored.interrupted.clear();

@@ -122,3 +122,21 @@ async fn a_reset_while_cells_are_to_run_again_holds() {
     client.runs("d").await;
     assert_eq!(work_of(&home.backend.kernel()), ["6: c", "5: d"], "nothing of before the reset");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_ends_otherwise_when_it_runs_again_is_told_to_who_waits() {
+    let home = Home::new();
+    home.backend.plays("b", &[]);
+    home.backend.plays("b", &[Step::Die]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    assert_eq!(client.runs("b").await.status, Status::Success);
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let note = client.runs("c").await.state.note.clone().unwrap_or_default();
+    for part in ["as after cell 1", "so variables may differ: cell 2.", "broken off"] {
+        assert!(note.contains(part), "{note}");
+    }
+}

@@ -3,6 +3,7 @@
 use super::Fold;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::result::Status;
 use crate::security_controls;
 use crate::session::notices;
 use crate::session::restore::Restored;
@@ -17,6 +18,7 @@ impl Fold {
                 let from = self.saved.woken_from(snapshot.is_some(), *cell);
                 restored.pending_note = Some(notices::woken(from, missing, reopened, replays, left_out));
                 restored.waking.clone_from(replays);
+                restored.ran_otherwise.clear();
                 self.runs_again = replays.iter().copied().collect();
                 if security_controls::holds("rules_go_on_after_waking") {
                     restored.sandbox_rules = std::mem::take(&mut self.earlier_rules);
@@ -32,10 +34,18 @@ impl Fold {
     }
 
     /// A cell of before has run again in a session that wakes. After one that died, the others do not run any more.
-    pub(super) fn rebuilt(&mut self, replayed: Option<CellNumber>, changed: bool) {
-        let Restored { waking, pending_note, .. } = &mut self.restored;
-        waking.retain(|cell| Some(*cell) != replayed);
-        if !changed {
+    pub(super) fn rebuilt(&mut self, replayed: CellNumber, status: Status) {
+        let Restored { waking, pending_note, ran_otherwise, .. } = &mut self.restored;
+        waking.retain(|cell| *cell != replayed);
+        let before = if self.failed.contains(&replayed) { Status::Failure } else { Status::Success };
+        if status != before {
+            ran_otherwise.push(replayed);
+        }
+        let is_cut = !matches!(status, Status::Success | Status::Failure);
+        if is_cut || waking.is_empty() {
+            *pending_note = notices::ended_otherwise(pending_note.take(), ran_otherwise);
+        }
+        if is_cut {
             waking.clear();
             *pending_note = Some(notices::wake_cut(pending_note.take()));
         }

@@ -448,3 +448,24 @@ fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
     let again = vec![taken("s2", 2), gone(), ready(), woken_without("s2", 2, &["frame"])];
     assert_eq!(then(&["large"], [again, ran(3..=3), vec![taken("s3", 3)]].concat()), "s2 s3");
 }
+
+#[test]
+fn cells_that_end_otherwise_when_they_run_again_are_told() {
+    let failed = |cell| finished(cell, Status::Failure, StateKind::Kept);
+    let fails = vec![queued(2, Mode::Main), started(2), failed(2)];
+    let begin = [vec![ready()], ran(1..=1), fails, ran(3..=3), vec![gone(), ready(), rebuilds(&[1, 2, 3])]];
+    // The first fails, the second does again, the third succeeds again.
+    let first = vec![replayed(4, 1), started(4), failed(4)];
+    let rest = [vec![replayed(5, 2), started(5), failed(5)], ran_again(6, 3)].concat();
+    let halfway = restored_from(&[begin.concat(), first.clone()].concat());
+    assert_eq!((&halfway.ran_otherwise[..], &halfway.waking[..]), (&[1][..], &[2, 3][..]));
+    let is_told = |note: Option<String>| note.unwrap().contains("so variables may differ: cell 1.");
+    assert!(!is_told(halfway.pending_note), "it is told with the others");
+    let woke = [begin.concat(), first, rest, vec![EventBody::ReplayFinished]].concat();
+    assert!(is_told(restored_from(&woke).pending_note));
+    // What ends as it did is as before.
+    let again = vec![gone(), ready(), rebuilds(&[4, 5, 6])];
+    let as_before = [vec![replayed(7, 4), started(7), failed(7)], ran_again(8, 6)].concat();
+    let restored = restored_from(&[woke, again, as_before].concat());
+    assert_eq!((restored.ran_otherwise, restored.waking), (vec![], vec![5]));
+}
