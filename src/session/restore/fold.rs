@@ -175,7 +175,7 @@ impl Fold {
             EventBody::ResetDone { cells } => self.reset_done(*cells),
             EventBody::ReplayFinished => {
                 restored.replaying = false;
-                restored.waking.clear();
+                self.saved.leaves_out(&std::mem::take(&mut self.restored.waking));
                 self.replayed.clear();
             }
             // Each replayed cell keeps its place in the list until its new run has ended.
@@ -275,7 +275,7 @@ impl Fold {
                 self.restored.reset = false;
                 self.saved.began(cell);
                 if open.replays.is_none() {
-                    self.restored.waking.clear();
+                    self.saved.leaves_out(&std::mem::take(&mut self.restored.waking));
                 }
             }
             if security_controls::holds("rules_survive_the_daemon") {
@@ -358,7 +358,7 @@ impl Fold {
         // A cell that a user interrupted must not be replayed to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
         if let Some(replayed) = replays.filter(|_| !self.restored.waking.is_empty()) {
-            self.rebuilt(replayed, result.status);
+            self.rebuilt(replayed, result);
         } else if result.mode.is_in_line() && result.reason != Reason::ByCancel {
             self.restored.pending_note = None;
         }

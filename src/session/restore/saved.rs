@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Restored;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::result::{Mode, Reason, StateKind};
+use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
 use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
 use crate::session::notices::WokenFrom;
@@ -63,6 +63,8 @@ pub struct SavedStates {
     beside: Vec<(CellNumber, Place)>,
     /// When each variable was given that an ask has brought.
     given: BTreeMap<String, Place>,
+    /// Cells that can be replayed and whose changes the variables do not have: they did not run again when the session woke.
+    left_out: BTreeSet<CellNumber>,
     /// When something last came of cells that does not come of them as it should when they run again: code that they left
     /// behind called a tool, which would be called once more.
     unrepeatable: Place,
@@ -120,6 +122,13 @@ pub struct Wake {
     pub keep: Vec<String>,
 }
 
+/// Whether a cell ended because its sandbox did, for whatever reason: nothing of that sandbox goes on.
+pub(super) fn died_with_sandbox(result: &ExecutionResult) -> bool {
+    // A process that ended in a sandbox that stays has an exit code.
+    let is_gone = result.state.kind == StateKind::Lost && result.exit_code.is_none();
+    is_gone || result.reason == Reason::SandboxLost
+}
+
 impl SavedStates {
     /// A cell that can change the variables began.
     pub fn began(&mut self, cell: CellNumber) {
@@ -159,8 +168,9 @@ impl SavedStates {
                 self.before = (self.fresh, std::mem::take(&mut self.history));
                 (self.fresh, self.unsaved) = (self.now, false);
             }
-            EventBody::Woken { snapshot, missing, replays, .. } => {
+            EventBody::Woken { snapshot, missing, replays, left_out, .. } => {
                 self.rebuilds += u32::from(!replays.is_empty());
+                self.leaves_out(left_out);
                 match snapshot {
                     Some(snapshot) => self.is_loaded(snapshot, missing),
                     None => self.starts_over(),
@@ -187,7 +197,7 @@ impl SavedStates {
             EventBody::StateLost { restored_to: None, .. } => self.is_lost(),
             // A sandbox that is lost takes nothing from a snapshot; nor do cells that never ran.
             EventBody::CellFinished { result }
-                if matches!(result.reason, Reason::SandboxLost | Reason::ByCancel) => {}
+                if died_with_sandbox(result) || result.reason == Reason::ByCancel => {}
             EventBody::CellFinished { result } if result.mode.has_variables() => {
                 self.unsaved = true;
                 let took = Duration::try_from_secs_f64(result.duration_ms / 1e3).unwrap_or_default();
@@ -215,6 +225,12 @@ impl SavedStates {
     /// A cell has ended that did not run again: what ran again before it does not end the sandbox.
     pub fn goes_on(&mut self) {
         self.rebuilds = 0;
+    }
+
+    /// The session went on without what these cells made, and so do the next sandboxes: the cells after them have run without
+    /// it. A replay runs them.
+    pub fn leaves_out(&mut self, cells: &[CellNumber]) {
+        self.left_out.extend(cells);
     }
 
     fn is_loaded(&mut self, snapshot: &str, missing: &[MissingVariable]) {
@@ -267,6 +283,7 @@ impl SavedStates {
 
     fn is_fresh(&mut self) {
         self.began.clear();
+        self.left_out.clear();
         self.is_lost();
         (self.history, self.rebuilds) = (History::default(), 0);
         self.unsaved = false;
@@ -392,7 +409,9 @@ impl SavedStates {
         let beside = self.beside.iter().filter(|(cell, ended)| is_later(cell) || *ended > taken);
         let mut left_out = later(&restored.interrupted);
         left_out.extend(beside.map(|(cell, _)| *cell));
-        let mut replays = later(&restored.replayable);
+        let (again, mut replays): (Vec<_>, Vec<_>) =
+            later(&restored.replayable).into_iter().partition(|cell| self.left_out.contains(cell));
+        left_out.extend(again);
         // Which of them it came of is not known, and those after that one need what it made.
         if replays.iter().any(|cell| self.place_of(*cell) <= self.unrepeatable) {
             left_out.append(&mut replays);

@@ -3,10 +3,11 @@
 use super::Fold;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::result::Status;
+use crate::protocol::result::{ExecutionResult, Status};
 use crate::security_controls;
 use crate::session::notices;
 use crate::session::restore::Restored;
+use crate::session::restore::saved::died_with_sandbox;
 use crate::tools::Responses;
 
 impl Fold {
@@ -33,8 +34,10 @@ impl Fold {
         }
     }
 
-    /// A cell of before has run again in a session that wakes. After one that died, the others do not run any more.
-    pub(super) fn rebuilt(&mut self, replayed: CellNumber, status: Status) {
+    /// A cell of before has run again in a session that wakes. After one that died, the others do not run any more, unless the
+    /// sandbox died with it: they run again in the next one.
+    pub(super) fn rebuilt(&mut self, replayed: CellNumber, result: &ExecutionResult) {
+        let status = result.status;
         let Restored { waking, pending_note, ran_otherwise, .. } = &mut self.restored;
         waking.retain(|cell| *cell != replayed);
         let before = if self.failed.contains(&replayed) { Status::Failure } else { Status::Success };
@@ -46,8 +49,13 @@ impl Fold {
             *pending_note = notices::ended_otherwise(pending_note.take(), ran_otherwise);
         }
         if is_cut {
-            waking.clear();
             *pending_note = Some(notices::wake_cut(pending_note.take()));
+            if died_with_sandbox(result) {
+                waking.clear();
+            } else {
+                waking.push(replayed);
+                self.saved.leaves_out(&std::mem::take(waking));
+            }
         }
     }
 

@@ -1,0 +1,135 @@
+//! What does not come back: cells that do not run again, and what could not be loaded.
+
+use super::*;
+use crate::protocol::result::Reason;
+use crate::protocol::snapshot::MissingVariable;
+
+/// A tool that code calls which no cell runs.
+fn called_by_what_is_left(call: u64, refused_bytes: Option<u64>) -> EventBody {
+    let EventBody::ToolCalled { call, name, arguments, lent, held, .. } = called(call, 1) else {
+        unreachable!()
+    };
+    EventBody::ToolCalled { cell: None, call, name, arguments, refused_bytes, lent, held }
+}
+
+#[test]
+fn cells_that_left_code_behind_which_called_a_tool_do_not_run_again() {
+    let begin = [vec![ready()], ran(1..=1)].concat();
+    let called = vec![called_by_what_is_left(1, None), answered(1)];
+    let on = [begin.clone(), called.clone(), ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), None, "the tool would be called once more");
+    // What is not made does not happen twice.
+    let refused = vec![called_by_what_is_left(1, Some(9)), answered(1)];
+    let on = [begin.clone(), refused, ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), with(NONE, &[1, 2]));
+    let saved = [begin, vec![taken("s1", 1)]].concat();
+    // The thread is one of before the snapshot, so no cell after it leaves that thread behind.
+    let on = [saved.clone(), called.clone(), ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&on)), with("s1", &[2]));
+    let on = [saved, ran(2..=2), called, ran(3..=3)].concat();
+    let restored = restored_from(&on);
+    assert_eq!((wakes(&restored), loads(&restored).left_out), (with("s1", &[]), vec![2, 3]));
+}
+
+/// The session woke without some of what its snapshot has.
+fn woken_without(id: &str, cell: CellNumber, names: &[&str]) -> EventBody {
+    let EventBody::Woken { snapshot, reopened, replays, left_out, .. } = woken(id, cell, &[]) else {
+        unreachable!()
+    };
+    EventBody::Woken { snapshot, cell, missing: missing(names), reopened, replays, left_out }
+}
+
+fn missing(names: &[&str]) -> Vec<MissingVariable> {
+    names.iter().map(|name| MissingVariable { name: (*name).to_owned(), reason: "slow".into() }).collect()
+}
+
+#[test]
+fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
+    let mut first = snapshot("s1", 1, None);
+    first.missing = missing(&["thread"]);
+    let first = EventBody::SnapshotTaken { snapshot: Box::new(first) };
+    let begin = [vec![ready()], ran(1..=1), vec![first, gone(), ready()]].concat();
+    let then = |names: &[&str], more: Vec<EventBody>| {
+        let woke = vec![woken_without("s1", 1, names)];
+        let restored = restored_from(&[begin.clone(), woke, ran(2..=2), more].concat());
+        kept(&restored).join(" ")
+    };
+    assert_eq!(then(&["thread"], vec![taken("s2", 2)]), "s2", "nothing is in it that the session has not");
+    assert_eq!(then(&["thread", "large"], vec![taken("s2", 2)]), "s1 s2");
+    let later = [vec![taken("s2", 2)], ran(3..=3), vec![taken("s3", 3)]].concat();
+    assert_eq!(then(&["large"], later.clone()), "s1 s3", "for as long as nobody removes it");
+    let removed = EventBody::SnapshotRemoved { snapshot: "s1".into() };
+    assert_eq!(then(&["large"], [later, vec![removed]].concat()), "s3");
+    let reset = vec![taken("s2", 2), EventBody::Reset, EventBody::ResetDone { cells: 2 }];
+    assert_eq!(then(&["large"], [reset, ran(3..=3), vec![taken("s3", 3)]].concat()), "s3");
+    // One at a time: the next one takes its place.
+    let again = vec![taken("s2", 2), gone(), ready(), woken_without("s2", 2, &["frame"])];
+    assert_eq!(then(&["large"], [again, ran(3..=3), vec![taken("s3", 3)]].concat()), "s2 s3");
+}
+
+#[test]
+fn cells_that_end_otherwise_when_they_run_again_are_told() {
+    let failed = |cell| finished(cell, Status::Failure, StateKind::Kept);
+    let fails = vec![queued(2, Mode::Main), started(2), failed(2)];
+    let begin = [vec![ready()], ran(1..=1), fails, ran(3..=3), vec![gone(), ready(), rebuilds(&[1, 2, 3])]];
+    // The first fails, the second does again, the third succeeds again.
+    let first = vec![replayed(4, 1), started(4), failed(4)];
+    let rest = [vec![replayed(5, 2), started(5), failed(5)], ran_again(6, 3)].concat();
+    let halfway = restored_from(&[begin.concat(), first.clone()].concat());
+    assert_eq!((&halfway.ran_otherwise[..], &halfway.waking[..]), (&[1][..], &[2, 3][..]));
+    let is_told = |note: Option<String>| note.unwrap().contains("so variables may differ: cell 1.");
+    assert!(!is_told(halfway.pending_note), "it is told with the others");
+    let woke = [begin.concat(), first, rest, vec![EventBody::ReplayFinished]].concat();
+    assert!(is_told(restored_from(&woke).pending_note));
+    // What ends as it did is as before.
+    let again = vec![gone(), ready(), rebuilds(&[4, 5, 6])];
+    let as_before = [vec![replayed(7, 4), started(7), failed(7)], ran_again(8, 6)].concat();
+    let restored = restored_from(&[woke, again, as_before].concat());
+    assert_eq!((restored.ran_otherwise, restored.waking), (vec![], vec![5]));
+}
+
+#[test]
+fn what_did_not_run_again_does_not_do_so_later_either_before_what_ran_without_it() {
+    let left_out = |restored: &Restored| loads(restored).left_out;
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=3)].concat();
+    // Those of which the event says so.
+    let EventBody::Woken { snapshot, cell, missing, reopened, replays, .. } = woken("s1", 1, &[]) else {
+        unreachable!()
+    };
+    let without = EventBody::Woken { snapshot, cell, missing, reopened, replays, left_out: vec![2, 3] };
+    let on = [begin.clone(), vec![gone(), ready(), without], ran(4..=4), vec![gone()]].concat();
+    let restored = restored_from(&on);
+    assert_eq!((wakes(&restored), left_out(&restored)), (with("s1", &[4]), vec![2, 3]));
+    assert_eq!(restored.replayable, [1, 2, 3, 4], "a replay is asked for by somebody, and runs all of them");
+    // One that died when it ran again, and those after it.
+    let again = [begin, vec![gone(), ready(), woken("s1", 1, &[2, 3]), replayed(4, 2), started(4)]].concat();
+    let died = vec![finished(4, Status::Crashed, StateKind::Restored)];
+    let on = [again.clone(), died, ran(5..=5), vec![gone()]].concat();
+    let restored = restored_from(&on);
+    assert_eq!((wakes(&restored), left_out(&restored)), (with("s1", &[5]), vec![2, 3]));
+    // With the sandbox nothing of it went on.
+    let EventBody::CellFinished { mut result } = finished(4, Status::Crashed, StateKind::Lost) else {
+        unreachable!()
+    };
+    result.exit_code = None;
+    let on = [again, vec![EventBody::CellFinished { result }, gone()]].concat();
+    assert_eq!(wakes(&restored_from(&on)), with("s1", &[2, 3]));
+    // Those that a daemon could not run.
+    let begin = [vec![ready()], ran(1..=2), vec![gone(), ready(), rebuilds(&[1, 2])]].concat();
+    let on = [begin, ran_again(3, 1), ran(4..=4), vec![gone()]].concat();
+    assert_eq!(wakes(&restored_from(&on)), with(NONE, &[3, 4]));
+}
+
+/// The memory of the whole sandbox was used up, for example.
+#[test]
+fn a_sandbox_that_ends_with_a_cell_takes_nothing_from_a_snapshot() {
+    let EventBody::CellFinished { mut result } = finished(2, Status::Crashed, StateKind::Lost) else {
+        unreachable!()
+    };
+    (result.reason, result.exit_code) = (Reason::OutOfMemory, None);
+    let died = vec![queued(2, Mode::Main), started(2), EventBody::CellFinished { result }, gone()];
+    let begin = [vec![ready()], ran(1..=1)].concat();
+    assert_eq!(wakes(&restored_from(&[begin.clone(), died.clone()].concat())), with(NONE, &[1]));
+    let saved = [begin, vec![taken("s1", 1)], died].concat();
+    assert_eq!(wakes(&restored_from(&saved)), with("s1", &[]));
+}
