@@ -345,7 +345,8 @@ impl Fold {
         self.reaches(Some(result.cell), seq);
         let open = self.open.remove(&result.cell).unwrap_or_default();
         let (replays, original) = (open.replays, open.original);
-        if replays.is_none() && !matches!(result.reason, Reason::SandboxLost | Reason::ByCancel) {
+        // Others begin after those that run again: even if the sandbox ends with one, it was not ended by these.
+        if replays.is_none() && open.began.is_some() && result.reason != Reason::ByCancel {
             self.saved.goes_on();
         }
         if result.mode == Mode::Command {

@@ -18,8 +18,8 @@ use crate::session::notices::WokenFrom;
 /// The most time that cells took of which all run again by themselves because no snapshot is there. A client who waits for
 /// one cell is not to wait for longer.
 const REBUILD_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// Sandboxes in a row in which cells ran again and no other cell has ended. In the next one they do not run again: it may be
-/// they that end it.
+/// Sandboxes in a row in which cells ran again and after that no other cell, and which the session did not want to end. In the
+/// next one they do not run again: it may be they that end it.
 const REBUILDS_TRIED: u32 = 3;
 
 /// The place of an event among all that were folded.
@@ -53,7 +53,7 @@ pub struct SavedStates {
     history: History,
     /// `fresh` and `history` before the sandbox was new.
     before: (Place, History),
-    /// Sandboxes in a row in which cells ran again and no other cell has ended.
+    /// Sandboxes in a row in which cells ran again and after that no other cell, and which the session did not want to end.
     rebuilds: u32,
     /// Whether the variables have changed since, or it was removed.
     unsaved: bool,
@@ -182,6 +182,7 @@ impl SavedStates {
                     latest.take_if(|latest| latest.snapshot.id == *snapshot);
                 }
             }
+            EventBody::Slept { .. } => self.goes_on(),
             EventBody::Reset => {
                 (self.base, self.source, self.inherited) = (None, None, None);
                 self.loaded_in_part = None;
@@ -222,7 +223,7 @@ impl SavedStates {
         }
     }
 
-    /// A cell has ended that did not run again: what ran again before it does not end the sandbox.
+    /// What ran again does not end the sandbox: another cell has run after it, or the session itself ends the sandbox.
     pub fn goes_on(&mut self) {
         self.rebuilds = 0;
     }

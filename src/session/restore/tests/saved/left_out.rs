@@ -133,3 +133,24 @@ fn a_sandbox_that_ends_with_a_cell_takes_nothing_from_a_snapshot() {
     let saved = [begin, vec![taken("s1", 1)], died].concat();
     assert_eq!(wakes(&restored_from(&saved)), with("s1", &[]));
 }
+
+#[test]
+fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_ran_again() {
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=2)].concat();
+    let woke = || vec![gone(), ready(), woken("s1", 1, &[2])];
+    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: "s1".into() };
+    let mut sleeps = begin.clone();
+    let mut dies_later = begin;
+    for cell in 10..15 {
+        assert_eq!(wakes(&restored_from(&sleeps)), with("s1", &[2]));
+        sleeps.extend([woke(), vec![EventBody::ReplayFinished, slept.clone()]].concat());
+        assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[2]));
+        let EventBody::CellFinished { mut result } = finished(cell, Status::Crashed, StateKind::Lost) else {
+            unreachable!()
+        };
+        (result.reason, result.exit_code) = (Reason::SandboxLost, None);
+        dies_later.extend(woke());
+        dies_later.push(EventBody::ReplayFinished);
+        dies_later.extend([queued(cell, Mode::Main), started(cell), EventBody::CellFinished { result }]);
+    }
+}
