@@ -65,8 +65,9 @@ pub struct SavedStates {
     given: BTreeMap<String, Place>,
     /// Cells that can be replayed and whose changes the variables do not have: they did not run again when the session woke.
     left_out: BTreeSet<CellNumber>,
-    /// When something last came of cells that does not come of them as it should when they run again: code that they left
-    /// behind called a tool, which would be called once more.
+    /// When something last happened that goes otherwise for the cells before it if they run again: code that they left behind
+    /// called a tool, which would be called once more, or an ask gave a variable, which a new sandbox has from the start, so that
+    /// they would see it too early or overwrite it.
     unrepeatable: Place,
 }
 
@@ -138,8 +139,10 @@ impl SavedStates {
 
     /// An ask gives these variables.
     pub fn gives<'a>(&mut self, names: impl Iterator<Item = &'a String>) {
-        let now = self.now;
-        self.given.extend(names.map(|name| (name.clone(), now)));
+        for name in names {
+            self.given.insert(name.clone(), self.now);
+            self.unrepeatable = self.now;
+        }
     }
 
     /// Takes any other event.
@@ -413,7 +416,7 @@ impl SavedStates {
         let (again, mut replays): (Vec<_>, Vec<_>) =
             later(&restored.replayable).into_iter().partition(|cell| self.left_out.contains(cell));
         left_out.extend(again);
-        // Which of them it came of is not known, and those after that one need what it made.
+        // Which of them it concerns is not known, and those after that one need what it made.
         if replays.iter().any(|cell| self.place_of(*cell) <= self.unrepeatable) {
             left_out.append(&mut replays);
         }

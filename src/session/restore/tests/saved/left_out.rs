@@ -154,3 +154,22 @@ fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_r
         dies_later.extend([queued(cell, Mode::Main), started(cell), EventBody::CellFinished { result }]);
     }
 }
+
+#[test]
+fn cells_before_a_given_variable_do_not_run_again_with_it() {
+    let (mut of_ask, _) = cell_of_ask();
+    let without = of_ask[0].clone();
+    let EventBody::AskStarted { spec, .. } = &mut of_ask[0] else { panic!("an ask begins") };
+    spec.context.insert("given".into(), 1.into());
+    let gives = of_ask.swap_remove(0);
+    let wakes_after = |bodies: [Vec<EventBody>; 3]| wakes(&restored_from(&bodies.concat()));
+    let begin = vec![ready()];
+    assert_eq!(wakes_after([begin.clone(), vec![gives.clone()], ran(1..=2)]), with(NONE, &[1, 2]));
+    let first = [begin, ran(1..=1)].concat();
+    assert_eq!(wakes_after([first.clone(), vec![gives.clone()], ran(2..=2)]), None);
+    assert_eq!(wakes_after([first.clone(), vec![without], ran(2..=2)]), with(NONE, &[1, 2]));
+    let saved = [first, vec![taken("s1", 1)]].concat();
+    assert_eq!(wakes_after([saved.clone(), vec![gives.clone()], ran(2..=2)]), with("s1", &[2]));
+    let later = [saved, ran(2..=2)].concat();
+    assert_eq!(wakes_after([later, vec![gives], ran(3..=3)]), with("s1", &[]));
+}
