@@ -21,16 +21,22 @@ use crate::protocol::result::{ExecutionResult, Status};
 pub struct RecordedCalls(pub VecDeque<RecordedCall>);
 
 impl RecordedCalls {
-    /// The answer to the next call. In a replay no call has an outside effect again, so a call that differs from the
-    /// recorded one fails.
-    pub fn answer(&mut self, name: &str, arguments: &Map<String, Value>) -> Result<Value, ToolFailure> {
+    /// The answer to the next call; none if its code gave the call up and never had one, as it does again. In a replay no call
+    /// has an outside effect again, so a call that differs from the recorded one fails.
+    pub fn answer(
+        &mut self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Option<Result<Value, ToolFailure>> {
         match self.0.pop_front() {
-            Some(call) if call.name == name && call.had(arguments) => call.outcome,
-            _ => Err(ToolFailure {
+            Some(call) if call.name == name && call.had(arguments) => {
+                (!call.was_given_up()).then_some(call.outcome)
+            }
+            _ => Some(Err(ToolFailure {
                 code: "replay_differs".into(),
                 message: "this call was not made when the cell first ran, so there is no answer to replay"
                     .into(),
-            }),
+            })),
         }
     }
 }
@@ -46,6 +52,12 @@ pub struct RecordedCall {
 }
 
 impl RecordedCall {
+    /// Whether its code did not wait for the answer.
+    #[must_use]
+    pub fn was_given_up(&self) -> bool {
+        self.outcome.as_ref().is_err_and(|failure| *failure == given_up() || *failure == cell_ended())
+    }
+
     /// Whether the call was made with these arguments, as far as that is known.
     fn had(&self, arguments: &Map<String, Value>) -> bool {
         match self.refused_bytes {
@@ -53,6 +65,19 @@ impl RecordedCall {
             Some(bytes) => json_bytes(arguments) == bytes,
         }
     }
+}
+
+/// The end of a call for which its code does not wait any more.
+#[must_use]
+pub fn given_up() -> ToolFailure {
+    let message = "the code that made this call does not wait for it any more".into();
+    ToolFailure { code: "cancelled".into(), message }
+}
+
+/// The end of a call whose cell has ended before.
+#[must_use]
+pub fn cell_ended() -> ToolFailure {
+    ToolFailure { code: "cancelled".into(), message: "the cell that made this call has ended".into() }
 }
 
 /// The record of an earlier cell.

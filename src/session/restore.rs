@@ -143,6 +143,8 @@ pub struct OpenCall {
     pub call: u64,
     /// In a replay, the recorded answer to the call.
     pub recorded: Option<Result<Value, ToolFailure>>,
+    /// Set in a replay if the code gave the call up when it first ran, so that there is no answer: the cell and the tool.
+    pub given_up: Option<(CellNumber, String)>,
     /// Set if a person has to allow the call, or just has allowed it; it has not been made.
     pub waits: Option<WaitingCall>,
     /// Set if a client got the call, or was about to get it.

@@ -10,7 +10,7 @@ use super::pending::Fence;
 use super::pending::Request;
 use super::running::RunningCell;
 use super::state::ExecutorState;
-use super::tool_calls::cell_ended;
+use super::tool_calls::StartedCall;
 use crate::actors::launch::ReadySandbox;
 use crate::actors::session::messages::SessionMsg;
 use crate::actors::session::restore::fold;
@@ -20,6 +20,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
 use crate::session::machine::Input;
 use crate::session::outcome::Ending;
+use crate::session::replay::cell_ended;
 use crate::session::restore::{OpenCall, ProcessDeath, WaitingCall};
 use crate::store::Overdraft;
 use crate::tools::{ExpectedAnswer, ToolOutput};
@@ -123,7 +124,11 @@ impl ExecutorState {
         (calls, mut expected): (Vec<OpenCall>, HashMap<u64, ExpectedAnswer>),
         running: &[CellNumber],
     ) {
-        for OpenCall { call, recorded, waits, lent, held } in calls {
+        for OpenCall { call, recorded, given_up, waits, lent, held } in calls {
+            if let Some((cell, name)) = given_up {
+                self.leave_open(myself, call, cell, name);
+                continue;
+            }
             if let Some((lent, expected)) = lent.zip(expected.remove(&call)) {
                 self.wait_for_client(myself, call, lent, expected);
                 continue;
@@ -153,6 +158,15 @@ impl ExecutorState {
                 }
             }
         }
+    }
+
+    /// Leaves a call of a replay open that its code gave up when it first ran.
+    fn leave_open(&mut self, myself: &ExecutorRef, call: u64, cell: CellNumber, name: String) {
+        if !self.running.contains_key(&cell) || self.calls.admit(call).is_err() {
+            return self.settle(call, cell_ended());
+        }
+        let guard = StartedCall::Unanswered.spawn(myself, call, None, None, self.args.memory.clone());
+        self.calls.begin(call, Some(cell), name, guard);
     }
 
     /// Sends answers from the journal to the kernel again. An answer goes to the journal and to the kernel at

@@ -25,6 +25,7 @@ use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
+use crate::session::replay::{cell_ended, given_up};
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
 use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, continued_ask, expand_markers};
@@ -36,7 +37,14 @@ const ARGUMENT_COPIES: u64 = 2;
 /// The known answer to a call, or the work that leads to one.
 pub(super) enum StartedCall {
     Known(Result<ToolOutput, ToolFailure>),
-    Works { work: ToolFuture, permit: Option<CallApproval>, is_program: bool, is_read_only: bool },
+    Works {
+        work: ToolFuture,
+        permit: Option<CallApproval>,
+        is_program: bool,
+        is_read_only: bool,
+    },
+    /// Nothing answers, until the code gives the call up or its cell ends: so it was when the cell first ran.
+    Unanswered,
 }
 
 impl ExecutorState {
@@ -76,7 +84,7 @@ impl ExecutorState {
         let source = CallSource { cell, origin, has_waited: false };
         let mut held = None;
         let begun = match self.recorded(cell, name, &arguments) {
-            Some(outcome) => StartedCall::Known(outcome),
+            Some(begun) => begun,
             None if self.may_be_lent_again(name) => {
                 let (held_call, begun) = hold(source, name, arguments.clone(), memory.clone());
                 held = Some(held_call);
@@ -237,19 +245,20 @@ impl ExecutorState {
         }
     }
 
-    /// The recorded answer to a call of a cell that is replayed.
+    /// What becomes of a call of a cell that is replayed, by the record.
     fn recorded(
         &mut self,
         cell: Option<CellNumber>,
         name: &str,
         arguments: &Map<String, Value>,
-    ) -> Option<Result<ToolOutput, ToolFailure>> {
+    ) -> Option<StartedCall> {
         let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
         let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
-        Some(replay.answer(name, arguments).map(|value| match value {
+        let Some(answer) = replay.answer(name, arguments) else { return Some(StartedCall::Unanswered) };
+        Some(StartedCall::Known(answer.map(|value| match value {
             Value::String(text) if gives_text => ToolOutput::Text(text),
             value => ToolOutput::Value(value),
-        }))
+        })))
     }
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<ToolOutput, ToolFailure>) {
@@ -314,8 +323,7 @@ impl ExecutorState {
         {
             running.unanswered.push(ended.name.clone());
         }
-        let message = "the code that made this call does not wait for it any more".into();
-        self.settle(call, ToolFailure { code: "cancelled".into(), message });
+        self.settle(call, given_up());
         self.last_program_done(None);
     }
 
@@ -386,10 +394,6 @@ fn called(
     EventBody::ToolCalled { cell, call, name, arguments, refused_bytes, lent, held }
 }
 
-pub(super) fn cell_ended() -> ToolFailure {
-    ToolFailure { code: "cancelled".into(), message: "the cell that made this call has ended".into() }
-}
-
 impl StartedCall {
     /// Work that nothing has to be asked about.
     pub fn of(work: ToolFuture) -> Self {
@@ -407,7 +411,7 @@ impl StartedCall {
         match self {
             Self::Works { is_read_only: false, .. } => Durability::Full,
             // Nothing has an effect that would be left without its record.
-            Self::Works { is_read_only: true, .. } | Self::Known(_) => Durability::Normal,
+            Self::Works { is_read_only: true, .. } | Self::Known(_) | Self::Unanswered => Durability::Normal,
         }
     }
 
@@ -446,6 +450,7 @@ impl StartedCall {
     pub async fn outcome(self, program_runs: &AtomicBool) -> Result<ToolOutput, ToolFailure> {
         match self {
             Self::Known(outcome) => outcome,
+            Self::Unanswered => std::future::pending().await,
             Self::Works { work, permit, is_program, .. } => {
                 if let Some(permit) = permit {
                     permit.wait_for_decision().await?;

@@ -88,8 +88,7 @@ impl Fold {
             let is_replayed = open.is_some_and(|open| open.replays.is_some());
             let original = open.and_then(|open| open.original);
             let once = original.and_then(|cell| recorded.get(&cell)?.calls.0.get(call.position));
-            let outcome = once.map(|once| once.outcome.clone());
-            restored.open_calls.push(call.end(number, is_replayed, outcome));
+            restored.open_calls.push(call.end(number, is_replayed, once));
         }
         for open in open.values_mut() {
             if open.replays.is_none() {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::{LentCall, OpenCall, ProcessDeath, UnmadeCall, WaitingCall};
 use crate::protocol::clock;
-use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::tool::LentAnswer;
 use crate::session::outcome::{CellStart, EndedBy};
+use crate::session::replay::RecordedCall;
 
 /// A cell that has not ended.
 #[derive(Debug, Default)]
@@ -77,13 +77,16 @@ pub(super) struct Call {
 
 impl Call {
     /// The call after the last event. In a replay, it has the recorded answer or none, and is not made.
-    pub fn end(self, call: u64, is_replayed: bool, recorded: Option<Result<Value, ToolFailure>>) -> OpenCall {
+    pub fn end(self, call: u64, is_replayed: bool, recorded: Option<&RecordedCall>) -> OpenCall {
         let Self { cell, name, arguments, waits, lent, held, seq, .. } = self;
         let is_of_client = !is_replayed && !waits;
         let lent = lent.filter(|_| is_of_client);
         let lent = lent.map(|answer| LentCall { cell, name: name.clone(), answer, seq });
         let held = (held && is_of_client).then(|| UnmadeCall { cell, name: name.clone(), seq });
+        let was_given_up = recorded.is_some_and(RecordedCall::was_given_up);
+        let given_up = cell.filter(|_| was_given_up).map(|cell| (cell, name.clone()));
+        let recorded = recorded.filter(|_| !was_given_up).map(|once| once.outcome.clone());
         let waits = cell.filter(|_| waits).map(|cell| WaitingCall { cell, name, arguments });
-        OpenCall { call, recorded, waits, lent, held }
+        OpenCall { call, recorded, given_up, waits, lent, held }
     }
 }

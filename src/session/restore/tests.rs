@@ -1,6 +1,7 @@
 //! Tests of the fold: events in, the present state out.
 
 mod ends;
+mod given_up;
 mod lent;
 mod packages;
 mod saved;
@@ -248,7 +249,14 @@ fn a_replay_that_goes_on_does_not_call_tools() {
     bodies.extend([done(1), EventBody::ReplayStarted { cells: vec![1] }, replayed(2, 1), started(2)]);
     bodies.extend([called(4, 2), answered(4), called(5, 2)]);
     let restored = restored_from(&bodies);
-    let open = OpenCall { call: 5, recorded: Some(Ok(2.into())), waits: None, lent: None, held: None };
+    let open = OpenCall {
+        call: 5,
+        recorded: Some(Ok(2.into())),
+        given_up: None,
+        waits: None,
+        lent: None,
+        held: None,
+    };
     assert_eq!(restored.open_calls, [open]);
     let begun = &restored.running[0];
     assert_eq!(begun.completed, ["tool4"]);

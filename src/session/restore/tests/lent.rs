@@ -20,14 +20,18 @@ fn sent() -> LentCall {
 #[test]
 fn a_call_that_a_client_got_is_known_with_the_place_of_its_arguments() {
     let open = open_call(&[of_client(Some(LentAnswer::Value), false)]);
-    assert_eq!(open, OpenCall { call: 7, recorded: None, waits: None, lent: Some(sent()), held: None });
+    assert_eq!(
+        open,
+        OpenCall { call: 7, recorded: None, given_up: None, waits: None, lent: Some(sent()), held: None }
+    );
 }
 
 #[test]
 fn a_held_call_is_held_again_until_it_is_made_and_then_its_client_may_answer() {
     let held = of_client(None, true);
     let unmade = UnmadeCall { cell: Some(1), name: "tool7".into(), seq: 3 };
-    let open = OpenCall { call: 7, recorded: None, waits: None, lent: None, held: Some(unmade) };
+    let open =
+        OpenCall { call: 7, recorded: None, given_up: None, waits: None, lent: None, held: Some(unmade) };
     assert_eq!(open_call(&[held.clone(), EventBody::SandboxAttached]), open);
     let begun = |lent| EventBody::ToolBegun { cell: Some(1), call: 7, lent };
     let open = OpenCall { lent: Some(sent()), held: None, ..open };
@@ -44,5 +48,8 @@ fn earlier_daemons_have_said_less_about_calls() {
     .unwrap();
     let begun: EventBody = serde_json::from_str(r#"{"type": "tool_begun", "cell": 1, "call": 7}"#).unwrap();
     let open = open_call(&[called, begun]);
-    assert_eq!(open, OpenCall { call: 7, recorded: None, waits: None, lent: None, held: None });
+    assert_eq!(
+        open,
+        OpenCall { call: 7, recorded: None, given_up: None, waits: None, lent: None, held: None }
+    );
 }
