@@ -38,12 +38,12 @@ use crate::security_controls;
 use crate::session::replay::Replay;
 use crate::session::restore::{Fold, Recording};
 use crate::session::rules::CellRules;
-use crate::store::snapshots::{SnapshotAbout, SnapshotError};
+use crate::store::snapshots::{SnapshotAbout, SnapshotError, WRITING_BYTES};
 
 /// How many times its own size a journal takes in memory while it is read.
 const EVENT_COPIES: u64 = 4;
-/// What the pieces of variables take in memory on their way to the disk: one that is read, and those that are packed.
-const PIECES_BYTES: u64 = 4 * RECORD_BYTES as u64;
+/// What the pieces of variables take in memory on their way to the disk: those that are read, and the chunks that they become.
+const PIECES_BYTES: u64 = 4 * RECORD_BYTES as u64 + WRITING_BYTES;
 /// Bytes of one event of an archive: the longest has what a frame of a kernel can have, with each byte escaped.
 const EVENT_BYTES: usize = 2 * FRAME_BYTES;
 

@@ -22,6 +22,7 @@ use crate::protocol::frames::{HostFrame, RefusedCode};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 use crate::protocol::snapshot::RECORD_BYTES;
+use crate::store::snapshots::WRITING_BYTES;
 
 /// How long a copy stays stopped for a running cell: its memory is not free, and other snapshots of the owner wait.
 const STOPPED: Duration = Duration::from_secs(30);
@@ -29,6 +30,8 @@ const STOPPED: Duration = Duration::from_secs(30);
 const UNWANTED: &str = "nothing waits for it any more";
 /// The records of a transfer that are in memory at once.
 pub(super) const TRANSFER_BYTES: u64 = 4 * RECORD_BYTES as u64;
+/// The same for one that is received, and put on the disk meanwhile.
+const RECEIVING_BYTES: u64 = TRANSFER_BYTES + WRITING_BYTES;
 
 /// A snapshot that is being taken.
 pub(super) struct Taking {
@@ -104,7 +107,7 @@ impl ExecutorState {
             return Err(Problem::new(Code::Busy, "another snapshot of the session is under way")
                 .hint("ask again soon"));
         }
-        let memory = self.args.memory.try_charge(MemoryPurpose::Snapshots, TRANSFER_BYTES)?;
+        let memory = self.args.memory.try_charge(MemoryPurpose::Snapshots, RECEIVING_BYTES)?;
         let end = self.data_end()?;
         let image = self.connected.as_ref().map(|connected| connected.sandbox.image().id.clone());
         let about = About {

@@ -5,10 +5,14 @@ use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use super::chunker::LONGEST;
 use super::chunks::{ChunkFiles, ContentDigest};
 
-/// Chunks that wait for the disk. Each has at most `LONGEST` bytes.
-const CHUNKS_WAITING: usize = 8;
+/// Chunks that wait for the disk.
+const CHUNKS_WAITING: usize = 2;
+/// The memory of a snapshot on its way to the disk: of the chunks that wait, of one that is being written, and of one that is being
+/// made.
+pub const WRITING_BYTES: u64 = (CHUNKS_WAITING as u64 + 2) * LONGEST as u64;
 
 #[derive(Debug)]
 pub(super) struct DiskThread {

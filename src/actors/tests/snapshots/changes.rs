@@ -1,6 +1,8 @@
 //! What happens to snapshots while a session changes: resets, freezes, sandboxes that end, removals.
 
 use super::*;
+use crate::memory::MemoryPurpose;
+use crate::store::snapshots::WRITING_BYTES;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_while_variables_are_loaded_holds() {
@@ -139,4 +141,30 @@ async fn a_cell_that_ends_otherwise_when_it_runs_again_is_told_to_who_waits() {
     for part in ["as after cell 1", "so variables may differ: cell 2.", "broken off"] {
         assert!(note.contains(part), "{note}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_the_disk_is_charged_while_a_snapshot_is_taken() {
+    let home = Home::new();
+    home.backend.plays(WHILE_PACKING, &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    let taken = client.asks_for_a_snapshot();
+    let kernel = home.backend.kernel();
+    kernel.hears(|frame| matches!(frame, HostFrame::Snapshot { .. })).await;
+    let charged = || {
+        let shares = daemon.ledger.usage(OWNER).into_iter().flat_map(|quota| quota.by);
+        let of_snapshots = shares.filter(|share| share.by == MemoryPurpose::Snapshots.name());
+        of_snapshots.map(|share| share.amount).sum::<u64>()
+    };
+    assert!(charged() > WRITING_BYTES, "the records that come in are charged beside it: {}", charged());
+    kernel.lets_go_on(0);
+    within("the snapshot", taken).await.unwrap().unwrap();
+    within("it is given back", async {
+        while charged() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
