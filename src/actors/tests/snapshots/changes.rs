@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::memory::MemoryPurpose;
+use crate::protocol::api::Checkpointing;
 use crate::store::snapshots::WRITING_BYTES;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,4 +168,19 @@ async fn what_waits_for_the_disk_is_charged_while_a_snapshot_is_taken() {
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_snapshot_does_for_a_branch_only_if_a_fresh_one_would_be_the_same() {
+    for (checkpointing, taken) in [(Checkpointing::Every, 1), (Checkpointing::Off, 2)] {
+        let home = Home::new();
+        let daemon = home.daemon().await;
+        let request = NewSession { checkpointing: Some(checkpointing), ..NewSession::default() };
+        let client = daemon.makes(OWNER, request).await.unwrap();
+        client.runs("a").await;
+        client.take_snapshot(None).await.unwrap();
+        let take = |reply_to| SessionMsg::TakeSnapshot { name: None, at: None, or_newest: true, reply_to };
+        within("a snapshot", try_call(&client.session, take)).await.unwrap();
+        assert_eq!(client.times(is_taken), taken, "{checkpointing:?}");
+    }
 }
