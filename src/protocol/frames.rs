@@ -143,6 +143,9 @@ pub enum HostFrame {
         /// With `of`: only names that begin with this.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         begins: String,
+        /// With digests of what they hold.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        digests: bool,
     },
     /// Start a fresh worker with only the seed and the preloaded modules; no `undo` goes back before it.
     Reset {

@@ -286,8 +286,9 @@ impl ExecutorState {
                 }
             }
             Command::Variables { which, reply_to } => {
-                let VariablesFilter { private, imports, of, keys, begins } = which.clone();
-                let frame = |request| HostFrame::Variables { request, private, imports, of, keys, begins };
+                let VariablesFilter { private, imports, of, keys, begins, digests } = which.clone();
+                let frame =
+                    |request| HostFrame::Variables { request, private, imports, of, keys, begins, digests };
                 self.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             Command::Compute { expression, values, timeout, memory, reply_to } => {
