@@ -141,6 +141,11 @@ impl Launcher {
         self.left_sandboxes.load(&self.paths.sandboxes_dir(), &self.slots);
     }
 
+    /// Keeps what a sandbox has that could not be taken over, and may run, until the reaper has seen that it is gone.
+    pub fn keep_until_reaped(&self, receipt: &Receipt, has: impl Send + 'static) {
+        self.left_sandboxes.add(receipt.backend, receipt.sandbox.clone(), has);
+    }
+
     /// Removes every sandbox of this daemon's home that no session owns. Returns how many, and those that are still there.
     pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
@@ -326,7 +331,8 @@ fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
 }
 
 impl Prepared {
-    pub async fn start(self) -> Result<Sandbox, Problem> {
+    /// Starts the sandbox, which keeps its user id and what else it `has` until it is gone.
+    pub async fn start(self, has: impl Send + 'static) -> Result<Sandbox, Problem> {
         let volumes = self.launcher.volumes.clone();
         // From here on the sandbox may come to be, also if this future is dropped, and has its volumes until it is known
         // to be gone.
@@ -339,7 +345,7 @@ impl Prepared {
                 if error.is_left {
                     // The note in it says which volumes the remains have.
                     self.folder.left.store(true, Ordering::Relaxed);
-                    left.add(self.spec.backend, self.spec.sandbox.clone(), self.slot);
+                    left.add(self.spec.backend, self.spec.sandbox.clone(), (self.slot, has));
                 } else {
                     volumes.let_go(&self.spec.sandbox);
                 }
@@ -348,7 +354,7 @@ impl Prepared {
         };
         let sandbox =
             Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, (volumes, left));
-        sandbox.keep_until_gone(self.slot);
+        sandbox.keep_until_gone((self.slot, has));
         Ok(sandbox)
     }
 }

@@ -141,7 +141,8 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
         let refused = volumes.remove(owner, &name).await.unwrap_err();
         assert!(refused.code == Code::Busy && refused.message.contains("a sandbox"), "{refused:?}");
     };
-    let start = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let start =
+        async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start(()).await.unwrap();
     let (first, second) = (start().await, start().await);
     first.remove().await.unwrap();
     busy().await;
@@ -161,10 +162,10 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     drop(prepared);
     free();
     home.backend.let_starts_fail(true);
-    assert!(prepare().await.start().await.is_err());
+    assert!(prepare().await.start(()).await.is_err());
     free();
     home.backend.let_removals_fail(true);
-    assert!(prepare().await.start().await.is_err());
+    assert!(prepare().await.start(()).await.is_err());
     busy().await;
     home.backend.let_lists_fail(true);
     launcher.reap().await;
@@ -208,6 +209,49 @@ async fn a_sandbox_that_cannot_be_removed_keeps_its_user_id_and_its_room() {
     within("the sandbox is gone", gone).await;
 }
 
+/// Otherwise its owner could start one after the other, and pay for none of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_never_was_ready_keeps_its_room_until_its_remains_are_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let used = || daemon.ledger.used(OWNER, Kind::Memory);
+    home.backend.let_starts_fail(true);
+    daemon.makes(OWNER, NewSession::default()).await.err().expect("it cannot start");
+    assert_eq!(used(), 0);
+    home.backend.let_removals_fail(true);
+    daemon.makes(OWNER, NewSession::default()).await.err().expect("it cannot start");
+    assert!(used() > 0);
+    // The backend knows nothing of it any more.
+    daemon.launcher.reap().await;
+    assert_eq!(used(), 0);
+}
+
+/// The sandbox of an earlier daemon fails attestation, and the engine fails to remove it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_cannot_be_taken_over_keeps_its_room_until_it_is_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    daemon.dies().await;
+    home.backend.changes_limits();
+    home.backend.let_removals_fail(true);
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxGone { .. })).await;
+    let used = || daemon.ledger.used(OWNER, Kind::Memory);
+    daemon.launcher.reap().await;
+    assert!(used() > 0 && home.backend.living() == 1);
+    home.backend.let_removals_fail(false);
+    let gone = async {
+        while used() > 0 {
+            daemon.launcher.reap().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the sandbox is gone", gone).await;
+    assert_eq!(home.backend.living(), 0);
+}
+
 /// The next daemon knows nothing of the session, and would give its user id to that of another user.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_a_daemon_left_keeps_its_user_id_from_sessions_of_the_next_one() {
@@ -238,7 +282,8 @@ async fn a_sandbox_that_nobody_wants_keeps_its_volumes_and_its_folder_over_the_d
     let name = VolumeName::parse("v").unwrap();
     daemon.launcher.volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
     let (workspace, wanted) = beside_volume(&daemon, &name);
-    let sandbox = daemon.launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let sandbox =
+        daemon.launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start(()).await.unwrap();
     let folder = sandbox.folder().to_owned();
     home.backend.let_removals_fail(true);
     sandbox.remove().await.unwrap_err();
