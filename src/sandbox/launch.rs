@@ -177,6 +177,11 @@ impl Launcher {
         unread
     }
 
+    /// Whether a sandbox may still be there that nobody holds.
+    pub fn is_left(&self, sandbox: &str) -> bool {
+        self.left_sandboxes.has(sandbox)
+    }
+
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
     pub fn is_live(&self, sandbox: &str) -> bool {
         self.claims.is_live(sandbox)
@@ -238,7 +243,7 @@ impl Launcher {
         shown::prepare(&spec::packages_dir(&folder)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
         spec.user = workspace.guest_now().await?;
-        spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
+        spec.kernel_dir = self.kernel_for(&spec).await?;
         let why = workspace.choice.why.clone();
         // No request may remove the volumes between this and the start.
         let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;

@@ -263,14 +263,45 @@ async fn a_sandbox_that_a_daemon_left_keeps_its_user_id_from_sessions_of_the_nex
     let remove = is_removed(Remover::of_all);
     within("the session is removed", try_call(&client.session, remove)).await.unwrap();
     daemon.dies().await;
+    // The first of the next daemons does not even know whether it is there.
+    for lists_fail in [true, false] {
+        home.backend.let_lists_fail(lists_fail);
+        let daemon = home.daemon().await;
+        let launcher = &daemon.launcher;
+        launcher.keep_left_user_ids();
+        let (_, left) = launcher.reap().await;
+        clear_folders(launcher, &left, &[], Vec::new()).await.unwrap();
+        assert!(launcher.slots.is_taken(uid), "lists fail: {lists_fail}");
+        daemon.dies().await;
+    }
     let daemon = home.daemon().await;
     let launcher = &daemon.launcher;
     launcher.keep_left_user_ids();
-    launcher.reap().await;
-    assert!(launcher.slots.is_taken(uid));
     home.backend.let_removals_fail(false);
     launcher.reap().await;
     assert!(!launcher.slots.is_taken(uid));
+}
+
+/// Otherwise each restart would take the user ids of the sessions that are removed after it until the next sweep.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_id_of_a_sandbox_that_was_taken_over_is_free_when_it_was_removed() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let uid = daemon.journal.sessions().unwrap()[0].slot.expect("a user id");
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    daemon.launcher.keep_left_user_ids();
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    let remove = is_removed(Remover::of_all);
+    within("the session is removed", try_call(&client.session, remove)).await.unwrap();
+    let is_free = async {
+        while daemon.launcher.slots.is_taken(uid) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the user id is free", is_free).await;
 }
 
 /// The daemon ended when the sandbox of a removed session could not be removed. No session tells the next daemon of it.
