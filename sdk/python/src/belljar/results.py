@@ -27,13 +27,16 @@ _REASONS = {
     "no_shell": "the image has no shell",
 }
 
+#: The form of a large picture that the sandbox adds for models.
+_SMALL_PICTURE = "application/vnd.belljar.small-picture"
+
 
 class Result:
     """A value or a display, in all forms that the sandbox gave it. Notebooks show the richest."""
 
     def __init__(self, forms: Mapping[str, Any], *, is_main_result: bool) -> None:
-        #: By MIME type; binary forms are base64.
-        self.forms: dict[str, Any] = dict(forms)
+        #: By MIME type; binary forms are base64. The copy that the daemon has for models is not among them.
+        self.forms: dict[str, Any] = {kind: form for kind, form in forms.items() if kind != _SMALL_PICTURE}
         #: Whether it is the value of the last expression, and no display.
         self.is_main_result = is_main_result
 
