@@ -42,6 +42,16 @@ SHOW_VALUES_S = 3.0
 SHOW_MARGIN_S = 1.0
 # After so many variables that ended the process that was to show them, no more are shown.
 SHOW_DEATHS = 8
+# Digests of variables, by which sessions are compared: how long all of them may take, which is a part of the time for
+# showing all variables; the bytes that are read of one variable, and of all; how many things one may hold, and how deep
+# in each other; how much is read at once; and their own size.
+DIGESTS_S = 1.5
+DIGEST_BYTES = 64 * 1024 * 1024
+DIGESTS_BYTES = 256 * 1024 * 1024
+DIGEST_ITEMS = 200_000
+DIGEST_DEPTH = 50
+DIGEST_CHUNK_BYTES = 1024 * 1024
+DIGEST_SIZE = 16
 # Keys of a value among which those are searched that begin with what is typed.
 COMPLETED_KEYS = 100_000
 

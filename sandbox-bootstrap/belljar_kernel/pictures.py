@@ -9,6 +9,7 @@ import base64
 import io
 import struct
 
+from . import wire
 from .limits import PICTURE_BYTES, PICTURE_SIDE, SCALED_PIXELS, SCALED_SIDES
 
 SMALL_COPY = "application/vnd.belljar.small-picture"
@@ -22,20 +23,27 @@ _MODES = ("L", "RGB", "RGBA")
 
 def with_small_copy(mime, most_bytes):
     """The forms of a value, and a small copy of its picture if that is too large for models and all forms together do not
-    take more than `most_bytes`."""
+    take more than `most_bytes`.
+
+    A copy that code brought itself is dropped, because a model would see another picture than people do.
+    """
+    mime = without_small_copy(mime)
     form = next((form for form in (_PNG, _JPEG) if isinstance(mime.get(form), str)), None)
-    if form is None or SMALL_COPY in mime:
+    if form is None:
         return mime
     try:
         small = _small_copy(form, mime[form])
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
+    except Exception:
         return mime  # as without Pillow
-    size = sum(len(form) for form in mime.values() if isinstance(form, str))
-    if small is None or size + len(small) > most_bytes:
+    if small is None:
         return mime
-    return {**mime, SMALL_COPY: small}
+    with_copy = {**mime, SMALL_COPY: small}
+    size = sum(len(wire.encode_json(form)) for form in with_copy.values())
+    return with_copy if size <= most_bytes else mime
+
+
+def without_small_copy(mime):
+    return {name: form for name, form in mime.items() if name != SMALL_COPY}
 
 
 def _small_copy(form, encoded):

@@ -7,7 +7,7 @@ import sys
 
 from . import wire
 from .limits import JSON_DEPTH, cut
-from .pictures import with_small_copy
+from .pictures import SMALL_COPY, with_small_copy, without_small_copy
 from .report import safe_text, type_name
 
 _PNG = "image/png"
@@ -93,6 +93,9 @@ class Displays:
             return  # a thread of an earlier cell: there is no cell to show it in
         shown = self._of_main if beside is None else beside.shown
         bundle = wire.encode_json(mime)
+        if SMALL_COPY in mime and not shown.has_room(len(bundle), limits):
+            # A copy never takes the room of what it is a copy of.
+            bundle = wire.encode_json(without_small_copy(mime))
         if shown.displays >= limits.displays or not shown.has_room(len(bundle), limits):
             shown.dropped += 1
             return

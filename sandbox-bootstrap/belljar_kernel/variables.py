@@ -11,7 +11,16 @@ import types
 
 from . import copies, descriptor_io, wire
 from .late_imports import from_stdlib
-from .limits import COMPLETED_KEYS, SAID_BYTES, SHOW_DEATHS, SHOW_MARGIN_S, SHOW_VALUE_S, SHOW_VALUES_S, cut
+from .limits import (
+    COMPLETED_KEYS,
+    DIGESTS_S,
+    SAID_BYTES,
+    SHOW_DEATHS,
+    SHOW_MARGIN_S,
+    SHOW_VALUE_S,
+    SHOW_VALUES_S,
+    cut,
+)
 from .report import type_name
 from .rich import bounded_repr
 
@@ -81,7 +90,7 @@ def listing_by_children(namespace, injected, frame, limits):
     names = _listed(namespace, injected, frame)
     shown, views, until = names[: limits.variables], [], time.monotonic() + SHOW_VALUES_S
     for _ in range(SHOW_DEATHS):
-        views += _views_of_child(shown[len(views) :], namespace, limits, until)
+        views += _views_of_child(shown[len(views) :], namespace, frame, limits, until)
         if len(views) >= len(shown):
             break
         views.append(_unshown(shown[len(views)], namespace, limits, _DEADLY))
@@ -89,12 +98,17 @@ def listing_by_children(namespace, injected, frame, limits):
     return {"variables": views, "total": len(names)}
 
 
-def _views_of_child(names, namespace, limits, until):
+def _views_of_child(names, namespace, frame, limits, until):
     """The views that a child has made; not of all names if it ended before."""
 
     def views():
         inspect = _TimedInspector(until)
-        return (_variable(name, namespace[name], limits, inspect) for name in names)
+        digest = _digester(until) if frame.get("digests") else None
+        for name in names:
+            view = _variable(name, namespace[name], limits, inspect)
+            if digest is not None:
+                view["digest"] = digest(namespace[name])
+            yield view
 
     try:
         reads, writes = posix.pipe()
@@ -159,6 +173,22 @@ def _variable(name, value, limits, inspect):
         "bytes": inspect(_size, value),
         "shape": shape and cut(shape, limits.preview_chars),
     }
+
+
+def _digester(until):
+    """Makes digests of values, or None. They take a part of the time only, so that the values are shown, too."""
+    from .digests import Digests  # only a comparison of sessions needs it
+
+    digests, left = Digests(), DIGESTS_S
+
+    def digest(value):
+        nonlocal left
+        begun = time.monotonic()
+        made = _TimedInspector(min(until, begun + left))(digests.of, value)
+        left -= time.monotonic() - begun
+        return made
+
+    return digest
 
 
 def _unshown(name, namespace, limits, preview):

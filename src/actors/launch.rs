@@ -13,6 +13,7 @@ use crate::protocol::limits::{
 };
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{ImageFact, Receipt};
+use crate::quota::SharedPermit;
 use crate::sandbox::launch::{ConnectError, Launcher, Sandbox, SandboxRequest, UserSlot};
 use crate::sandbox::workspace::Workspace;
 
@@ -41,15 +42,16 @@ pub struct SandboxPlace {
     pub later: Option<ImageFact>,
 }
 
-/// Starts a sandbox. If a step fails, all earlier ones are undone.
+/// Starts a sandbox, which has the `permit` until it is gone. If a step fails, all earlier ones are undone.
 pub async fn launch(
     launcher: Arc<Launcher>,
     wanted: SandboxRequest,
     workspace: Arc<Workspace>,
+    permit: Option<SharedPermit>,
     progress: impl Fn(String) + Sync,
 ) -> Result<ReadySandbox, Problem> {
     let prepared = launcher.prepare(&wanted, &workspace, &progress).await?;
-    let sandbox = prepared.start().await?;
+    let sandbox = prepared.start(permit).await?;
     let greeted = tokio::select! {
         biased;
         greeted = greet(&sandbox, kernel_limits(&launcher.settings, &wanted), 0) => greeted,
@@ -92,15 +94,24 @@ fn last_words(sandbox: &Sandbox) -> String {
 }
 
 /// Takes over a sandbox that an earlier daemon left running; none if it is gone. Its kernel sends all frames
-/// after the `received` ones again.
+/// after the `received` ones again. The sandbox has the `permit` until it is gone, also where it cannot be taken over.
 pub async fn attach(
     launcher: Arc<Launcher>,
     before: Receipt,
     wanted: SandboxRequest,
     workspace: Arc<Workspace>,
     received: u64,
+    permit: Option<SharedPermit>,
 ) -> Result<Option<ReadySandbox>, Problem> {
-    let Some(sandbox) = adopt(&launcher, &before, &wanted, &workspace).await? else { return Ok(None) };
+    let sandbox = match adopt(&launcher, &before, &wanted, &workspace).await {
+        Ok(Some(sandbox)) => sandbox,
+        Ok(None) => return Ok(None),
+        Err(problem) => {
+            launcher.keep_until_reaped(&before, permit);
+            return Err(problem);
+        }
+    };
+    sandbox.keep_until_gone(permit);
     let limits = kernel_limits(&launcher.settings, &wanted);
     let mut greeted = greet(&sandbox, limits.clone(), received).await;
     if greeted.is_err() && sandbox.is_frozen() {

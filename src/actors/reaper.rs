@@ -85,10 +85,11 @@ pub fn clear_folders(
     more: Vec<PathBuf>,
 ) -> JoinHandle<()> {
     let paths = &launcher.paths;
-    // A sandbox whose backend does not answer is not among those that are left, but has its volumes still.
+    // A sandbox whose backend does not answer is not among those that are left, but has its user id and volumes still.
     let is_there = |name: &str| {
         launcher.is_live(name)
             || left.contains(&SandboxId(name.to_owned()))
+            || launcher.is_left(name)
             || launcher.volumes.are_held_by(name)
     };
     let mut unwanted = listed(&paths.sandboxes_dir(), |name| !is_there(name));

@@ -5,7 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::protocol::chat::Picture;
 use crate::protocol::result::{ExecutionResult, SMALL_PICTURE};
@@ -23,8 +23,8 @@ const TOKEN_PIXELS: u64 = 28 * 28;
 
 const PNG: &str = "image/png";
 const JPEG: &str = "image/jpeg";
-/// The forms of a picture that models are shown; of a value that has several, the first that fits.
-const FORMS: [&str; 3] = [SMALL_PICTURE, PNG, JPEG];
+/// The forms of a picture that models are shown, as people are; of a value that has several, the first that fits.
+const FORMS: [&str; 2] = [PNG, JPEG];
 /// The bytes of a JPEG in which its size has to be found; what comes before is only about the picture.
 const JPEG_HEAD: usize = 64 * 1024;
 
@@ -51,15 +51,7 @@ impl ShownPictures {
     pub fn take(&mut self, result: &ExecutionResult) {
         let value = result.result.iter().map(|value| &value.mime);
         for forms in result.displays.iter().map(|display| &display.mime).chain(value) {
-            let mut verdict = None;
-            for form in FORMS {
-                let Some(base64) = forms.get(form).and_then(Value::as_str) else { continue };
-                verdict = Some(checked(form, base64));
-                if matches!(verdict, Some(Ok(_))) {
-                    break;
-                }
-            }
-            match verdict {
+            match judged(forms) {
                 None => self.gone |= FORMS.iter().any(|form| forms.get(*form).is_some_and(Value::is_null)),
                 Some(Ok(picture)) if self.pictures.len() < PICTURES => self.pictures.push(picture),
                 Some(Ok(_) | Err(Unfit::TooLarge)) => self.left_out += 1,
@@ -72,6 +64,27 @@ impl ShownPictures {
 /// The estimated tokens of a picture.
 pub(super) fn tokens(picture: &Picture) -> u64 {
     picture.tokens.max(LEAST_TOKENS)
+}
+
+/// The picture of a value, or why a model is not shown it; none if the value has none. The small copy is looked at only where
+/// the picture itself is too large: people do not see it, so it must not take the place of what they see.
+fn judged(forms: &Map<String, Value>) -> Option<Result<Picture, Unfit>> {
+    let check = |form: &str| Some(checked(form, forms.get(form)?.as_str()?));
+    let mut found = None;
+    for form in FORMS {
+        match check(form) {
+            Some(Ok(picture)) => return Some(Ok(picture)),
+            Some(Err(unfit)) if found != Some(Unfit::TooLarge) => found = Some(unfit),
+            Some(Err(_)) | None => {}
+        }
+    }
+    let unfit = found?;
+    if unfit == Unfit::TooLarge
+        && let Some(Ok(small)) = check(SMALL_PICTURE)
+    {
+        return Some(Ok(small));
+    }
+    Some(Err(unfit))
 }
 
 /// The picture, if a provider takes it as far as its head says. The rest is for the provider to decode.
@@ -168,6 +181,19 @@ mod tests {
         assert_eq!(taken(png(5, 5).into()), (1, 0, 0));
         assert_eq!(taken("!".into()), (0, 1, 0));
         assert_eq!(taken(Value::Null), (0, 1, 0));
+    }
+
+    /// Code in the sandbox could show people one picture and a model another.
+    #[test]
+    fn a_small_copy_never_takes_the_place_of_what_people_see() {
+        let seen = |mime: Value| judged(mime.as_object().expect("an object")).map(Result::ok);
+        let (shown, copy) = (png(5, 5), png(7, 7));
+        let picture = seen(serde_json::json!({"image/png": shown, SMALL_PICTURE: copy}));
+        assert_eq!(picture.flatten().expect("a picture").base64, shown);
+        assert!(seen(serde_json::json!({SMALL_PICTURE: copy})).is_none());
+        assert!(
+            seen(serde_json::json!({"image/png": "!", SMALL_PICTURE: copy})).expect("it is broken").is_none()
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod text;
 
 use super::words::Words;
 use crate::protocol::ask::Language;
-use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, StateKind, Status};
+use crate::protocol::result::{Change, ExecutionResult, Mode, Reason, SMALL_PICTURE, StateKind, Status};
 use crate::protocol::text::visible_line;
 pub(super) use text::shortened;
 use text::{Draft, number_lines};
@@ -123,7 +123,9 @@ fn displays(draft: &mut Draft, words: Words, result: &ExecutionResult) {
     }
     draft.line(words.displays());
     let names = result.displays.iter().map(|display| {
-        let types: Vec<String> = display.mime.keys().map(|mime| visible_line(mime)).collect();
+        // The small copy is the daemon's own affair, and code that asked for it would get nothing.
+        let types = display.mime.keys().filter(|mime| *mime != SMALL_PICTURE);
+        let types: Vec<String> = types.map(|mime| visible_line(mime)).collect();
         types.join(", ")
     });
     list(draft, words, names);

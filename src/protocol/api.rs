@@ -317,6 +317,7 @@ pub struct ReplayedCell {
 /// Which names `GET /v1/sessions/{s}/variables` lists besides the variables that cells assigned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct VariablesFilter {
     /// List names that start with `_`, too.
     pub private: bool,
@@ -328,6 +329,8 @@ pub struct VariablesFilter {
     pub keys: bool,
     /// With `of`: only names that begin with this.
     pub begins: String,
+    /// With digests of what they hold, where they can be had at little cost.
+    pub digests: bool,
 }
 
 /// `GET /v1/sessions/{s}/variables`

@@ -65,14 +65,17 @@ pub struct SessionDiff {
     pub files: FileDiff,
 }
 
-/// Differences of variables. Two are equal if their type, size, shape and preview are: a preview is the beginning of what
-/// `repr` gives, so values that differ only further on are taken for equal.
+/// Differences of variables. Two are equal if their type and the digest of their content are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VariableDiff {
     pub only_in_first: Vec<Variable>,
     pub only_in_second: Vec<Variable>,
     pub changed: Vec<ChangedVariable>,
-    /// Variables that both have, with nothing to tell them apart.
+    /// The names of those that look the same, by type, size, shape and preview, but cannot be compared: what they hold has
+    /// no digest, as that of most objects, or is too much.
+    #[serde(default)]
+    pub not_compared: Vec<String>,
+    /// Variables that are equal.
     pub same: u64,
     /// Whether there are more variables or differences than were listed.
     pub cut: bool,
@@ -80,7 +83,7 @@ pub struct VariableDiff {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedVariable {
-    /// What differs: `type`, `bytes`, `shape`, `preview`.
+    /// What differs: `type`, `bytes`, `shape`, `preview`, `content`.
     pub by: Vec<String>,
     pub first: Variable,
     pub second: Variable,

@@ -143,6 +143,9 @@ pub enum HostFrame {
         /// With `of`: only names that begin with this.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         begins: String,
+        /// With digests of what they hold.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        digests: bool,
     },
     /// Start a fresh worker with only the seed and the preloaded modules; no `undo` goes back before it.
     Reset {
@@ -167,6 +170,9 @@ pub enum HostFrame {
         state_of: Option<CellNumber>,
         /// The copy goes on while cells run.
         urgent: bool,
+        /// It does so only after it was stopped for so many seconds in all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold_s: Option<u64>,
         /// The most bytes that may be sent.
         bytes: u64,
     },

@@ -10,7 +10,9 @@
 mod books;
 mod ledger;
 mod refusal;
+mod shared_permit;
 
 pub use books::Amounts;
 pub use ledger::{Gauge, Ledger, Permit};
 pub use refusal::Refusal;
+pub use shared_permit::SharedPermit;

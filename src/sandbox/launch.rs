@@ -141,6 +141,11 @@ impl Launcher {
         self.left_sandboxes.load(&self.paths.sandboxes_dir(), &self.slots);
     }
 
+    /// Keeps what a sandbox has that could not be taken over, and may run, until the reaper has seen that it is gone.
+    pub fn keep_until_reaped(&self, receipt: &Receipt, has: impl Send + 'static) {
+        self.left_sandboxes.add(receipt.backend, receipt.sandbox.clone(), has);
+    }
+
     /// Removes every sandbox of this daemon's home that no session owns. Returns how many, and those that are still there.
     pub async fn reap(&self) -> (usize, BTreeSet<SandboxId>) {
         let is_live = |sandbox: &str| self.is_live(sandbox);
@@ -170,6 +175,11 @@ impl Launcher {
         self.packages.charge_all(ledger);
         self.built_images.charge_all(ledger);
         unread
+    }
+
+    /// Whether a sandbox may still be there that nobody holds.
+    pub fn is_left(&self, sandbox: &str) -> bool {
+        self.left_sandboxes.has(sandbox)
     }
 
     /// Whether a session or a launch owns the sandbox, so that the reaper must not remove it.
@@ -233,7 +243,7 @@ impl Launcher {
         shown::prepare(&spec::packages_dir(&folder)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
         spec.user = workspace.guest_now().await?;
-        spec.kernel_dir = self.kernel_for(&spec, &folder).await?;
+        spec.kernel_dir = self.kernel_for(&spec).await?;
         let why = workspace.choice.why.clone();
         // No request may remove the volumes between this and the start.
         let hold = self.volumes.hold_for_start(&sandbox, &folder, workspace).map_err(storage)?;
@@ -326,7 +336,8 @@ fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
 }
 
 impl Prepared {
-    pub async fn start(self) -> Result<Sandbox, Problem> {
+    /// Starts the sandbox, which keeps its user id and what else it `has` until it is gone.
+    pub async fn start(self, has: impl Send + 'static) -> Result<Sandbox, Problem> {
         let volumes = self.launcher.volumes.clone();
         // From here on the sandbox may come to be, also if this future is dropped, and has its volumes until it is known
         // to be gone.
@@ -339,7 +350,7 @@ impl Prepared {
                 if error.is_left {
                     // The note in it says which volumes the remains have.
                     self.folder.left.store(true, Ordering::Relaxed);
-                    left.add(self.spec.backend, self.spec.sandbox.clone(), self.slot);
+                    left.add(self.spec.backend, self.spec.sandbox.clone(), (self.slot, has));
                 } else {
                     volumes.let_go(&self.spec.sandbox);
                 }
@@ -348,7 +359,7 @@ impl Prepared {
         };
         let sandbox =
             Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, (volumes, left));
-        sandbox.keep_until_gone(self.slot);
+        sandbox.keep_until_gone((self.slot, has));
         Ok(sandbox)
     }
 }

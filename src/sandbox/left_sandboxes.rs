@@ -50,8 +50,7 @@ impl LeftSandboxes {
         }
         for entry in std::fs::read_dir(sandboxes).into_iter().flatten().flatten() {
             let (sandbox, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path().join(NOTE));
-            let is_kept = || self.0.lock().iter().any(|left| left.sandbox.0 == sandbox);
-            let Some(text) = std::fs::read(path).ok().filter(|_| !is_kept()) else { continue };
+            let Some(text) = std::fs::read(path).ok().filter(|_| !self.has(&sandbox)) else { continue };
             match serde_json::from_slice(&text) {
                 Ok(UserNote { backend, uid }) => self.add(backend, SandboxId(sandbox), slots.keep(uid)),
                 Err(error) => {
@@ -59,6 +58,11 @@ impl LeftSandboxes {
                 }
             }
         }
+    }
+
+    /// Whether a sandbox of this name is left, also one whose backend does not answer.
+    pub fn has(&self, sandbox: &str) -> bool {
+        self.0.lock().iter().any(|left| left.sandbox.0 == sandbox)
     }
 
     /// The sandboxes of a backend that are left.
@@ -69,7 +73,15 @@ impl LeftSandboxes {
 
     /// Gives back what those sandboxes have that were left `before`, and no longer are.
     pub fn are_gone(&self, before: &BTreeSet<SandboxId>, left: &BTreeSet<SandboxId>) {
-        let is_gone = |sandbox: &SandboxId| before.contains(sandbox) && !left.contains(sandbox);
+        self.let_go(|sandbox| before.contains(sandbox) && !left.contains(sandbox));
+    }
+
+    /// Gives back what a sandbox has that was removed by who started it.
+    pub fn is_gone(&self, removed: &SandboxId) {
+        self.let_go(|sandbox| sandbox == removed);
+    }
+
+    fn let_go(&self, is_gone: impl Fn(&SandboxId) -> bool) {
         let mut known = self.0.lock();
         let all = std::mem::take(&mut *known).into_iter();
         let (gone, kept): (Vec<_>, Vec<_>) = all.partition(|left| is_gone(&left.sandbox));
@@ -77,5 +89,12 @@ impl LeftSandboxes {
         drop(known);
         // Folders of errands are removed with it, for which nobody else waits.
         drop(gone);
+    }
+}
+
+impl Drop for LeftSandboxes {
+    /// The sandboxes outlive the daemon, and so do their folders, with the notes by which the next daemon knows of them.
+    fn drop(&mut self) {
+        std::mem::forget(std::mem::take(self.0.get_mut()));
     }
 }

@@ -176,6 +176,8 @@ impl Sandbox {
         self.removed.store(outcome.is_ok(), Ordering::Relaxed);
         if outcome.is_ok() {
             self.volumes.let_go(self.id());
+            // The note of its user id was read at the start of the daemon.
+            self.left.is_gone(self.id());
             let had = std::mem::take(&mut *self.has.lock());
             drop(had);
         }

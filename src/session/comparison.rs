@@ -1,4 +1,5 @@
-//! What two sessions differ in: of variables by what their listing shows, of files by size and content.
+//! What two sessions differ in: of variables by what their listing shows and the digest of their content, of files by
+//! size and content.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,15 +24,14 @@ pub fn of_variables(mut first: VariableList, second: VariableList) -> VariableDi
     for one in first.variables {
         match second.remove(&one.name) {
             None => list(&mut diff.only_in_first, &mut diff.cut, || one),
-            Some(other) => {
-                let by = differences(&one, &other);
-                if by.is_empty() {
-                    diff.same += 1;
-                } else {
+            Some(other) => match compared_variables(&one, &other) {
+                Finding::Same => diff.same += 1,
+                Finding::Unknown => list(&mut diff.not_compared, &mut diff.cut, || one.name),
+                Finding::Differs(by) => {
                     let changed = || ChangedVariable { by, first: one, second: other };
                     list(&mut diff.changed, &mut diff.cut, changed);
                 }
-            }
+            },
         }
     }
     for other in second.into_values() {
@@ -40,15 +40,38 @@ pub fn of_variables(mut first: VariableList, second: VariableList) -> VariableDi
     diff
 }
 
-fn differences(one: &Variable, other: &Variable) -> Vec<String> {
+/// What is known of two variables with the same name.
+enum Finding {
+    Same,
+    /// They look the same, and nothing says whether they are.
+    Unknown,
+    Differs(Vec<String>),
+}
+
+fn compared_variables(one: &Variable, other: &Variable) -> Finding {
+    let same_content = have_same_content(one, other);
+    // What holds the same may show it in another order, as sets do, or have more room.
+    if one.type_name == other.type_name && same_content == Some(true) {
+        return Finding::Same;
+    }
     let checks = [
         ("type", one.type_name == other.type_name),
         ("bytes", one.bytes == other.bytes),
         ("shape", one.shape == other.shape),
         // Where an object lies in memory is no difference.
         ("preview", without_volatile(&one.preview) == without_volatile(&other.preview)),
+        ("content", same_content != Some(false)),
     ];
-    checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect()
+    let by: Vec<String> =
+        checks.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned()).collect();
+    if by.is_empty() { Finding::Unknown } else { Finding::Differs(by) }
+}
+
+/// None if one of them has no digest, or one that was made in another way.
+fn have_same_content(one: &Variable, other: &Variable) -> Option<bool> {
+    let (one_way, one_digest) = one.digest.as_deref()?.split_once(':')?;
+    let (other_way, other_digest) = other.digest.as_deref()?.split_once(':')?;
+    (one_way == other_way).then_some(one_digest == other_digest)
 }
 
 /// The files that both have in the same size: only their content can tell them apart.
@@ -128,7 +151,12 @@ mod tests {
             preview: preview.to_owned(),
             bytes: Some(bytes),
             shape: None,
+            digest: Some(format!("1:{type_name} {preview}")),
         }
+    }
+
+    fn with_digest(digest: Option<&str>, of: Variable) -> Variable {
+        Variable { digest: digest.map(ToOwned::to_owned), ..of }
     }
 
     fn variables(all: &[Variable]) -> VariableList {
@@ -148,13 +176,41 @@ mod tests {
             (vec!["a".into()], vec!["d".into()])
         );
         assert_eq!(diff.changed.len(), 1);
-        assert_eq!(diff.changed[0].by, ["type", "bytes", "preview"]);
+        assert_eq!(diff.changed[0].by, ["type", "bytes", "preview", "content"]);
         assert_eq!((diff.same, diff.cut), (1, false));
-        let object = |address: &str| [variable("a", "A", &format!("<__main__.A object at {address}>"), 48)];
-        let (here, there) = (object("0x7f2cf6d4e7b0"), object("0x7f352374a7b0"));
-        assert_eq!(of_variables(variables(&here), variables(&there)).same, 1);
         let many = VariableList { total: 900, ..variables(&first) };
         assert!(of_variables(many, variables(&second)).cut);
+    }
+
+    #[test]
+    fn variables_that_look_the_same_differ_by_the_digest_of_their_content() {
+        let array = |digest| [with_digest(digest, variable("a", "ndarray", "ndarray (9,)", 72))];
+        let diff = |one, other| of_variables(variables(&array(one)), variables(&array(other)));
+        assert_eq!(diff(Some("1:ab"), Some("1:ab")), VariableDiff { same: 1, ..VariableDiff::default() });
+        assert_eq!(diff(Some("1:ab"), Some("1:cd")).changed[0].by, ["content"]);
+        let unknown = VariableDiff { not_compared: vec!["a".to_owned()], ..VariableDiff::default() };
+        for other in [None, Some("1-cpython-312:ab"), Some("2:ab"), Some("ab")] {
+            assert_eq!(diff(Some("1:ab"), other), unknown, "{other:?}");
+        }
+        assert_eq!(diff(None, None), unknown);
+    }
+
+    #[test]
+    fn variables_of_the_same_content_are_the_same_however_they_are_shown() {
+        let set = |preview: &str, bytes| [with_digest(Some("1:ab"), variable("s", "set", preview, bytes))];
+        let (one, other) = (set("{'a', 'b'}", 216), set("{'b', 'a'}", 728));
+        assert_eq!(of_variables(variables(&one), variables(&other)).same, 1);
+        let list = [with_digest(Some("1:ab"), variable("s", "list", "{'b', 'a'}", 728))];
+        assert_eq!(of_variables(variables(&other), variables(&list)).changed[0].by, ["type"]);
+    }
+
+    #[test]
+    fn where_an_object_lies_in_memory_is_no_difference() {
+        let object = |address: &str| {
+            [with_digest(None, variable("a", "A", &format!("<__main__.A object at {address}>"), 48))]
+        };
+        let (here, there) = (object("0x7f2cf6d4e7b0"), object("0x7f352374a7b0"));
+        assert_eq!(of_variables(variables(&here), variables(&there)).not_compared, ["a"]);
     }
 
     fn sizes(all: &[(&str, u64)]) -> FileSizes {

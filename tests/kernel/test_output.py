@@ -257,6 +257,31 @@ class Pictures(KernelTest):
         for sides in ((2048, 2048), (100_000, 100_000)):
             self.assertIsNone(self.small(*sides))
 
+    def test_a_copy_that_code_brings_itself_is_dropped(self):
+        own = {_SMALL: "b3du", "image/png": "cG5n"}
+        self.run_ok(f"class Own:\n    def _repr_mimebundle_(self, **_): return {own!r}")
+        run = self.run_ok("display(Own())\nOwn()")
+        self.assertEqual(set(run.displays[0]), {"image/png", "text/plain"})
+        self.assertEqual(set(run.end["result"]["mime"]), {"image/png"})
+
+    def test_a_copy_takes_no_room_from_its_picture(self):
+        write = f"import os\nos.mkdir('PIL')\nopen('PIL/__init__.py', 'w')\nopen('PIL/Image.py', 'w').write({_PILLOW!r})\n"
+        self.run_ok(write + _PICTURE)
+        page = self.kernel.limits["display_bytes"] - 200_000
+        page = f"Picture._repr_mimebundle_ = lambda self, **_: {{'application/json': ['a' * {page}]}}"
+        copy = "import PIL.Image as I\nI.Image.save = lambda self, target, format, **_: target.write(bytes(180_000))"
+        run = self.run_ok(f"{page}\n{copy}\ndisplay(Picture(4096, 2048))")
+        self.assertEqual([set(form) for form in run.displays], [{"image/png", "application/json", "text/plain"}])
+
+    def test_a_picture_is_shown_without_its_copy_where_a_cell_has_no_room_for_both(self):
+        write = f"import os\nos.mkdir('PIL')\nopen('PIL/__init__.py', 'w')\nopen('PIL/Image.py', 'w').write({_PILLOW!r})\n"
+        self.run_ok(write + _PICTURE)
+        filled = self.kernel.limits["displays_bytes"] // 2 - 100_000
+        self.run_ok(f"class Page:\n    def _repr_html_(self): return 'a' * {filled}")
+        copy = "import PIL.Image as I\nI.Image.save = lambda self, target, format, **_: target.write(bytes(300_000))"
+        run = self.run_ok(f"{copy}\ndisplay(Page(), Page(), Picture(4096, 2048))")
+        self.assertEqual([set(form) - {"text/plain"} for form in run.displays], [{"text/html"}, {"text/html"}, {"image/png"}])
+
     def test_without_pillow_there_is_none(self):
         self.run_ok(_PICTURE + "import sys\nsys.modules['PIL'] = None")
         self.assertIsNone(self.small(4096, 2048))

@@ -170,6 +170,17 @@ class WhileCellsRun(SnapshotTest):
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
 
+    def test_one_that_a_client_waits_for_goes_on_after_a_while(self):
+        self.run_ok("import time\nclass Slow:\n    def __reduce__(self): time.sleep(0.1); return int, ()\nslow = [Slow() for _ in range(5)]")
+        run = self.kernel.submit("print('up')\ntime.sleep(60)")
+        self.kernel.wait_for_output(run, "up\n")
+        began = time.monotonic()
+        snapshot = self.take(urgent=True, hold_s=2)
+        self.assertEqual((snapshot.state_of, snapshot.missing), (1, {}))
+        self.assertGreater(time.monotonic() - began, 2)
+        self.kernel.send(type="interrupt", cell=run.cell)
+        self.kernel.finish(run)
+
     def test_it_ends_when_the_daemon_gives_it_up(self):
         self.run_ok("import time\nclass Slow:\n    def __reduce__(self): time.sleep(5); return int, ()\nslow = Slow()")
         data, _ = self.begin_snapshot()

@@ -114,13 +114,13 @@ class Exact(SnapshotTest):
         kernel, report = self.wake(snapshot)
         self.assertIn("%cd", [each["name"] for each in report["missing"]])
 
-    def test_settings_of_libraries_come_back_and_modules_of_the_session_are_told(self):
+    def test_settings_of_libraries_come_back_with_what_was_assigned_and_modules_of_the_session_are_told(self):
         self.run_ok("import decimal; decimal.getcontext().prec = 7; decimal.getcontext().traps[decimal.Inexact] = True\nopen('of_mine.py', 'w').write('n = 1')\nimport of_mine, json; of_mine.n = 2")
         snapshot = self.take()
         self.assertEqual(list(snapshot.missing), ["of_mine"])
         kernel, _ = self.wake(snapshot)
         asked = "(decimal.getcontext().prec, decimal.getcontext().traps[decimal.Inexact], of_mine.n)"
-        self.assertEqual(kernel.run(asked, cell=2).value, "(7, True, 1)")
+        self.assertEqual(kernel.run(asked, cell=2).value, "(7, True, 2)")
 
 
 @unittest.skipUnless(importlib.util.find_spec("numpy"), "needs numpy; see `test_what_sleeps`")

@@ -4,7 +4,7 @@
 //! state it has, stops it while a cell runs, ends it where memory is short, and tells its end.
 
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -20,12 +20,35 @@ use crate::process::send_signal_to_group;
 /// What a copy packs.
 pub struct Packing {
     request: u64,
-    /// The copy goes on while cells run.
+    /// The sandbox ends after it, or somebody waits for it.
     urgent: bool,
+    /// For how long in all the copy is stopped while cells run, for how long it was, and since when it is.
+    hold: Duration,
+    held: Duration,
+    held_since: Option<Instant>,
     /// Whether the daemon was told that the copy is there.
     is_told: bool,
     /// Why the guardian ended the copy.
     ended_for: Option<&'static str>,
+}
+
+impl Packing {
+    fn new(request: u64, urgent: bool, hold: Duration) -> Self {
+        let (held, held_since) = (Duration::ZERO, None);
+        Self { request, urgent, hold, held, held_since, is_told: false, ended_for: None }
+    }
+
+    fn may_be_held(&self) -> bool {
+        self.held + self.held_since.map_or(Duration::ZERO, |since| since.elapsed()) < self.hold
+    }
+
+    fn note_held(&mut self, is_held: bool) {
+        if is_held {
+            self.held_since.get_or_insert_with(Instant::now);
+        } else if let Some(since) = self.held_since.take() {
+            self.held += since.elapsed();
+        }
+    }
 }
 
 /// What a worker loads.
@@ -39,6 +62,11 @@ impl Guardian {
     pub fn snapshot(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
         let (request, urgent): (u64, bool) = (frame.get("request")?, frame.get("urgent")?);
         let wanted: Option<u64> = frame.get_or_none("state_of")?;
+        let hold = match frame.get_or_none("hold_s")? {
+            Some(seconds) => Duration::from_secs(seconds),
+            None if urgent => Duration::ZERO,
+            None => Duration::MAX,
+        };
         self.wait_for_room();
         self.wait_for_given_up_packing();
         if self.packing().is_some() {
@@ -48,7 +76,7 @@ impl Guardian {
         let copy = self.spawn(source, Role::Snapshot)?;
         if let Some(handle) = self.handles.get_mut(&copy) {
             handle.state_of = redo.last().map_or(handle.state_of, |(cell, _)| *cell);
-            handle.packing = Some(Packing { request, urgent, is_told: false, ended_for: None });
+            handle.packing = Some(Packing::new(request, urgent, hold));
         }
         self.repeat(copy, &redo, given_later);
         self.forward(copy, frame.text);
@@ -187,15 +215,21 @@ impl Guardian {
         if self.processes.is_halted() {
             return; // all processes stand until some are killed; this one is told when they go on
         }
-        let Some(pid) = self.packing().and_then(|handle| handle.pid) else { return };
-        send_signal_to_group(pid, if self.is_packing_held() { Signal::STOP } else { Signal::CONT });
+        let is_held = self.is_packing_held();
+        let Some((index, pid)) = self.packing().and_then(|handle| Some((handle.index, handle.pid?))) else {
+            return;
+        };
+        if let Some(packing) = self.handles.get_mut(&index).and_then(|handle| handle.packing.as_mut()) {
+            packing.note_held(is_held);
+        }
+        send_signal_to_group(pid, if is_held { Signal::STOP } else { Signal::CONT });
     }
 
     /// Whether the copy has to stand, because a cell of the main line runs.
     fn is_packing_held(&self) -> bool {
         let is_busy = self.worker().is_some_and(|worker| worker.cell != 0);
         let packing = self.packing().and_then(|handle| handle.packing.as_ref());
-        is_busy && packing.is_some_and(|packing| !packing.urgent)
+        is_busy && packing.is_some_and(Packing::may_be_held)
     }
 
     /// All processes of the copy that packs.

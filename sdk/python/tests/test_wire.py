@@ -14,6 +14,7 @@ from unittest import mock
 from belljar import BadRequestError, DaemonError, _api, _daemon
 from belljar._wire import EventDecoder, Head, ResponseParser, WireError, encode_request
 from belljar.errors import _CLASSES, AskError, problem_of
+from belljar.results import Result
 
 
 def parsed(pieces: list[bytes]) -> tuple[Head | None, bytes, bool]:
@@ -92,6 +93,12 @@ class Values(unittest.TestCase):
         for wrong in ("", "x", "1x", "-1", "1.2.3g", -1, True, 1.5, "ib"):
             with self.assertRaises(BadRequestError, msg=str(wrong)):
                 _api.bytes_of(wrong, "memory")  # type: ignore[arg-type]
+
+    def test_the_copy_of_a_picture_for_models_is_no_form_of_a_result(self) -> None:
+        copy = {"application/vnd.belljar.small-picture": "c21hbGw="}
+        shown = Result({"image/png": "cG5n", **copy}, is_main_result=False)
+        self.assertEqual(shown.formats(), ["image/png"])
+        self.assertEqual(shown._repr_mimebundle_(), {"image/png": "cG5n"})
 
     def test_errors_survive_a_pipe(self) -> None:
         for error in (

@@ -31,7 +31,7 @@ pub async fn compare(caller: Principal, first: &Compared, second: &Compared) -> 
 }
 
 async fn variables((session, _): &Compared) -> Result<VariableList, Problem> {
-    let which = VariablesFilter { private: true, ..VariablesFilter::default() };
+    let which = VariablesFilter { private: true, digests: true, ..VariablesFilter::default() };
     try_call(session, |reply_to| SessionMsg::Variables { which, patient: false, reply_to }).await
 }
 

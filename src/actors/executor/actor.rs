@@ -65,7 +65,7 @@ impl Actor for Executor {
             (Arc::clone(&args.launcher), args.wanted.clone(), Arc::clone(&args.workspace));
         let log = Arc::clone(&args.log);
         let adopted = args.attach.as_ref().map(|attach| (attach.receipt.clone(), attach.received));
-        let (executor, ready) = (myself.clone(), args.ready.take());
+        let (executor, ready, permit) = (myself.clone(), args.ready.take(), args.permit.clone());
         let (folder, scan_reply_to) = (Arc::clone(&workspace), myself.clone());
         let scan = async move {
             let _ = scan_reply_to.cast(ExecutorMsg::Scanned(scanned(&folder).await));
@@ -84,10 +84,13 @@ impl Actor for Executor {
                     let plan =
                         if wakes { waking::plan(&log, &client_rules, &restore_turn).await } else { Ok(None) };
                     let progress = pull_progress(log);
+                    if let Some(ready) = &ready {
+                        ready.sandbox.keep_until_gone(permit.clone());
+                    }
                     let (plan, launched) = match (plan, ready) {
                         (Ok(plan), Some(ready)) => (plan, Ok(*ready)),
                         (Ok(plan), None) => {
-                            (plan, Box::pin(launch(launcher, wanted, workspace, progress)).await)
+                            (plan, Box::pin(launch(launcher, wanted, workspace, permit, progress)).await)
                         }
                         // Without its journal the session does not go on with variables that are not its own.
                         (Err(problem), Some(ready)) => {
@@ -103,7 +106,8 @@ impl Actor for Executor {
                     ExecutorMsg::Launched(Box::new(launched), Box::new(plan))
                 }
                 Some((receipt, received)) => {
-                    let attached = Box::pin(attach(launcher, receipt, wanted, workspace, received)).await;
+                    let attaching = attach(launcher, receipt, wanted, workspace, received, permit);
+                    let attached = Box::pin(attaching).await;
                     let sandbox =
                         attached.as_ref().ok().and_then(|ready| ready.as_ref()).map(|ready| &ready.sandbox);
                     if let Some(sandbox) = sandbox {
@@ -286,8 +290,9 @@ impl ExecutorState {
                 }
             }
             Command::Variables { which, reply_to } => {
-                let VariablesFilter { private, imports, of, keys, begins } = which.clone();
-                let frame = |request| HostFrame::Variables { request, private, imports, of, keys, begins };
+                let VariablesFilter { private, imports, of, keys, begins, digests } = which.clone();
+                let frame =
+                    |request| HostFrame::Variables { request, private, imports, of, keys, begins, digests };
                 self.request(myself, Request::Variables { which, reply_to }, frame, Duration::ZERO);
             }
             Command::Compute { expression, values, timeout, memory, reply_to } => {
@@ -348,7 +353,9 @@ impl ExecutorState {
         self.left.store(true, Ordering::Relaxed);
         // Released now, because the next executor attaches, or starts a new sandbox, before this state is
         // dropped.
-        self.args.permit = None;
+        if let Some(permit) = self.args.permit.take() {
+            permit.give_back();
+        }
         self.connected = None;
         self.calls = OpenCalls::default();
         // The attaching task would otherwise remove the sandbox, because the kernel connects to the next

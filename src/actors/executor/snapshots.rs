@@ -26,6 +26,8 @@ use crate::store::snapshots::WRITING_BYTES;
 
 /// How long a copy stays stopped for a running cell: its memory is not free, and other snapshots of the owner wait.
 const STOPPED: Duration = Duration::from_secs(30);
+/// The same for a snapshot that a client waits for, which goes on after this while cells run.
+const STOPPED_FOR_A_CLIENT: Duration = Duration::from_secs(5);
 /// Why a snapshot is ended whose caller has gone.
 const UNWANTED: &str = "nothing waits for it any more";
 /// The records of a transfer that are in memory at once.
@@ -55,7 +57,8 @@ impl ExecutorState {
         let connected = self.connected.as_ref().ok_or_else(gone)?;
         let listener = connected.sandbox.open_data()?;
         let token = uuid::Uuid::new_v4().simple().to_string();
-        Ok(DataEnd { listener, token, on_disk: self.args.snapshots.clone(), moved: Arc::default() })
+        let (on_disk, ledger) = (self.args.snapshots.clone(), self.args.ledger.clone());
+        Ok(DataEnd { listener, token, on_disk, ledger, moved: Arc::default() })
     }
 
     pub(super) fn take_snapshot(
@@ -99,7 +102,8 @@ impl ExecutorState {
             _memory: memory,
         });
         let bytes = self.args.snapshots.max_bytes();
-        self.send(myself, &HostFrame::Snapshot { request, token, path, state_of, urgent, bytes });
+        let hold_s = wanted.is_for_a_client.then_some(STOPPED_FOR_A_CLIENT.as_secs());
+        self.send(myself, &HostFrame::Snapshot { request, token, path, state_of, urgent, hold_s, bytes });
     }
 
     fn prepared(&self, wanted: &WantedSnapshot) -> Result<(DataEnd, About, Charge), Problem> {

@@ -32,7 +32,7 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::saved_state::BoundRules;
-use crate::quota::{Gauge, Ledger, Permit};
+use crate::quota::{Gauge, Ledger, SharedPermit};
 use crate::sandbox::launch::{Launcher, Sandbox, SandboxRequest};
 use crate::sandbox::packages::SessionUse;
 use crate::sandbox::workspace::Workspace;
@@ -69,8 +69,9 @@ pub struct ExecutorArgs {
     pub ready: Option<Box<ReadySandbox>>,
     /// The sandbox to take over, instead of starting a new one.
     pub attach: Option<Attach>,
-    /// The sandbox's resources, released before any other actor learns that the sandbox is gone.
-    pub permit: Option<Permit>,
+    /// The sandbox's resources, which it has itself, too, from its start on. They are released before any other actor
+    /// learns that the sandbox is gone.
+    pub permit: Option<SharedPermit>,
     /// The quota gauge for the workspace, if its size counts.
     pub gauge: Option<Gauge>,
     /// The owner's share of the daemon's memory.

@@ -16,7 +16,7 @@ use crate::bridge::{Closed, Delivery};
 use crate::panics::spawn_reporting;
 use crate::protocol::frames::HostFrame;
 use crate::protocol::problem::{Code, Problem};
-use crate::quota::Permit;
+use crate::quota::SharedPermit;
 use crate::sandbox::launch::{Sandbox, SandboxEnd};
 use crate::session::machine::Input;
 use crate::session::outcome::{Cause, Ending};
@@ -169,7 +169,8 @@ impl ExecutorState {
     pub(super) fn remove_sandbox(&mut self) {
         let Some(ConnectedSandbox { sandbox, link, .. }) = self.connected.take() else { return };
         drop(link);
-        tokio::spawn(async move { remove(&sandbox, None).await });
+        let permit = self.args.permit.take();
+        tokio::spawn(async move { remove(&sandbox, permit).await });
     }
 
     /// Whether a sandbox that has just arrived is still wanted, that is, no caller waits for its removal.
@@ -221,7 +222,7 @@ impl ExecutorState {
 }
 
 /// Removes a sandbox, whose part of its owner's quota is free when it is gone. That is later if it cannot be removed now.
-async fn remove(sandbox: &Sandbox, permit: Option<Permit>) {
+async fn remove(sandbox: &Sandbox, permit: Option<SharedPermit>) {
     sandbox.keep_until_gone(permit);
     if let Err(error) = sandbox.remove().await {
         tracing::warn!(%error, "a sandbox is left to the reaper");

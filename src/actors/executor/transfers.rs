@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, watch};
 
@@ -12,8 +12,10 @@ use crate::protocol::clock;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::quota::Kind;
 use crate::protocol::snapshot::{SnapshotManifest, SnapshotRecord};
 use crate::protocol::text::brief;
+use crate::quota::Ledger;
 use crate::sandbox::backend::DataListener;
 use crate::security_controls;
 use crate::store::snapshots::records::{self, HEADER_BYTES, RecordError, RecordHeader, RecordKind};
@@ -29,6 +31,11 @@ const SMALL_RECORDS: u64 = 1024 * 1024;
 const RECORD_MEAN: u64 = 4096;
 /// The longest time until a kernel connects; other deadlines are held by the executor.
 const CONNECTS: Duration = Duration::from_secs(15 * 60);
+/// What is written of a snapshot without looking whether a cell runs, for how long that is put off while one does, and how
+/// often that is looked at.
+const WRITTEN_AT_ONCE: usize = 256 * 1024;
+const PUT_OFF: Duration = Duration::from_millis(5);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// How long the guardian may take to say why a copy has ended whose stream has ended, and what a copy had sent that has ended
 /// may take to come.
 const WHY: Duration = Duration::from_secs(3);
@@ -59,6 +66,8 @@ pub(super) struct DataEnd {
     pub listener: DataListener,
     pub token: String,
     pub on_disk: SessionSnapshots,
+    /// Where it is known whether cells run.
+    pub ledger: Ledger,
     /// The bytes that have moved so far.
     pub moved: Arc<AtomicU64>,
 }
@@ -80,11 +89,11 @@ pub(super) async fn receive(
     about: About,
     told: watch::Receiver<Told>,
 ) -> Result<TakenSnapshot, Problem> {
-    let DataEnd { listener, token, on_disk, moved } = end;
+    let DataEnd { listener, token, on_disk, ledger, moved } = end;
     let stream = unless_over(listener.accept(&token, CONNECTS), &told).await??;
     let mut stream = BufReader::with_capacity(READ_AHEAD, stream);
     let (parts, incoming) = mpsc::channel(RECORDS_WAITING);
-    let written = tokio::task::spawn_blocking(move || write(&on_disk, incoming));
+    let written = tokio::task::spawn_blocking(move || write(&on_disk, &ledger, incoming));
     let read = read(&mut stream, &parts, &moved, about, told).await;
     drop(parts);
     let written = written.await.map_err(|_| failed("an internal error"))?;
@@ -98,12 +107,18 @@ pub(super) async fn receive(
 /// Writes what comes, on a thread that may wait. Without an end, all of it goes again.
 fn write(
     on_disk: &SessionSnapshots,
+    ledger: &Ledger,
     mut parts: mpsc::Receiver<Part>,
 ) -> Result<Option<TakenSnapshot>, Problem> {
     let mut writer = on_disk.next_writer()?;
     while let Some(part) = parts.blocking_recv() {
         match part {
-            Part::Bytes(bytes) => writer.piece(&bytes)?,
+            Part::Bytes(bytes) => {
+                for bytes in bytes.chunks(WRITTEN_AT_ONCE) {
+                    let_cells_run(ledger);
+                    writer.piece(bytes)?;
+                }
+            }
             Part::SectionEnd => writer.end_section()?,
             // Should nothing wait for it any more, it goes where it is dropped.
             Part::End(about) => {
@@ -113,6 +128,14 @@ fn write(
         }
     }
     Ok(None)
+}
+
+/// Waits a moment if cells run, of whichever session: hashing and compressing would take a processor from them.
+fn let_cells_run(ledger: &Ledger) {
+    let began = Instant::now();
+    while ledger.used_by_all(Kind::Cells) > 0 && began.elapsed() < PUT_OFF {
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// What comes. An error if the copy has ended that would send it: processes that it has left behind may hold the connection
@@ -228,7 +251,7 @@ async fn record(stream: &mut (impl AsyncRead + Unpin)) -> Result<(RecordKind, Ve
 /// Sends a snapshot to the kernel that loads it. No thread waits for the kernel: each record is read on one while the last one
 /// is on its way.
 pub(super) async fn send(end: DataEnd, snapshot: SnapshotRecord) -> Result<(), Problem> {
-    let DataEnd { listener, token, on_disk, moved } = end;
+    let DataEnd { listener, token, on_disk, moved, .. } = end;
     let mut stream = listener.accept(&token, CONNECTS).await?;
     let opened = tokio::task::spawn_blocking(move || on_disk.read(&snapshot));
     let reader = opened.await.map_err(|_| not_loaded("an internal error"))??;

@@ -10,8 +10,7 @@ use super::state::JobsState;
 
 /// The interval at which old records and unused files are removed.
 const TIDY: Duration = Duration::from_secs(60);
-/// The interval at which a user's room is checked again: sessions that serve no job take room too. A job that was refused room
-/// waits at least as long for its next attempt.
+/// The interval at which a user's room is checked again: sessions that serve no job take room too.
 const PUMP: Duration = Duration::from_secs(1);
 
 pub struct Jobs;

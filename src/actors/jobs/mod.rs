@@ -4,7 +4,7 @@
 //! sees it; this actor holds only jobs that have not ended.
 //!
 //! `actor` handles messages, `state` holds the actor's state. `admission` takes jobs in (`check` says what a job may be,
-//! `inputs` keeps the files that were sent for jobs, `batches` the jobs that were sent together), `schedule` starts them, `run` leads one through its sandbox with
+//! `inputs` keeps the files that were sent for jobs, `batches` the jobs that were sent together), `schedule` starts them (`lack` says when again), `run` leads one through its sandbox with
 //! the cell of `script`, `ending` puts its end into the journal, `verdict` says what that end is. `restore` goes on with
 //! the jobs of an earlier daemon.
 
@@ -14,6 +14,7 @@ mod batches;
 mod check;
 mod ending;
 mod inputs;
+mod lack;
 mod messages;
 mod restore;
 mod run;

@@ -1,7 +1,9 @@
 //! Which waiting jobs start, and when.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::lack::LackOfRoom;
 use super::messages::StartedJob;
 use super::restore::artifacts_of;
 use super::run::{self, JobRun};
@@ -22,9 +24,6 @@ use crate::security_controls;
 
 /// Quotas bound how many jobs a user has; this bound is for users without a quota.
 pub(super) const WAITING_PER_USER: usize = 100_000;
-/// A job whose session was refused room so often ends with the latest refusal. The attempts are at least a second apart, so
-/// what it lacks is nothing that comes back soon, and its user has to know.
-const REFUSALS: u32 = 60;
 
 impl JobsState {
     pub(super) fn enqueue(&mut self, id: JobId) {
@@ -67,7 +66,8 @@ impl JobsState {
             };
             let popped = queue.pop_where(|owner, id| {
                 let Some(entry) = jobs.get(id) else { return true };
-                if are_taken && runs(owner) {
+                let pauses = entry.lack.is_some_and(|lack| !lack.may_try(Instant::now()));
+                if pauses || (are_taken && runs(owner)) {
                     return false;
                 }
                 let amounts = of_sandbox(&args.launcher.settings.sandbox, &entry.record.job);
@@ -107,15 +107,16 @@ impl JobsState {
     }
 
     /// The session of a job was refused for want of room that the queue does not look at, such as the machine's memory,
-    /// or that something else has taken meanwhile. The job waits again, without a slot. The next look at the queue
-    /// (`JobsMsg::Pump`) starts it, and not this, which would go round without a pause.
+    /// or that something else has taken meanwhile. The job waits again, without a slot, and is not tried again at once.
     pub(super) fn refused_room(&mut self, id: JobId, problem: &Problem) {
         self.running = self.running.saturating_sub(1);
         let Some(entry) = self.jobs.get_mut(&id) else { return };
-        entry.refusals += 1;
+        let now = Instant::now();
+        let lack = LackOfRoom::refused(entry.lack, now);
+        entry.lack = Some(lack);
         let amounts = of_sandbox(&self.args.launcher.settings.sandbox, &entry.record.job);
         let may_have_room = self.args.ledger.could_grant(entry.record.view.owner, &amounts);
-        if entry.refusals > REFUSALS || !may_have_room {
+        if lack.lasts(self.last_start, now) || !may_have_room {
             return self.conclude(id, verdict::of_problem(problem));
         }
         tracing::info!(job = %id, problem = problem.message, "a job waits for room");
@@ -127,6 +128,8 @@ impl JobsState {
     pub(super) fn started(&mut self, id: JobId, started: StartedJob, reply_to: Reply<()>) {
         let changes = self.batch_of(id).map(|batch| batch.changes.clone());
         let Some(entry) = self.jobs.get_mut(&id) else { return };
+        entry.lack = None;
+        self.last_start = Some(Instant::now());
         let view = &mut entry.record.view;
         view.started_at.get_or_insert_with(clock::now);
         view.receipt = started.receipt;

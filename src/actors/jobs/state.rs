@@ -2,11 +2,13 @@
 
 use ractor::RpcReplyPort;
 use std::collections::BTreeMap;
+use std::time::Instant;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::batches::BatchEntry;
 use super::inputs::InputRef;
+use super::lack::LackOfRoom;
 use super::messages::{JobsArgs, JobsMsg, JobsRef, WatchedJob};
 use super::schedule::WAITING_PER_USER;
 use crate::actors::holds::{Hold, Holders};
@@ -33,6 +35,8 @@ pub struct JobsState {
     pub(super) batches: BTreeMap<BatchId, BatchEntry>,
     pub(super) queue: FairQueue<Principal, JobId>,
     pub(super) running: usize,
+    /// When a job got a sandbox for the last time.
+    pub(super) last_start: Option<Instant>,
 }
 
 pub(super) struct JobEntry {
@@ -41,8 +45,8 @@ pub(super) struct JobEntry {
     pub(super) cancel: CancellationToken,
     /// The place in the queue, while the job waits.
     pub(super) queue_ticket: Option<QueueTicket>,
-    /// How often its session was refused for want of room.
-    pub(super) refusals: u32,
+    /// Set while its session is refused for want of room.
+    pub(super) lack: Option<LackOfRoom>,
     pub(super) holders: Holders,
     /// The clients that cancelled the job. They are answered when its end is in the journal: the next daemon would
     /// carry on with a job whose end it does not know.
@@ -70,7 +74,7 @@ impl JobEntry {
 impl JobsState {
     pub(super) fn new(args: JobsArgs, lifetime: CancellationToken, myself: JobsRef) -> Self {
         let (jobs, batches, queue) = (BTreeMap::new(), BTreeMap::new(), FairQueue::new(WAITING_PER_USER));
-        Self { args, lifetime, myself, jobs, batches, queue, running: 0 }
+        Self { args, lifetime, myself, jobs, batches, queue, running: 0, last_start: None }
     }
 
     pub(super) fn insert(
@@ -83,7 +87,7 @@ impl JobsState {
             state: watch::Sender::new(record.view.state),
             cancel: CancellationToken::new(),
             queue_ticket: None,
-            refusals: 0,
+            lack: None,
             holders: Holders::default(),
             cancelled_by: Vec::new(),
             forsaken: false,

@@ -31,7 +31,7 @@ pub async fn fill(launcher: Arc<Launcher>, class: Class) -> Result<WaitingSandbo
     let choice = Choice { backend, why: String::new() };
     let make = move || Workspace::managed(path, service, mapping, choice, uid, bytes);
     let workspace = Arc::new(folders::run(service.principal(), WorkKind::Look, None, make).await??);
-    let launched = Box::pin(launch(launcher, wanted, Arc::clone(&workspace), |_| {})).await;
+    let launched = Box::pin(launch(launcher, wanted, Arc::clone(&workspace), None, |_| {})).await;
     let ready = match launched {
         Ok(ready) => ready,
         Err(problem) => {

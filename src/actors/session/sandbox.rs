@@ -25,7 +25,7 @@ use crate::protocol::preload::Preloaded;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
 use crate::protocol::receipt::{ImageFact, Receipt};
-use crate::quota::Permit;
+use crate::quota::{Permit, SharedPermit};
 use crate::sandbox::attest::cgroup::Cgroup;
 use crate::sandbox::attest::isolation_line;
 use crate::sandbox::launch::WantedImage;
@@ -129,7 +129,7 @@ impl SessionActorState {
             log: Arc::clone(&self.log),
             ready: self.ready_ahead.take().filter(|_| attach.is_none()),
             attach,
-            permit: Some(permit),
+            permit: Some(SharedPermit::new(permit)),
             gauge: self.args.workspace.is_none().then(|| self.args.gauge.clone()),
             memory: self.args.ledger.memory(self.args.owner),
             owner: self.args.owner,

@@ -211,7 +211,8 @@ impl SessionActorState {
         self.saving.tickets += 1;
         let ticket = self.saving.tickets;
         let python = self.receipt.as_ref().map(|receipt| receipt.python.clone()).unwrap_or_default();
-        let wanted = WantedSnapshot { ticket, name, state_of, urgent, python };
+        let is_for_a_client = reply_to.is_some();
+        let wanted = WantedSnapshot { ticket, name, state_of, urgent, is_for_a_client, python };
         let (executor, turn) = (self.executor.clone(), self.args.snapshot_turn.clone());
         let waiting = self.myself.clone();
         let work = async move {

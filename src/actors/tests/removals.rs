@@ -141,7 +141,8 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
         let refused = volumes.remove(owner, &name).await.unwrap_err();
         assert!(refused.code == Code::Busy && refused.message.contains("a sandbox"), "{refused:?}");
     };
-    let start = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let start =
+        async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start(()).await.unwrap();
     let (first, second) = (start().await, start().await);
     first.remove().await.unwrap();
     busy().await;
@@ -161,10 +162,10 @@ async fn a_volume_stays_until_the_last_sandbox_that_has_it_is_gone() {
     drop(prepared);
     free();
     home.backend.let_starts_fail(true);
-    assert!(prepare().await.start().await.is_err());
+    assert!(prepare().await.start(()).await.is_err());
     free();
     home.backend.let_removals_fail(true);
-    assert!(prepare().await.start().await.is_err());
+    assert!(prepare().await.start(()).await.is_err());
     busy().await;
     home.backend.let_lists_fail(true);
     launcher.reap().await;
@@ -208,6 +209,49 @@ async fn a_sandbox_that_cannot_be_removed_keeps_its_user_id_and_its_room() {
     within("the sandbox is gone", gone).await;
 }
 
+/// Otherwise its owner could start one after the other, and pay for none of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_never_was_ready_keeps_its_room_until_its_remains_are_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let used = || daemon.ledger.used(OWNER, Kind::Memory);
+    home.backend.let_starts_fail(true);
+    daemon.makes(OWNER, NewSession::default()).await.err().expect("it cannot start");
+    assert_eq!(used(), 0);
+    home.backend.let_removals_fail(true);
+    daemon.makes(OWNER, NewSession::default()).await.err().expect("it cannot start");
+    assert!(used() > 0);
+    // The backend knows nothing of it any more.
+    daemon.launcher.reap().await;
+    assert_eq!(used(), 0);
+}
+
+/// The sandbox of an earlier daemon fails attestation, and the engine fails to remove it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_cannot_be_taken_over_keeps_its_room_until_it_is_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    daemon.dies().await;
+    home.backend.changes_limits();
+    home.backend.let_removals_fail(true);
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxGone { .. })).await;
+    let used = || daemon.ledger.used(OWNER, Kind::Memory);
+    daemon.launcher.reap().await;
+    assert!(used() > 0 && home.backend.living() == 1);
+    home.backend.let_removals_fail(false);
+    let gone = async {
+        while used() > 0 {
+            daemon.launcher.reap().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the sandbox is gone", gone).await;
+    assert_eq!(home.backend.living(), 0);
+}
+
 /// The next daemon knows nothing of the session, and would give its user id to that of another user.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_a_daemon_left_keeps_its_user_id_from_sessions_of_the_next_one() {
@@ -219,14 +263,45 @@ async fn a_sandbox_that_a_daemon_left_keeps_its_user_id_from_sessions_of_the_nex
     let remove = is_removed(Remover::of_all);
     within("the session is removed", try_call(&client.session, remove)).await.unwrap();
     daemon.dies().await;
+    // The first of the next daemons does not even know whether it is there.
+    for lists_fail in [true, false] {
+        home.backend.let_lists_fail(lists_fail);
+        let daemon = home.daemon().await;
+        let launcher = &daemon.launcher;
+        launcher.keep_left_user_ids();
+        let (_, left) = launcher.reap().await;
+        clear_folders(launcher, &left, &[], Vec::new()).await.unwrap();
+        assert!(launcher.slots.is_taken(uid), "lists fail: {lists_fail}");
+        daemon.dies().await;
+    }
     let daemon = home.daemon().await;
     let launcher = &daemon.launcher;
     launcher.keep_left_user_ids();
-    launcher.reap().await;
-    assert!(launcher.slots.is_taken(uid));
     home.backend.let_removals_fail(false);
     launcher.reap().await;
     assert!(!launcher.slots.is_taken(uid));
+}
+
+/// Otherwise each restart would take the user ids of the sessions that are removed after it until the next sweep.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_user_id_of_a_sandbox_that_was_taken_over_is_free_when_it_was_removed() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let uid = daemon.journal.sessions().unwrap()[0].slot.expect("a user id");
+    daemon.dies().await;
+    let daemon = home.daemon().await;
+    daemon.launcher.keep_left_user_ids();
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    let remove = is_removed(Remover::of_all);
+    within("the session is removed", try_call(&client.session, remove)).await.unwrap();
+    let is_free = async {
+        while daemon.launcher.slots.is_taken(uid) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within("the user id is free", is_free).await;
 }
 
 /// The daemon ended when the sandbox of a removed session could not be removed. No session tells the next daemon of it.
@@ -238,7 +313,8 @@ async fn a_sandbox_that_nobody_wants_keeps_its_volumes_and_its_folder_over_the_d
     let name = VolumeName::parse("v").unwrap();
     daemon.launcher.volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
     let (workspace, wanted) = beside_volume(&daemon, &name);
-    let sandbox = daemon.launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start().await.unwrap();
+    let sandbox =
+        daemon.launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap().start(()).await.unwrap();
     let folder = sandbox.folder().to_owned();
     home.backend.let_removals_fail(true);
     sandbox.remove().await.unwrap_err();

@@ -31,7 +31,9 @@ fn success() -> ExecutionResult {
             type_name: "list".into(),
             mime: serde_json::Map::new(),
         }),
-        displays: vec![Display { mime: mime(json!({"image/png": "", "text/plain": "figure"})) }],
+        displays: vec![Display {
+            mime: mime(json!({"image/png": "", SMALL_PICTURE: "", "text/plain": "figure"})),
+        }],
         artifacts: vec![
             Artifact { path: "plot.png".into(), bytes: 2048, change: Change::New },
             Artifact { path: "old\n## heading".into(), bytes: 0, change: Change::Removed },

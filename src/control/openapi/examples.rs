@@ -110,7 +110,8 @@ fn of_answer(name: &str) -> Option<Value> {
         "SessionDiff" => {
             let x = |preview: &str| json!({"name": "x", "type": "int", "preview": preview, "bytes": 28, "shape": null});
             let changed = json!({"by": ["preview"], "first": x("20"), "second": x("21")});
-            let variables = json!({"only_in_first": [], "only_in_second": [], "changed": [changed], "same": 3, "cut": false});
+            let variables = json!({"only_in_first": [], "only_in_second": [], "changed": [changed], "not_compared": [],
+                                   "same": 3, "cut": false});
             let file = json!({"path": "out.csv", "bytes": 8});
             let files = json!({"only_in_first": [], "only_in_second": [file], "changed": [], "same": 1, "unread": 0, "cut": false});
             json!({"variables": variables, "files": files})

@@ -231,6 +231,7 @@ fn sessions(document: &mut Document) {
         .query("of", text(), "The names alone of what this value has, instead: its attributes")
         .flag("keys", "With `of`: its keys, such as the columns of a table")
         .query("begins", text(), "With `of`: only names that begin with this")
+        .flag("digests", "With digests of what they hold, where they can be had at little cost")
         .fails(OF_A_SANDBOX)
         .fails(&[Code::VariablesFailed]);
     let summary = "The isolation the sandbox really has";

@@ -146,6 +146,10 @@ pub struct Variable {
     pub bytes: Option<u64>,
     /// `(3, 4)` for arrays and frames, `[7]` for things with a length.
     pub shape: Option<String>,
+    /// Of what it holds, if that was asked for and can be had: how it was made, a colon, and the digest. Only digests
+    /// that were made in the same way can be compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::protocol::environment::Environment;
+use crate::protocol::ids::SandboxId;
 use crate::protocol::problem::Problem;
+use crate::sandbox::etc;
 use crate::sandbox::folder::storage_problem;
 use crate::sandbox::kernel::files as kernel_files;
 use crate::sandbox::launch::{Launcher, UserSlot};
@@ -37,11 +39,7 @@ impl Drop for Draft {
 
 impl Launcher {
     /// The kernel compiled for the spec's image; compiled now if it is new.
-    pub(in crate::sandbox) async fn kernel_for(
-        &self,
-        spec: &SandboxSpec,
-        folder: &Path,
-    ) -> Result<PathBuf, Problem> {
+    pub(in crate::sandbox) async fn kernel_for(&self, spec: &SandboxSpec) -> Result<PathBuf, Problem> {
         let known = || self.kernels.lock().get(&spec.image.id).cloned();
         // A sandbox whose kernel is there does not wait for the kernel of another image.
         if let Some(folder) = known() {
@@ -59,7 +57,7 @@ impl Launcher {
             remove_tree(&target).map_err(|error| storage_problem(&target, &error))?;
             let draft = parent.join(format!("{DRAFT}{}", spec.sandbox));
             let draft = Draft::make(draft).map_err(|error| storage_problem(&parent, &error))?;
-            let tree = self.compile_kernel(spec, &draft.0, folder).await?;
+            let tree = self.compile_kernel(spec, &draft.0).await?;
             std::fs::rename(&tree, &target).map_err(|error| storage_problem(&target, &error))?;
         }
         self.kernels.lock().insert(spec.image.id.clone(), target.clone());
@@ -109,12 +107,10 @@ impl Launcher {
 
     /// Makes the tree in the draft. The image's Python reads sources that it cannot change and writes into a folder of
     /// its own, as a user that runs nothing else; the daemon copies its output.
-    async fn compile_kernel(
-        &self,
-        spec: &SandboxSpec,
-        draft: &Path,
-        folder: &Path,
-    ) -> Result<PathBuf, Problem> {
+    ///
+    /// Its sandbox has a name and a folder of its own: it has another user than the session that happens to be first, and
+    /// may be left when that session is gone.
+    async fn compile_kernel(&self, spec: &SandboxSpec, draft: &Path) -> Result<PathBuf, Problem> {
         let failed = |error: std::io::Error| storage_problem(draft, &error);
         let (sources, output, tree) = (draft.join("sources"), draft.join("output"), draft.join("tree"));
         kernel_files::write(&sources).map_err(failed)?;
@@ -128,9 +124,22 @@ impl Launcher {
         let limits =
             Limits { cpus: usual.cpus, memory_bytes: usual.memory_bytes, pids: usual.pids, ..spec.limits };
         let env = Environment::new();
-        let spec = SandboxSpec { kernel_dir: sources, user, limits, env, mounts: Vec::new(), ..spec.clone() };
+        let sandbox = SandboxId::fresh();
+        let _claim = self.claim(&sandbox);
+        let folder = self.errand_folder(&sandbox, spec.backend, slot.as_ref())?;
+        let (path, etc_dir) = (folder.path.clone(), etc::folder_in(&folder.path));
+        let spec = SandboxSpec {
+            sandbox,
+            kernel_dir: sources,
+            etc_dir,
+            user,
+            limits,
+            env,
+            mounts: Vec::new(),
+            ..spec.clone()
+        };
         let errand = Errand::compile(&spec.kernel_dir, &output);
-        self.run_errand(&spec, folder, &errand, slot).await?;
+        self.run_errand(&spec, &path, &errand, (slot, folder)).await?;
         kernel_files::assemble(&tree, &output).map_err(failed)?;
         Ok(tree)
     }
@@ -171,7 +180,7 @@ mod tests {
         let (spec, ready) = (spec(), home.path().join("ready"));
         launcher.kernels.lock().insert(spec.image.id.clone(), ready.clone());
         let _compiled = launcher.compiling.lock().await;
-        let kernel = launcher.kernel_for(&spec, home.path()).now_or_never();
+        let kernel = launcher.kernel_for(&spec).now_or_never();
         assert_eq!(kernel.expect("at once").unwrap(), ready);
     }
 

@@ -3,6 +3,8 @@
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+use super::index;
+
 /// What the host's own tools are configured with.
 pub struct HostSettings<'a> {
     env: &'a (dyn Fn(&str) -> Option<String> + Sync),
@@ -64,10 +66,11 @@ impl<'a> HostSettings<'a> {
 
 impl HostFiles {
     /// Reads the files that the environment leads to. `read` gives the text of a file, and may take as long as the disk
-    /// does.
+    /// does. A variable without a value leads nowhere.
     pub fn read(env: &dyn Fn(&str) -> Option<String>, read: &dyn Fn(&Path) -> Option<String>) -> Self {
-        let texts = pip_files(env).into_iter().filter_map(|file| read(&file));
-        let uv_index = uv_files(env).into_iter().find_map(|file| uv_index(&read(&file)?));
+        let env = |name: &str| env(name).filter(|value| !value.trim().is_empty());
+        let texts = pip_files(&env).into_iter().filter_map(|file| read(&file));
+        let uv_index = uv_files(&env).into_iter().find_map(|file| uv_index(&read(&file)?));
         Self { pip: texts.flat_map(|text| pip_settings(&text)).collect(), uv_index }
     }
 }
@@ -118,11 +121,18 @@ fn uv_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     files
 }
 
-/// The index in a file of `uv`; none if the file names none in place of `uv`'s own, or cannot be read.
+/// The index that `uv pip` uses by a file of `uv`; none if the file names none in place of `uv`'s own, or cannot be read. One
+/// that only `uv` itself can use is passed over: this host may have it for other work.
 fn uv_index(text: &str) -> Option<String> {
     let UvFile { index, index_url, pip } = toml::from_str(text).ok()?;
     let default = index.into_iter().find(|index| index.default).map(|index| index.url);
-    default.or(index_url).or(pip.index_url)
+    [pip.index_url, default, index_url].into_iter().flatten().find(|url| match index::parsed(url) {
+        Ok(_) => true,
+        Err(why) => {
+            tracing::warn!(why, "a package index in a settings file of `uv` is not used for installations");
+            false
+        }
+    })
 }
 
 #[cfg(test)]
@@ -151,6 +161,13 @@ pub mod tests {
             ),
             ("native-tls = true\nindex-url = \"https://a.test/\"\n", Some("https://a.test/")),
             ("[pip]\nindex-url = \"https://a.test/\"\nextra-index-url = [\"x\"]\n", Some("https://a.test/")),
+            (
+                "index-url = \"https://a.test/\"\n[pip]\nindex-url = \"https://b.test/\"\n",
+                Some("https://b.test/"),
+            ),
+            ("index-url = \"http://a.test/\"\n", None),
+            ("index-url = \"file:///srv/wheels\"\n", None),
+            ("index-url = \"https://a.test/\"\n[pip]\nindex-url = \"../wheels\"\n", Some("https://a.test/")),
             ("index-url = 7\n", None),
             ("no settings", None),
             ("", None),
@@ -175,6 +192,7 @@ pub mod tests {
         assert_eq!(found(&[("HOME", "/h"), ("XDG_CONFIG_HOME", "/x")]), "https://all.test/");
         assert_eq!(found(&[]), "https://all.test/");
         assert_eq!(found(&[("HOME", "/h"), ("UV_CONFIG_FILE", "/named.toml")]), "https://named.test/");
+        assert_eq!(found(&[("HOME", "/h"), ("UV_CONFIG_FILE", "")]), "https://own.test/");
         assert_eq!(found(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")]), "");
         let none = |_: &str| None::<String>;
         let host = HostSettings::new(&none, read(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")], &files));

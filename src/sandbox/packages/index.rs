@@ -70,6 +70,14 @@ impl fmt::Debug for Proxy {
     }
 }
 
+/// The URL of an index and the name of its host, or why it cannot be used.
+pub(super) fn parsed(url: &str) -> Result<(reqwest::Url, String), &'static str> {
+    let url = reqwest::Url::parse(url.trim()).map_err(|_| "its URL cannot be read")?;
+    let host = url.host_str().filter(|_| url.scheme() == "https").ok_or("it is not `https://`")?;
+    let host = host.to_ascii_lowercase();
+    Ok((url, host))
+}
+
 impl Index {
     /// The index that the settings or the host name, for an installation of this user.
     pub async fn find(settings: &Settings, owner: Principal) -> Result<Self, Problem> {
@@ -113,13 +121,9 @@ impl Index {
             Problem::new(Code::InstallFailed, format!("the package index cannot be used: {what}"))
                 .hint("set `packages.index` to an `https://` URL")
         };
-        let parsed = reqwest::Url::parse(url.trim()).map_err(|_| wrong("its URL cannot be read"))?;
-        let name = parsed
-            .host_str()
-            .filter(|_| parsed.scheme() == "https")
-            .ok_or_else(|| wrong("it is not `https://`"))?;
+        let (parsed, name) = parsed(url).map_err(wrong)?;
         let port = parsed.port().unwrap_or(HTTPS);
-        let mut hosts = BTreeSet::from([(name.to_ascii_lowercase(), port)]);
+        let mut hosts = BTreeSet::from([(name.clone(), port)]);
         hosts.extend(settings.hosts.iter().chain(more_hosts).filter_map(|host| host_and_port(host)));
         let authorities = host
             .env(&["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"])
@@ -133,7 +137,7 @@ impl Index {
         let direct = host.env(&["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Ok(Self {
             url: parsed.to_string(),
-            host: name.to_ascii_lowercase(),
+            host: name,
             secrets: secrets_of(&parsed),
             hosts,
             learns_hosts: settings.hosts.is_empty(),

@@ -315,6 +315,8 @@ mod tests {
     use crate::sandbox::workspace::Service;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 
+    mod reflinks;
+
     const MOST: u64 = 64 << 20;
 
     fn workspace(home: &Path, name: &str, slot: u32) -> Workspace {

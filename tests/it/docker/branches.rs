@@ -113,12 +113,12 @@ pub fn two_sessions_are_compared_by_what_they_hold() {
     let Some(daemon) = base() else { return };
     printed(
         &daemon,
-        "same = 1\nchanged = 'a'\ngone = 2\nopen('same', 'w').write('s')\nopen('file', 'w').write('abc')",
+        "same = 1\nchanged = 'a'\ngone = 2\nlate = dict.fromkeys(range(100), 0)\nobj = object()\nopen('same', 'w').write('s')\nopen('file', 'w').write('abc')",
     );
     branch(&daemon, &json!({"name": "other"}));
     daemon.run(
         "other",
-        "changed = 'b'; del gone; new = 3\nopen('file', 'w').write('abd')\nopen('more', 'w').write('m')",
+        "changed = 'b'; del gone; new = 3; late[99] = 1\nopen('file', 'w').write('abd')\nopen('more', 'w').write('m')",
     );
     let diff = daemon.http("GET", "/v1/sessions/s/diff/other", b"").expect_status(200);
     let variables = &diff["variables"];
@@ -126,8 +126,20 @@ pub fn two_sessions_are_compared_by_what_they_hold() {
     assert_eq!(text(variables, "/only_in_second/0/name"), "new");
     assert_eq!(
         (text(variables, "/changed/0/first/name"), &variables["changed"][0]["by"]),
-        ("changed", &json!(["preview"]))
+        ("changed", &json!(["preview", "content"]))
     );
+    // The preview ends before the item that differs, and nothing says what an object holds.
+    assert_eq!(
+        (text(variables, "/changed/1/first/name"), &variables["changed"][1]["by"]),
+        ("late", &json!(["content"]))
+    );
+    assert_eq!((&variables["not_compared"], number(variables, "/same")), (&json!(["obj"]), 1));
+    let said = daemon.cli(["diff", "s", "other"]).exits(1);
+    assert!(
+        said.stdout.contains("~ late: dict {0: 0, 1: 0, ") && said.stdout.contains("(content differs)"),
+        "{said:?}"
+    );
+    assert!(said.stderr.contains("cannot be compared, but look the same: obj"), "{said:?}");
     let files = &diff["files"];
     assert_eq!(text(files, "/changed/0/path"), "file");
     assert_eq!(text(files, "/only_in_second/0/path"), "more");

@@ -125,14 +125,22 @@ fn copy_missing(made: &Path, home: &Path, owner: User) -> std::io::Result<()> {
         std::fs::DirBuilder::new().mode(0o700).create(&kernels)?;
         chown(&kernels, Some(owner.uid), Some(owner.gid))?;
     }
-    // A daemon that runs already may look at any time.
+    // A daemon that runs already may look at any time, and renames what it is making itself into the same place.
+    let is_draft = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(".draft-");
+    if std::fs::read_dir(&kernels)?.flatten().any(|entry| is_draft(&entry)) {
+        return Ok(());
+    }
     let draft = tempfile::Builder::new().prefix(".kernel").tempdir_in(home)?;
     for tree in std::fs::read_dir(made)? {
         let tree = tree?;
         let (copied, target) = (draft.path().join(tree.file_name()), kernels.join(tree.file_name()));
         if !target.exists() {
             copy(&tree.path(), &copied, owner)?;
-            std::fs::rename(copied, target)?;
+            match std::fs::rename(copied, target) {
+                // The daemon was faster.
+                Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
+                renamed => renamed?,
+            }
         }
     }
     Ok(())

@@ -27,13 +27,16 @@ _REASONS = {
     "no_shell": "the image has no shell",
 }
 
+#: The form of a large picture that the sandbox adds for models.
+_SMALL_PICTURE = "application/vnd.belljar.small-picture"
+
 
 class Result:
     """A value or a display, in all forms that the sandbox gave it. Notebooks show the richest."""
 
     def __init__(self, forms: Mapping[str, Any], *, is_main_result: bool) -> None:
-        #: By MIME type; binary forms are base64.
-        self.forms: dict[str, Any] = dict(forms)
+        #: By MIME type; binary forms are base64. The copy that the daemon has for models is not among them.
+        self.forms: dict[str, Any] = {kind: form for kind, form in forms.items() if kind != _SMALL_PICTURE}
         #: Whether it is the value of the last expression, and no display.
         self.is_main_result = is_main_result
 
@@ -405,8 +408,8 @@ def asleep_of(told: Json) -> Asleep:
 
 @dataclass
 class Differences:
-    """What another sandbox has otherwise than this one. Variables are compared by type, size, shape and the beginning of
-    their value, files by size and content."""
+    """What another sandbox has otherwise than this one. Variables are compared by type and content, files by size and
+    content."""
 
     #: Names of variables that only this one has, only the other one, and both, but otherwise.
     removed: list[str]
@@ -418,6 +421,8 @@ class Differences:
     changed_files: list[str]
     #: False if there was too much to compare all of it.
     is_complete: bool
+    #: Names of variables that look the same, but cannot be compared, such as instances of classes of your own.
+    not_compared: list[str] = field(default_factory=list)
 
 
 def differences_of(told: Json) -> Differences:
@@ -430,6 +435,7 @@ def differences_of(told: Json) -> Differences:
         added_files=[one["path"] for one in files["only_in_second"]],
         changed_files=[one["path"] for one in files["changed"]],
         is_complete=not (variables["cut"] or files["cut"] or files["unread"]),
+        not_compared=variables.get("not_compared") or [],
     )
 
 

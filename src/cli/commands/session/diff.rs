@@ -16,11 +16,13 @@ use crate::protocol::text::one_line;
 const VALUE_CHARS: usize = 60;
 /// Characters before the first difference of two values that are shown, if their beginning is not.
 const CONTEXT_CHARS: usize = 15;
+/// Names that are shown of variables that cannot be compared.
+const NAMES_SHOWN: usize = 10;
 
 /// Show what the variables and files of two sessions differ in. Exits with 1 if they do.
 ///
-/// Variables are compared by type, size, shape and the beginning of their value, so two that differ only further on are taken for
-/// equal; files by size and content.
+/// Variables are compared by their type and a digest of what they hold. Where there is none, as for most objects and for
+/// what is very large, two that look the same are named as not compared. Files are compared by size and content.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Diff {
     /// The session to compare with.
@@ -59,6 +61,9 @@ fn show(screen: &mut Screen, diff: &SessionDiff) -> Result<(), Failure> {
     }
     let (variables, files) = (&diff.variables, &diff.files);
     screen.note(&format!("the same: {} variables, {} files", variables.same, files.same))?;
+    if let Some(warning) = not_compared(&variables.not_compared) {
+        screen.warn(&warning)?;
+    }
     if files.unread > 0 {
         let count = files.unread;
         screen.warn(&format!(
@@ -102,6 +107,16 @@ fn file_lines(diff: &FileDiff) -> Vec<String> {
         });
     }
     lines
+}
+
+/// What is said of variables that look the same and may differ.
+fn not_compared(names: &[String]) -> Option<String> {
+    let mut shown: Vec<String> = names.iter().take(NAMES_SHOWN).map(|name| one_line(name)).collect();
+    let more = names.len().saturating_sub(NAMES_SHOWN);
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    (!names.is_empty()).then(|| format!("cannot be compared, but look the same: {}", shown.join(", ")))
 }
 
 fn shown(variable: &Variable) -> String {
@@ -155,7 +170,19 @@ mod tests {
             preview: preview.to_owned(),
             bytes: Some(2048),
             shape: shape.map(ToOwned::to_owned),
+            digest: None,
         }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_named_in_one_line() {
+        assert_eq!(not_compared(&[]), None);
+        let names: Vec<String> = (0..NAMES_SHOWN + 2).map(|number| format!("v{number}")).collect();
+        let said = not_compared(&names[..2]).unwrap();
+        assert_eq!(said, "cannot be compared, but look the same: v0, v1");
+        assert!(not_compared(&names).unwrap().ends_with(", v9, 2 more"));
+        let diff = VariableDiff { not_compared: names, ..VariableDiff::default() };
+        assert!(!differs(&SessionDiff { variables: diff, ..SessionDiff::default() }), "it may be the same");
     }
 
     #[test]
