@@ -136,6 +136,7 @@ impl Actor for Executor {
             connected: None,
             arriving: Some(Vec::new()),
             running: HashMap::new(),
+            replays: false,
             unrecorded: HashMap::new(),
             finished: HashMap::new(),
             requests: HashMap::new(),
@@ -273,6 +274,7 @@ impl ExecutorState {
         let Some(command) = self.stash(myself, command) else { return };
         match command {
             Command::Run(start) => self.run(myself, start),
+            Command::Replayed => self.replays = false,
             Command::Interrupt(cell) => self.interrupt(myself, cell),
             Command::Kill(cell) => self.kill(myself, cell),
             Command::ToTerminal(cell, what) => {

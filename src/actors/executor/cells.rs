@@ -71,6 +71,9 @@ impl ExecutorState {
             return;
         }
         self.replacements = 0;
+        if start.mode.has_variables() {
+            self.replays = start.replay.is_some();
+        }
         self.note_snapshot();
         let frame = frame_of(&start);
         self.args.recorder.begin(cell);

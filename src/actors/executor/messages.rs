@@ -74,6 +74,8 @@ pub enum Command {
     /// Run a cell; its end is reported to the session as `CellFinished`. In `main` mode only after
     /// the previous one has ended.
     Run(CellStart),
+    /// The cells that were to run again have.
+    Replayed,
     Interrupt(CellNumber),
     Kill(CellNumber),
     ToTerminal(CellNumber, ToTerminal),

@@ -25,7 +25,7 @@ use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
-use crate::session::replay::{cell_ended, given_up};
+use crate::session::replay::{RecordedCalls, cell_ended, given_up};
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
 use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, continued_ask, expand_markers};
@@ -252,7 +252,13 @@ impl ExecutorState {
         name: &str,
         arguments: &Map<String, Value>,
     ) -> Option<StartedCall> {
-        let replay = self.running.get_mut(&cell?)?.start.replay.as_mut()?;
+        // What runs between cells may have called when the cells first ran, and has no record of its own.
+        let mut none = RecordedCalls::default();
+        let replay = match cell {
+            Some(cell) => self.running.get_mut(&cell)?.start.replay.as_mut()?,
+            None if self.replays => &mut none,
+            None => return None,
+        };
         let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
         let Some(answer) = replay.answer(name, arguments) else { return Some(StartedCall::Unanswered) };
         Some(StartedCall::Known(answer.map(|value| match value {

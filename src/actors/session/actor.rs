@@ -160,6 +160,7 @@ impl SessionActorState {
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {
                 state.apply(Input::ReplayEnded { finished });
+                state.command(Command::Replayed);
                 let _ = reply_to.send(Ok(()));
             }
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),

@@ -184,3 +184,26 @@ async fn the_newest_snapshot_does_for_a_branch_only_if_a_fresh_one_would_be_the_
         assert_eq!(client.times(is_taken), taken, "{checkpointing:?}");
     }
 }
+
+/// It may have made the call when the cells first ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cells_left_behind_calls_no_tool_while_they_run_again() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    home.backend.plays(WHILE_RESETTING, &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    client.run("b").await;
+    second_sandbox(&home).await;
+    home.backend.kernel().runs(3).await;
+    client.reset().await;
+    let is_refused = |event: &EventBody| {
+        matches!(event, EventBody::ToolAnswered { outcome: ToolOutcome::Failure(failure), .. }
+            if failure.code == "replay_differs")
+    };
+    client.has_event(is_refused).await;
+}
