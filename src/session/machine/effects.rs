@@ -22,7 +22,7 @@ pub enum Input<W> {
         note: String,
         replays: bool,
     },
-    /// Of the cells that run again because the session wakes, these ended with another status than before.
+    /// These of the cells that run again because the session wakes ended with another status than before.
     RanOtherwise {
         cells: Vec<CellNumber>,
     },

@@ -266,8 +266,8 @@ impl SavedStates {
         if self.latest.as_ref().is_none_or(|before| before.place <= latest.place) {
             self.latest = Some(latest);
         }
-        // Of those without a name only the newest is kept, what the session wakes from, what it began with, and the newest that
-        // was loaded in part: a person may get the rest out of it when the machine is less busy.
+        // A snapshot without a name is kept if it is the newest, what the session wakes from or began with, or the newest that was
+        // loaded in part: a person may get the rest out of it when the machine is less busy.
         let (base, latest) = (self.base().map(|base| &base.id), self.latest().map(|latest| &latest.id));
         let needed = base.into_iter().chain(latest).chain(&self.loaded_in_part);
         let needed: Vec<String> = needed.cloned().collect();
