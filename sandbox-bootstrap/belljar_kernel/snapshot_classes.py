@@ -129,12 +129,14 @@ def _is_python(new):
 
 def patches(namespace, most):
     """Names of functions and methods of modules that the session has replaced by its own."""
-    left = most
+    left, others = most, _Others()
     for name, module in list(sys.modules.items()):
         if not is_module(module) or not comes_from_disk(module) or name.startswith("belljar_kernel"):
             continue
         for key, value in list(module.__dict__.items()):
             left -= 1
+            if others.has(value):
+                continue
             if name == "sys" and key.startswith("last_"):
                 continue  # the exception of a cell
             if is_own(value, namespace):
@@ -142,7 +144,7 @@ def patches(namespace, most):
             elif type(value) is type and value.__module__ == name:
                 left -= len(value.__dict__)
                 for inner, each in list(value.__dict__.items()):
-                    if is_own(each, namespace):
+                    if not others.has(each) and is_own(each, namespace):
                         yield f"{name}.{key}.{inner}"
         if left < 0:
             return
@@ -160,6 +162,22 @@ def is_own(value, namespace):
         inner = getattr(value, beneath, None)
         return inner is not value and is_own(inner, namespace)
     return kind.__dict__.get("__module__") == "__main__"
+
+
+class _Others:
+    """Things of which their class alone tells that the session has not made them. Most attributes of modules are such."""
+
+    def __init__(self):
+        self._kinds = {}  # by their ids, for code of the session may answer what the hash of a class is
+
+    def has(self, value):
+        kind = type(value)
+        known = self._kinds.get(id(kind))
+        if known is None:
+            tells = kind is not types.FunctionType and not issubclass(kind, type)
+            tells = tells and (kind.__module__, kind.__name__) not in _BENEATH
+            known = self._kinds[id(kind)] = kind, tells and kind.__dict__.get("__module__") != "__main__"
+        return known[1]
 
 
 # The attribute of what is put around a function that has the function.
