@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -160,6 +161,19 @@ class Rehearsed(unittest.TestCase):
         self.assertEqual((len(held), held[1000]), (256 << 20, 0))
         self.assertLess(self.resident() - before, 64 << 20)
         held.close()
+
+    def test_a_buffer_that_nothing_can_hold_is_passed_and_has_its_size(self):
+        from belljar_kernel import snapshot_records
+
+        for size, passes in ((7, True), (6, False), (8, False)):
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                theirs.sendall(b"P\0\0\0\4data" + b"P\0\0\0\3end" + b"S\0\0\0\0")
+                reader = snapshot_records.Reader(ours)
+                if passes:
+                    reader.pass_section(size)
+                else:
+                    self.assertRaises(snapshot_records.Broken, reader.pass_section, size)
 
     def resident(self):
         with open("/proc/self/statm", encoding="ascii") as file:
