@@ -68,6 +68,7 @@ class CellRunner:
         self._was_quiet = False  # since the end of the last cell nothing but the kernel has run
         self._collector_rests = False  # no finalizer may run, and be forgotten
         self._sources = deque()
+        self.has_forgotten = False  # the code of early cells
         self._trace = self._profile = None
         self.current = None
         self._restricted = False  # the policy of the present cell, or of the last
@@ -338,6 +339,7 @@ class CellRunner:
         self._sources.append(name)
         if len(self._sources) > CELL_SOURCES_KEPT:
             linecache.cache.pop(self._sources.popleft(), None)
+            self.has_forgotten = True
 
     def _enter_folder(self):
         """Begin in the workspace, or where `%cd` went, and give that folder. What `os.chdir` does ends with its cell, unless

@@ -119,11 +119,13 @@ PACK_POLL_S = 0.0005
 PACK_POLL_GROWTH = 1.2
 PACK_POLL_MAX_S = 0.02
 # A snapshot whose load has failed is loaded on trial until no step ends the process: after so many deaths, what follows is
-# left out. A step that makes no progress counts as a death after STEP, or after IMPORT where it may import a module; all
+# left out. A step that makes no progress counts as a death after STEP, or after IMPORT where it may import a module, and
+# never before it has had a share of the time that is left for trials: a machine that is slow must not cost a variable. All
 # trials together take no longer than TRIALS, which is less than the daemon waits for a load. What a trial leaves behind is
 # looked for so often.
 WAKE_DEATHS = 12
 WAKE_STEP_S = 4.0
+WAKE_SHARES = 8
 WAKE_IMPORT_S = 30.0
 WAKE_TRIALS_S = 120.0
 WAKE_SWEEPS = 100

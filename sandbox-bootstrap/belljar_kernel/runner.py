@@ -293,7 +293,11 @@ class Runner:
             sys.setrecursionlimit(PACK_RECURSION)  # that of the session may not do for what follows
             from . import snapshot
 
-            known = {"cells_begin_in": self.commands.folder, "recursion": recursion}
+            known = {
+                "cells_begin_in": self.commands.folder,
+                "cells_forgotten": self._cells.has_forgotten,
+                "recursion": recursion,
+            }
             snapshot.pack(frame, self.namespace, self._injected(), self._own_injected(), known)
             code = 0
         finally:

@@ -64,7 +64,7 @@ def pack(frame, namespace, injected, own, known):
     progress = Progress()
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
     names.sort(key=lambda name: _when(namespace[name]))
-    assigned = snapshot_assigned.found(namespace)
+    assigned = snapshot_assigned.found(namespace, known["cells_forgotten"])
     names += [*snapshot_loggers.found(), *assigned.things]
     deleted = [name for name in injected if name not in namespace]
     known = {**known, "deleted": deleted, **snapshot_settings.changed_by_packing()}

@@ -10,14 +10,16 @@ import types
 
 from . import notebook, snapshot_classes, snapshot_reasons, snapshot_settings
 from .late_imports import from_stdlib
-from .limits import ASSIGNED_ATTRIBUTES, ASSIGNED_SOURCE_CHARS
+from .limits import ASSIGNED_ATTRIBUTES, ASSIGNED_SOURCE_CHARS, CELL_SOURCES_KEPT
 
 # What has a place of its own among the settings, or is made anew for each process.
 _ELSEWHERE = frozenset(
     "logging.root os.environ sys.modules sys.path sys.stderr sys.stdin sys.stdout warnings.filters".split()
 )
 _OF_IMPORT = frozenset(("__builtins__", "__loader__", "__spec__"))
-REPLACED = "replaced in the session; the module's own is back"
+REPLACED = "set in the session; the module's own is back, if it has one"
+# The name under which it is told that not all was found.
+_NOT_ALL = "attributes of modules"
 
 
 class Assigned:
@@ -31,35 +33,54 @@ class Assigned:
         self.things, self.attributes, self.missing = {}, {}, {}
 
 
-def found(namespace):
+def found(namespace, are_forgotten):
+    """`are_forgotten` says whether the code of early cells is not remembered any more."""
     result = Assigned()
     try:
         cells = _Cells(namespace)
         cells.read()
     except BaseException:
         return result  # a cell has replaced what this needs
+    not_all = []
     for module, attribute, is_deleted in cells.resolved():
-        name = f"{module.__name__}.{attribute}"
-        if name in _ELSEWHERE or name in namespace or not _is_kept(module, attribute):
-            continue
-        if len(result.things) == ASSIGNED_ATTRIBUTES:
-            result.missing["attributes of modules"] = f"more than {ASSIGNED_ATTRIBUTES} were assigned by cells"
+        try:
+            _add(result, namespace, module, attribute, is_deleted)
+        except _Full:
+            not_all.append(f"more than {ASSIGNED_ATTRIBUTES} were assigned by cells")
             break
-        value = _value(module, attribute)
-        if value is _ABSENT:
-            if is_deleted:
-                result.things[name], result.attributes[name] = (module,), attribute
-        elif is_deleted:
-            continue  # it was not, or is there again
-        elif snapshot_classes.is_own(value, namespace):
-            result.missing[name] = REPLACED
-        else:
-            # The list itself stands for that of the process which loads it.
-            value = list(value) if value is sys.argv else value
-            result.things[name], result.attributes[name] = (module, value), attribute
+        except BaseException:
+            continue  # code of the module has failed, and must not cost the session all of its variables
     if cells.left_out:
-        result.missing["attributes of modules"] = "the cells have too much code to look for all that they assign"
+        not_all.append("the cells have too much code to look for all that they assign")
+    if are_forgotten:
+        not_all.append(f"only the last {CELL_SOURCES_KEPT} cells were looked at")
+    if not_all:
+        result.missing[_NOT_ALL] = "; ".join(not_all)
     return result
+
+
+def _add(result, namespace, module, attribute, is_deleted):
+    name = f"{module.__name__}.{attribute}"
+    if name in _ELSEWHERE or name in namespace or not _is_kept(module, attribute):
+        return
+    if len(result.things) == ASSIGNED_ATTRIBUTES:
+        raise _Full
+    value = _value(module, attribute)
+    if value is _ABSENT:
+        if is_deleted:
+            result.things[name], result.attributes[name] = (module,), attribute
+    elif is_deleted:
+        return  # it was not, or is there again
+    elif snapshot_classes.is_own(value, namespace):
+        result.missing[name] = REPLACED
+    else:
+        # The list itself stands for that of the process which loads it.
+        value = list(value) if value is sys.argv else value
+        result.things[name], result.attributes[name] = (module, value), attribute
+
+
+class _Full(Exception):
+    """No more attributes are kept."""
 
 
 def set_again(things, attributes):
@@ -82,7 +103,7 @@ _ABSENT = object()
 
 
 def _value(module, attribute):
-    value = module.__dict__.get(attribute, _ABSENT)
+    value = _dict_of(module).get(attribute, _ABSENT)
     if value is _ABSENT and type(module) is not types.ModuleType:
         try:
             return getattr(module, attribute)
@@ -91,9 +112,17 @@ def _value(module, attribute):
     return value
 
 
+def _dict_of(module):
+    """Without code of its class."""
+    return _MODULE_DICT.__get__(module)
+
+
+_MODULE_DICT = types.ModuleType.__dict__["__dict__"]
+
+
 def _is_kept(module, attribute):
     name = module.__name__
-    if name == "__main__" or name.partition(".")[0] == "belljar_kernel" or sys.modules.get(name) is not module:
+    if type(name) is not str or name == "__main__" or name.partition(".")[0] == "belljar_kernel" or sys.modules.get(name) is not module:
         return False
     return attribute not in _OF_IMPORT and snapshot_classes.comes_from_disk(module)
 
@@ -162,8 +191,8 @@ class _Cells:
             imported = [sys.modules.get(name) for name in self._imported.get(root, ())]
             for module in (self._namespace.get(root), *imported):
                 for part in way:
-                    module = module.__dict__.get(part) if isinstance(module, types.ModuleType) else None
+                    module = _dict_of(module).get(part) if snapshot_classes.is_module(module) else None
                 key = id(module), attribute, is_deleted
-                if isinstance(module, types.ModuleType) and key not in seen:
+                if snapshot_classes.is_module(module) and key not in seen:
                     seen.add(key)
                     yield module, attribute, is_deleted

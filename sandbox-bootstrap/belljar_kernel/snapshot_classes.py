@@ -22,16 +22,28 @@ _NOT_OF_SESSION = (
 
 def _of_every_class():
     """Names under which `type` itself answers for a class: what its body has under them is set when it is made, or never."""
-    told = {name for name, each in type.__dict__.items() if hasattr(type(each), "__set__")}
+    told = {name for name, each in type.__dict__.items() if hasattr(type(each), "__set__")} | {"__class__"}
     return told - _MADE - {"__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__type_params__"}
 
 
 _OF_EVERY_CLASS = _of_every_class()
 
 
+def is_module(thing):
+    """Whether it is one by its type: what it says of its class may be code of the session, or fail."""
+    return issubclass(type(thing), types.ModuleType)
+
+
+def _spec(module):
+    try:
+        return getattr(module, "__spec__", None)
+    except Exception:
+        return None  # the session has put something else among the modules
+
+
 def comes_from_disk(module):
     """Whether the module can be imported in a fresh process."""
-    spec = getattr(module, "__spec__", None)
+    spec = _spec(module)
     return spec is not None and (spec.origin is not None or spec.submodule_search_locations is not None)
 
 
@@ -49,7 +61,7 @@ def _is_below(name, package):
 
 def is_of_session(module):
     """Whether the module is a file that is neither of Python nor of an installed package."""
-    name = getattr(getattr(module, "__spec__", None), "origin", None)
+    name = getattr(_spec(module), "origin", None)
     if not isinstance(name, str) or not name.startswith("/"):
         return False
     return not name.startswith(_NOT_OF_SESSION) and not any(each in name for each in _INSTALLED)
@@ -117,12 +129,14 @@ def _is_python(new):
 
 def patches(namespace, most):
     """Names of functions and methods of modules that the session has replaced by its own."""
-    left = most
+    left, others = most, _Others()
     for name, module in list(sys.modules.items()):
-        if not isinstance(module, types.ModuleType) or not comes_from_disk(module) or name.startswith("belljar_kernel"):
+        if not is_module(module) or not comes_from_disk(module) or name.startswith("belljar_kernel"):
             continue
         for key, value in list(module.__dict__.items()):
             left -= 1
+            if others.has(value):
+                continue
             if name == "sys" and key.startswith("last_"):
                 continue  # the exception of a cell
             if is_own(value, namespace):
@@ -130,7 +144,7 @@ def patches(namespace, most):
             elif type(value) is type and value.__module__ == name:
                 left -= len(value.__dict__)
                 for inner, each in list(value.__dict__.items()):
-                    if is_own(each, namespace):
+                    if not others.has(each) and is_own(each, namespace):
                         yield f"{name}.{key}.{inner}"
         if left < 0:
             return
@@ -141,13 +155,29 @@ def is_own(value, namespace):
     kind = type(value)
     if kind is types.FunctionType:
         return value.__globals__ is namespace
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return value.__dict__.get("__module__") == "__main__"
     beneath = _BENEATH.get((kind.__module__, kind.__name__))
     if beneath is not None:
         inner = getattr(value, beneath, None)
         return inner is not value and is_own(inner, namespace)
     return kind.__dict__.get("__module__") == "__main__"
+
+
+class _Others:
+    """Things of which their class alone tells that the session has not made them. Most attributes of modules are such."""
+
+    def __init__(self):
+        self._kinds = {}  # by their ids, for code of the session may answer what the hash of a class is
+
+    def has(self, value):
+        kind = type(value)
+        known = self._kinds.get(id(kind))
+        if known is None:
+            tells = kind is not types.FunctionType and not issubclass(kind, type)
+            tells = tells and (kind.__module__, kind.__name__) not in _BENEATH
+            known = self._kinds[id(kind)] = kind, tells and kind.__dict__.get("__module__") != "__main__"
+        return known[1]
 
 
 # The attribute of what is put around a function that has the function.

@@ -79,6 +79,7 @@ class Loading:
         # `is_trial` is a load of what is being packed. Neither that nor a rehearsal touches files or fills buffers.
         self.namespace, self.injected, self.is_trial, self.leaves_files = namespace, injected, is_trial, is_trial
         self._is_partial = is_partial  # what fails is lost, and the load goes on
+        self._new_buffer = bytearray
         self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.homes = {}  # folders of modules that no path leads to
@@ -131,8 +132,11 @@ class Loading:
 
     def _rehearse(self, pieces, sizes, steps):
         """Load all in a process that is there only for that."""
+        from . import snapshot_rehearsal
+
         self.leaves_files, self.unpickling, self._sizes = True, steps, iter(sizes)
-        self._load(snapshot_records.Pieces(list(pieces)), lambda _name: None)
+        self._new_buffer = snapshot_rehearsal.untouched_memory
+        self._load(snapshot_records.Pieces(list(pieces), steps.mark_read), lambda _name: None)
 
     def _load(self, section, mark):
         """The things by name, and the settings."""
@@ -184,7 +188,7 @@ class Loading:
     def _buffers(self):
         while True:
             size = self._next_size()
-            data = bytearray(size)
+            data = self._new_buffer(size)
             if not self.leaves_files:
                 self._reader.section_into(memoryview(data))
             yield data
@@ -197,7 +201,7 @@ class Loading:
         """Let go of the next one, whose array cannot be made."""
         size = self._next_size()
         if not self.leaves_files:
-            self._reader.section_into(memoryview(bytearray(size)))
+            self._reader.pass_section(size)
 
     def section_into(self, view):
         if self._next_size() != view.nbytes:

@@ -5,7 +5,7 @@ import sys
 import types
 
 from . import snapshot_make, snapshot_unfinished
-from .snapshot_classes import HEAP_TYPE
+from .snapshot_classes import HEAP_TYPE, is_module
 
 # Since this version, asking for annotations may run code.
 _ANNOTATIONS_ARE_CODE = sys.version_info >= (3, 14)
@@ -36,7 +36,7 @@ class _Search:
         self._made_modules = {id(each) for each in loading.made_modules}
         self._of_all = {id(names), id(loading.namespace), id(sys.modules)}
         for each in list(sys.modules.values()):
-            if isinstance(each, types.ModuleType) and id(each) not in self._made_modules:
+            if is_module(each) and id(each) not in self._made_modules:
                 self._of_all.add(id(each.__dict__))
         self._good = set()  # ids of what leads to nothing lost
 
@@ -47,7 +47,7 @@ class _Search:
             thing = waiting.pop()
             if id(thing) in seen or id(thing) in self._good or self._is_of_all(thing):
                 continue
-            kind = thing if isinstance(thing, type) else type(thing)
+            kind = thing if issubclass(type(thing), type) else type(thing)  # it may give another class as its own
             if issubclass(kind, snapshot_make.Lost):
                 return kind.reason
             if id(thing) in self._spoilt:
@@ -59,20 +59,20 @@ class _Search:
 
     def _is_of_all(self, thing):
         """Whether the thing belongs to no value."""
-        if isinstance(thing, types.ModuleType):
+        if is_module(thing):
             return id(thing) not in self._made_modules
-        if isinstance(thing, type):
+        if issubclass(type(thing), type):
             return not thing.__flags__ & HEAP_TYPE
         return id(thing) in self._of_all
 
     def _parts(self, thing):
-        if isinstance(thing, types.ModuleType):
+        if is_module(thing):
             return list(thing.__dict__.values())
-        if isinstance(thing, types.FunctionType):
+        if type(thing) is types.FunctionType:  # which no class can be below
             annotations = None if _ANNOTATIONS_ARE_CODE else thing.__annotations__
             return [thing.__globals__, thing.__closure__, thing.__defaults__, thing.__kwdefaults__, thing.__dict__, annotations]
         parts = gc.get_referents(thing)
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(thing, numpy.ndarray) and thing.dtype.hasobject:
+        if numpy is not None and issubclass(type(thing), numpy.ndarray) and thing.dtype.hasobject:
             parts.append(thing.view(numpy.ndarray).tolist())  # the collector does not look into it
         return parts

@@ -67,13 +67,17 @@ def module(name):
 
 def _import(name):
     home = loading.homes.get(name.partition(".")[0])
-    if home is not None:
+    is_added = home is not None and home not in sys.path
+    if is_added:
         sys.path.append(home)
     try:
         __import__(name)
     finally:
-        if home in sys.path:
-            sys.path.remove(home)
+        # The module may have put its folder there itself, further to the front.
+        for place in reversed(range(len(sys.path) if is_added else 0)):
+            if sys.path[place] == home:
+                del sys.path[place]
+                break
 
 
 def package(name, submodules):

@@ -9,7 +9,6 @@ import types
 
 from . import snapshot_make, snapshot_reasons, snapshot_records
 from .late_imports import from_stdlib
-from .limits import WAKE_DEATHS
 
 pickle = from_stdlib("pickle")
 
@@ -21,11 +20,12 @@ class LeftOut(Exception):
 class Steps:
     """Counts the steps that may run code of the session, and says which of them are not taken.
 
-    `deadly` are reasons by the numbers of steps, `until` is the number from which on no step of a name is taken.
+    `deadly` are reasons by the numbers of steps, `until` is the number from which on no step of a name is taken, for the
+    reason `beyond`. Between two steps a long value may be read: `mark_read` is told how much.
     """
 
-    def __init__(self, deadly, until=None, mark=lambda _number, _may_import: None):
-        self._deadly, self._until, self._mark = deadly, until, mark
+    def __init__(self, deadly, until=None, beyond="", mark=lambda _number, _may_import: None, mark_read=lambda _count: None):
+        self._deadly, self._until, self._beyond, self._mark, self.mark_read = deadly, until, beyond, mark, mark_read
         self._number = 0
 
     def begin(self, may_import=False):
@@ -33,12 +33,9 @@ class Steps:
         self._mark(self._number, may_import)
         reason = self._deadly.get(self._number)
         if reason is None and self._until is not None and self._number > self._until:
-            reason = _TOO_MANY if snapshot_make.loading.name is not None else None
+            reason = self._beyond if snapshot_make.loading.name is not None else None
         if reason is not None:
             raise LeftOut(reason)
-
-
-_TOO_MANY = f"it was not tried: {WAKE_DEATHS} things before it end the process that loads them"
 
 
 def _is_of_kernel(make):

@@ -165,6 +165,13 @@ class Reader:
         if view:
             raise Broken("a buffer is shorter than was said")
 
+    def pass_section(self, size):
+        """Let go of the section, which has this size."""
+        while self._next_piece():
+            size -= len(self._bytes(self._left))
+        if size:
+            raise Broken("a buffer has another size than was said")
+
     def end(self):
         """The manifest."""
         kind, length = _HEADER.unpack(self._bytes(_HEADER.size))
@@ -196,10 +203,11 @@ def _tail(pieces, size):
 
 
 class Pieces:
-    """A file over pieces, each of which is let go when it was read: memory is needed once and not twice."""
+    """A file over pieces, each of which is let go when it was read: memory is needed once and not twice. `mark_read` is told
+    how much was read."""
 
-    def __init__(self, pieces):
-        self._pieces = deque(pieces)
+    def __init__(self, pieces, mark_read=None):
+        self._pieces, self._mark_read = deque(pieces), mark_read
         self._at = 0  # in the first piece
 
     def readinto(self, target):
@@ -228,6 +236,8 @@ class Pieces:
 
     def _pass(self, size):
         self._at += size
+        if self._mark_read is not None:
+            self._mark_read(size)
         if self._at == len(self._pieces[0]):
             self._pieces.popleft()
             self._at = 0

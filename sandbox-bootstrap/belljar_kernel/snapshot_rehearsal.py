@@ -17,6 +17,7 @@ from .limits import (
     PACK_POLL_S,
     WAKE_DEATHS,
     WAKE_IMPORT_S,
+    WAKE_SHARES,
     WAKE_STEP_S,
     WAKE_SWEEPS,
     WAKE_TRIALS_S,
@@ -24,29 +25,36 @@ from .limits import (
 from .snapshot import death
 from .snapshot_partial import Steps
 
-_NUMBER, _MAY_IMPORT, _IS_DONE = range(3)
+_NUMBER, _MAY_IMPORT, _BYTES, _IS_DONE = range(4)
 _WORD_BYTES = 8
+
+_TOO_MANY = f"it was not tried: {WAKE_DEATHS} things before it end the process that loads them"
+_TOO_LATE = "it was not tried: the time for that went to things before it, which end the process or hold it up"
 
 
 def steps(load):
     """The steps for a load that can get through. `load` does all of it with the steps that it is given, and is called in
     processes of their own."""
     deadly, left = {}, WAKE_TRIALS_S
-    words = memoryview(mmap.mmap(-1, 3 * _WORD_BYTES)).cast("q")  # shared with the process that tries
+    words = memoryview(mmap.mmap(-1, 4 * _WORD_BYTES)).cast("q")  # shared with the process that tries
     with _Leftovers() as leftovers:
         while len(deadly) < WAKE_DEATHS:
             reason, took = _ended(load, deadly, words, left)
             leftovers.end()
             left -= took
-            if reason is None or words[_NUMBER] in deadly:
+            number = words[_NUMBER]
+            if words[_IS_DONE] or number in deadly:
                 return Steps(deadly)  # it got through, or nothing more can be found out
-            deadly[words[_NUMBER]] = reason
-    return Steps(deadly, until=max(deadly))
+            if reason is None:
+                # The step that was under way is not known to get through, but those before it are.
+                return Steps(deadly, until=max(*deadly, number - 1), beyond=_TOO_LATE) if deadly else Steps(deadly)
+            deadly[number] = reason
+    return Steps(deadly, until=max(deadly), beyond=_TOO_MANY)
 
 
 def _ended(load, deadly, words, most_s):
-    """Why the process ended that has tried the load, unless it got through or has used up its time; and how long it took,
-    as the sum of pauses: a sandbox that is paused must not count."""
+    """Why the process ended that has tried the load, unless it has used up its time, or could not begin; and how long it
+    took, as the sum of pauses: a sandbox that is paused must not count."""
     words[:] = memoryview(bytes(words.nbytes)).cast("q")
     try:
         child = copies.silently(posix.fork)
@@ -55,16 +63,18 @@ def _ended(load, deadly, words, most_s):
     if child == 0:
         _try(load, deadly, words)
     pause, took, silent, last = PACK_POLL_S, 0.0, 0.0, None
+    share_s = most_s / WAKE_SHARES
     while True:
         ended, status = posix.waitpid(child, posix.WNOHANG)
         if ended:
             told = f"loading it ended the process ({death(posix.waitstatus_to_exitcode(status))})"
-            return None if words[_IS_DONE] else told, took
+            return told if words[_NUMBER] else None, took  # the first step comes before any code of the session
         time.sleep(pause)
         took += pause
-        silent = silent + pause if words[_NUMBER] == last else 0.0
-        last = words[_NUMBER]
-        most_silent_s = WAKE_IMPORT_S if words[_MAY_IMPORT] else WAKE_STEP_S
+        now = words[_NUMBER], words[_BYTES]
+        silent = silent + pause if now == last else 0.0
+        last = now
+        most_silent_s = max(WAKE_IMPORT_S if words[_MAY_IMPORT] else WAKE_STEP_S, share_s)
         if silent >= most_silent_s or took >= most_s:
             posix.kill(child, _signal.SIGKILL)
             posix.waitpid(child, 0)
@@ -81,17 +91,27 @@ def _try(load, deadly, words):
         if posix.getpid() == own:  # not in a process that code of a variable has forked
             words[_NUMBER], words[_MAY_IMPORT] = number, may_import
 
+    def mark_read(count):
+        if posix.getpid() == own:
+            words[_BYTES] += count
+
     try:
         posix.setsid()
         process.set_oom_score(COMPUTE_OOM_SCORE)
         descriptors.lead_nowhere(kept=())
-        load(Steps(deadly, mark=mark))
-    except BaseException:
-        pass  # the load that follows tells of it
-    finally:
+        try:
+            load(Steps(deadly, mark=mark, mark_read=mark_read))
+        except BaseException:
+            pass  # the load that follows tells of it
         if posix.getpid() == own:
             words[_IS_DONE] = True
+    finally:
         posix._exit(0)
+
+
+def untouched_memory(size):
+    """A buffer that takes memory only where something is written to it; a `bytearray` is filled with zeros at once."""
+    return mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class _Leftovers:

@@ -17,7 +17,7 @@ def hold(things):
     seen, waiting = set(), list(things)
     while waiting:
         thing = waiting.pop()
-        if id(thing) in seen or isinstance(thing, _NOT_ENTERED) or thing is sys.modules or _is_globals(thing):
+        if id(thing) in seen or issubclass(type(thing), _NOT_ENTERED) or thing is sys.modules or _is_globals(thing):
             continue
         seen.add(id(thing))
         if any("__del__" in each.__dict__ for each in type(thing).__mro__):

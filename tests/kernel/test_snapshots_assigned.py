@@ -78,7 +78,54 @@ class Assigned(SnapshotTest):
 
     def test_more_than_are_kept_are_told(self):
         self.run_ok("import math\n" + "\n".join(f"math.a{n} = {n}" for n in range(1001)))
-        self.assertEqual(set(self.take().missing), {"attributes of modules"})
+        missing = self.take().missing
+        self.assertEqual(set(missing), {"attributes of modules"})
+        self.assertIn("more than 1000", missing["attributes of modules"])
+        self.run_ok(f"x = {'1' * (1 << 20)!r}")
+        self.assertRegex(self.take().missing["attributes of modules"], "more than 1000 .*; .*too much code")
+
+    def test_cells_that_are_not_remembered_are_told(self):
+        self.run_ok("import math; math.tau = 4")
+        for _ in range(999):
+            self.run_ok("x = abs(1)")
+        self.assertEqual(self.take().missing, {})
+        self.run_ok("x = abs(1)")
+        self.assertIn("only the last 1000 cells", self.take().missing["attributes of modules"])
+
+    def test_a_thing_that_does_not_say_its_class_costs_only_itself(self):
+        self.run_ok(
+            "import math, types, weakref\nclass Thing: pass\nthing = Thing(); dead = weakref.proxy(thing); dead.x = 1; del thing\n"
+            "class Lazy:\n    @property\n    def __class__(self): raise RuntimeError('not yet')\n"
+            "lazy = Lazy(); lazy.x = 1; nameless = types.ModuleType('nameless'); nameless.x = 1; nameless.__name__ = None\nmath.tau = 4"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {"dead", "lazy", "nameless"})
+        kernel, _ = self.wake(snapshot)
+        self.assertEqual(kernel.run("math.tau", cell=9).value, "4")
+
+    def test_what_stands_among_the_modules_and_in_them_may_fail_to_answer(self):
+        self.run_ok(
+            "import math, string, sys\nclass Fails:\n    def __getattr__(self, name): raise RuntimeError(name)\n"
+            "class Lazy:\n    @property\n    def __class__(self): raise RuntimeError('not yet')\n"
+            "sys.modules['fails'] = Fails(); sys.modules['lazy'] = Lazy(); vars(string)['lazy'] = Lazy(); x = 1"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {"string.lazy"})
+        kernel, _ = self.wake(snapshot)
+        self.assertEqual(kernel.run("x", cell=9).value, "1")
+
+    def test_one_that_does_not_say_its_class_is_no_harm_to_a_load_in_part(self):
+        self.run_ok(
+            "import os\nclass Lazy:\n    @property\n    def __class__(self):\n        if os.path.exists('armed'): raise RuntimeError('not yet')\n        return Lazy\n"
+            "class Late:\n    def __setstate__(self, _state):\n        if os.path.exists('armed'): raise ValueError('late')\n    def __getstate__(self): return 1\n"
+            "lazy = Lazy(); late = Late(); both = [lazy]"
+        )
+        snapshot = self.take()
+        self.assertEqual(snapshot.missing, {})
+        open(os.path.join(self.kernel.workspace, "armed"), "w").close()
+        kernel, report = self.wake(snapshot, partial=True)
+        self.assertEqual(set(self.missing(report)), {"late"})
+        self.assertEqual(kernel.run("both[0] is lazy", cell=9).value, "True")
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ class Deadly(SnapshotTest):
         begun = time.monotonic()
         kernel, missing = self.wake_in_part(snapshot)
         self.assertEqual(set(missing), {"loops"})
-        self.assertIn("no progress for 4 s", missing["loops"])
-        self.assertGreater(time.monotonic() - begun, 3)
+        self.assertIn("no progress for 15 s", missing["loops"])
+        self.assertGreater(time.monotonic() - begun, 14)
         self.assertEqual(kernel.run("x is y", cell=9).value, "True")
 
     def test_after_twelve_deaths_the_rest_is_left_out(self):

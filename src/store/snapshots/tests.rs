@@ -345,7 +345,8 @@ fn a_daemon_that_is_killed_at_any_step_leaves_what_was_there_and_nothing_half() 
         // A file of which only a part was written.
         std::fs::write(scene.folder().join("chunks/.abc.draft"), "half").unwrap();
         std::fs::write(scene.folder().join(".0123456789abcdef.json.draft"), "{").unwrap();
-        // A process that is killed drops nothing.
+        // A process that is killed drops nothing, and nothing of it goes on.
+        writer.end_thread();
         std::mem::forget(writer);
         let store = scene.restarted();
         assert_eq!(store.list(scene.session).unwrap(), std::slice::from_ref(&kept), "after {steps} steps");

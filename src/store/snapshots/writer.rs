@@ -192,6 +192,12 @@ impl SnapshotWriter {
         Ok(())
     }
 
+    /// Ends the thread that writes, as the death of the process would.
+    #[cfg(test)]
+    pub(super) fn end_thread(&mut self) {
+        let _ = self.disk.finish();
+    }
+
     fn pay(&mut self, cost: u64) -> Result<(), SnapshotError> {
         let sum = self.charged.saturating_add(cost);
         if sum > self.limits.stored_bytes {
