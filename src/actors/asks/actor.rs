@@ -94,6 +94,7 @@ impl Actor for Asks {
                 let _ = reply_to.send(state.asks.keys().filter_map(|ask| state.view(*ask)).collect());
             }
             AsksMsg::Cancel { ask, reply_to } => state.cancel(&myself, ask, reply_to),
+            AsksMsg::CancelAll => state.cancel_all(&myself),
             AsksMsg::History { reply_to } => drop(reply_to.send(state.history.clone())),
             AsksMsg::Plans { reply_to } => drop(reply_to.send(state.plans.clone())),
             AsksMsg::SubmitPlan { plan, reply_to } => state.submit_plan(*plan, reply_to),

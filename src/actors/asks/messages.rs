@@ -50,6 +50,8 @@ pub enum AsksMsg {
         ask: AskNumber,
         reply_to: Reply<AskView>,
     },
+    /// The session is being removed: no model is asked any more what to do about the end of its cell.
+    CancelAll,
     /// The conversation that the next ask continues.
     History {
         reply_to: RpcReplyPort<Vec<Message>>,

@@ -74,6 +74,22 @@ impl AsksState {
 
     /// Cancels an ask. Answered when its end is in the journal.
     pub(super) fn cancel(&mut self, myself: &AsksRef, ask: AskNumber, reply_to: Reply<AskView>) {
+        self.cancel_now(myself, ask);
+        let (asks, log) = (myself.clone(), Arc::clone(&self.args.log));
+        tokio::spawn(async move {
+            let _ = reply_to.send(ended(&asks, &log, ask, |_| {}).await);
+        });
+    }
+
+    /// Cancels all asks, the one that goes on last, so that no other begins.
+    pub(super) fn cancel_all(&mut self, myself: &AsksRef) {
+        let waiting: Vec<AskNumber> = self.waiting.iter().map(|waiting| waiting.ask).collect();
+        for ask in waiting.into_iter().chain(self.current.as_ref().map(|current| current.ask)) {
+            self.cancel_now(myself, ask);
+        }
+    }
+
+    fn cancel_now(&mut self, myself: &AsksRef, ask: AskNumber) {
         if self.current.as_ref().is_some_and(|current| current.ask == ask) {
             self.take(myself, Input::Cancel);
         } else if let Some(index) = self.waiting.iter().position(|waiting| waiting.ask == ask)
@@ -85,10 +101,6 @@ impl AsksState {
                 self.finish(myself, ask, end);
             }
         }
-        let (asks, log) = (myself.clone(), Arc::clone(&self.args.log));
-        tokio::spawn(async move {
-            let _ = reply_to.send(ended(&asks, &log, ask, |_| {}).await);
-        });
     }
 
     pub(super) fn submit_plan(&mut self, plan: PlanTree, reply_to: Reply<PlanVersion>) {

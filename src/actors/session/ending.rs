@@ -8,6 +8,7 @@ use super::refusals::base_is_lost;
 use super::removers::{Remover, Removers};
 use super::snapshots::CHANGED;
 use super::state::SessionActorState;
+use crate::actors::asks::messages::AsksMsg;
 use crate::actors::calls::{Reply, send_now};
 use crate::actors::executor::messages::{Command, ExecutorMsg};
 use crate::actors::snapshots::SessionSnapshots;
@@ -166,6 +167,7 @@ impl SessionActorState {
         }
         let removers = self.removers.insert(Removers::default()).clone();
         removers.add(remover);
+        let _ = self.asks.cast(AsksMsg::CancelAll);
         self.apply(Input::Remove);
         if let Some(created) = self.args.created.take() {
             let _ = created.send(Err(Problem::new(Code::NoSuchSession, "the session was removed")));

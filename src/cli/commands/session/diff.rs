@@ -137,7 +137,8 @@ impl Part {
     fn of_both(first: &Variable, second: &Variable) -> Self {
         let (one, other) = (one_line(&first.preview), one_line(&second.preview));
         let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count();
-        let from = if same + CONTEXT_CHARS < VALUE_CHARS { 0 } else { same - CONTEXT_CHARS };
+        // What is shown of both is the same to its end where another part of them differs.
+        let from = if one == other || same + CONTEXT_CHARS < VALUE_CHARS { 0 } else { same - CONTEXT_CHARS };
         Self { from, length: first.shape != second.shape }
     }
 }
