@@ -240,7 +240,8 @@ impl SandboxBackend for FakeBackend {
         }
         let keeps_all = self.0.removals_fail.load(Ordering::Relaxed);
         let sandboxes = self.0.sandboxes.lock();
-        let living = sandboxes.iter().filter(|(_, kernel)| kernel.lives());
+        // What cannot be removed is there, also where its kernel has ended on being told good-bye.
+        let living = sandboxes.iter().filter(|(_, kernel)| keeps_all || kernel.lives());
         let (left, unowned): (Vec<_>, Vec<_>) = living.partition(|(id, _)| keeps_all || is_live(&id.0));
         for (_, kernel) in &unowned {
             kernel.end();
