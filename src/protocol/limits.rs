@@ -24,6 +24,8 @@ pub const HOST_FRAMES_WAITING: usize = 256;
 
 /// Tool calls of one session that the daemon works on at once; the kernel holds back the rest.
 pub const TOOL_CALLS_IN_FLIGHT: usize = 64;
+/// Questions of one cell to people without a decision: those that wait, and those that the cell has given up.
+pub const UNDECIDED_QUESTIONS: usize = 256;
 /// Names of completed tool calls that a result lists.
 pub const TOOL_CALLS_LISTED: usize = 100;
 /// Characters of a tool's name.

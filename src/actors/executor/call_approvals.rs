@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::running::{ApprovalWait, CpuSample, RunningCell};
@@ -14,6 +15,7 @@ use crate::protocol::ask::Decision;
 use crate::protocol::event::EventBody;
 use crate::protocol::frames::ToolFailure;
 use crate::protocol::ids::CellNumber;
+use crate::protocol::limits::UNDECIDED_QUESTIONS;
 use crate::protocol::result::Mode;
 use crate::protocol::tool::LentAnswer;
 use crate::security_controls;
@@ -31,9 +33,17 @@ pub(super) struct CallApproval {
     pub executor: ExecutorRef,
     /// Set when the executor ends and leaves the sandbox to the next one, which asks the same question again.
     pub left: Arc<AtomicBool>,
+    /// The places for questions of the cell.
+    pub places: Arc<Semaphore>,
     pub cell: CellNumber,
     pub call: u64,
     pub question: Question,
+}
+
+/// The places for questions of one cell. A question takes one, which only a decision gives back: otherwise code that gives
+/// its calls up could ask people again and again, for as long as the quota of its owner lasts.
+pub(super) fn places_for_questions() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(UNDECIDED_QUESTIONS))
 }
 
 /// Withdraws the question when the call is dropped.
@@ -58,12 +68,24 @@ impl Drop for OpenQuestion {
 impl CallApproval {
     /// Waits for the decision. Every decision but an acceptance becomes an error for the code.
     pub async fn wait_for_decision(self) -> Result<(), ToolFailure> {
-        let Self { asks, log, executor, left, cell, call, question } = self;
+        let Self { asks, log, executor, left, places, cell, call, question } = self;
+        let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
+        if let Ok(place) = places.try_acquire() {
+            place.forget();
+        } else if security_controls::holds("questions_given_up_are_bounded") {
+            let message = format!(
+                "{UNDECIDED_QUESTIONS} questions of this cell to people have no decision, because its code does not wait \
+                 for them; it may ask no more: wait for the decisions, in another cell"
+            );
+            return failure("not_allowed", message);
+        }
         let _ = executor.cast(ExecutorMsg::WaitsForPerson { cell, waits: true });
         let waiting = OpenQuestion { asks, executor, left, cell, call };
         let permit = |reply_to| AsksMsg::Permit { question, reply_to };
         let decision = calls::call_own(&waiting.asks, permit).await;
-        let failure = |code: &str, message: String| Err(ToolFailure { code: code.into(), message });
+        if decision.is_ok() {
+            places.add_permits(1);
+        }
         match decision {
             Ok(Decision::Accept { .. }) => record_start(&log, (Some(cell), call), None).await,
             Ok(Decision::Reject { reason: Some(reason) }) => failure("rejected", reason),

@@ -123,7 +123,7 @@ impl ExecutorState {
                 let origin = self.origin_of(cell, from_program);
                 self.tool_called(myself, call, (cell, origin), &name, arguments, &frame_guard);
             }
-            KernelFrame::ToolAbandoned { call } => self.call_abandoned(call),
+            KernelFrame::ToolAbandoned { call } => self.call_abandoned(myself, call),
             KernelFrame::Snapshotting { request, state_of } => {
                 self.told_of_snapshot(request, |told| told.state_of = Some(state_of));
             }

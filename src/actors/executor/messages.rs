@@ -162,7 +162,7 @@ pub enum ExecutorMsg {
     Scanned(Snapshot),
     /// Send a cell again for which the kernel had no worker or process.
     SendAgain(CellNumber),
-    /// An answer to a tool call that the journal has, but the kernel may not have.
+    /// The journal has this answer to a tool call, and the kernel may not have it.
     AnswerAgain {
         call: u64,
         outcome: ToolOutcome,

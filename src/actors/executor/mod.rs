@@ -6,11 +6,12 @@
 //! is the connection to the sandbox, `attach` takes over a sandbox of an earlier daemon, with the help of
 //! `notes`; `cells` begins and ends cells, `overdue` handles those that take too long, `requests` are all
 //! other requests to the kernel, `tool_calls` the tool calls of the kernel, `call_approvals` asks people about them,
-//! `lent_calls` those that clients of an earlier daemon answer, `responses` keeps the answers of tools, `preload` imports
-//! modules into a new sandbox, `workspace` watches the files, `freeze` and `foreign_pauses` handle frozen sandboxes,
-//! `snapshots` saves variables by the `progress` of a copy and `loading` loads them, with the tasks in `transfers`,
-//! `teardown` ends a sandbox.
+//! `abandoned_calls` cancels them, `lent_calls` are those that clients of an earlier daemon answer, `responses` keeps the
+//! answers of tools, `preload` imports modules into a new sandbox, `workspace` watches the files, `freeze` and
+//! `foreign_pauses` handle frozen sandboxes, `snapshots` saves variables by the `progress` of a copy and `loading` loads
+//! them, with the tasks in `transfers`, `teardown` ends a sandbox.
 
+mod abandoned_calls;
 pub mod actor;
 mod attach;
 mod call_approvals;

@@ -1,8 +1,11 @@
 //! A running cell, and an ended cell that has not been reported yet.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use super::call_approvals::places_for_questions;
 use crate::bridge::{Delivery, FrameGuard};
 use crate::sandbox::launch::CpuLimitLifted;
 use crate::security_controls;
@@ -47,6 +50,8 @@ pub(super) struct RunningCell {
     /// The number of the cell's calls that wait for a person, and since when.
     pub pending_approvals: u32,
     pub asked: Option<ApprovalWait>,
+    /// One for each question to a person that the cell may still ask before others of it are decided.
+    pub question_places: Arc<Semaphore>,
     /// Held while the kernel is slow to kill the cell.
     pub cpu_boost: Option<CpuLimitLifted>,
 }
@@ -80,6 +85,7 @@ impl RunningCell {
             delivery: Delivery::default(),
             pending_approvals: 0,
             asked: None,
+            question_places: places_for_questions(),
             cpu_boost: None,
         }
     }

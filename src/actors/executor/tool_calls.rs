@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::call_approvals::{CallApproval, on_waiting};
+use super::call_approvals::{CallApproval, on_waiting, places_for_questions};
 use super::lent_calls::hold;
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::pending::{CallGuard, CallSource};
@@ -25,7 +25,7 @@ use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
 use crate::session::digest::json_bytes;
-use crate::session::replay::{RecordedCalls, cell_ended, given_up};
+use crate::session::replay::RecordedCalls;
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
 use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, continued_ask, expand_markers};
@@ -201,11 +201,15 @@ impl ExecutorState {
             (Some((tool, CallDecision::Person { bound_by })), Some(cell)) => {
                 let subject = Subject::Tool { name: tool.name.clone(), arguments: arguments.clone() };
                 let (ask, number) = (origin.ask(), call.to_string());
+                let running = self.running.get(&cell);
+                let places =
+                    running.map_or_else(places_for_questions, |running| Arc::clone(&running.question_places));
                 Some(CallApproval {
                     asks: self.args.asks.clone(),
                     log: Arc::clone(&self.args.log),
                     executor: myself.clone(),
                     left: Arc::clone(&self.left),
+                    places,
                     cell,
                     call,
                     question: Question { ask, cell: Some(cell), call: number, bound_by, subject },
@@ -304,33 +308,6 @@ impl ExecutorState {
         self.responses_memory.grow_anyway(bytes.saturating_sub(self.responses_memory.bytes()));
         self.responses_memory.shrink_to(bytes);
         value
-    }
-
-    /// Cancels the calls of a cell that has ended, and gives their names. The journal gets an answer for
-    /// each, so that no later daemon considers it open, and a thread that the cell left behind does not wait
-    /// for ever.
-    pub(super) fn cancel_calls(&mut self, cell: CellNumber) -> Vec<String> {
-        let cancelled = self.calls.cancel_cell(cell);
-        self.lending.end_unless(|cell| self.running.contains_key(&cell));
-        for (call, _) in &cancelled {
-            self.settle(*call, cell_ended());
-        }
-        self.last_program_done(None);
-        cancelled.into_iter().map(|(_, call)| call.name).take(TOOL_CALLS_LISTED).collect()
-    }
-
-    /// Cancels a call whose answer nobody waits for, with the question that it waits for. Its work ends, and gives back what
-    /// it holds.
-    pub(super) fn call_abandoned(&mut self, call: u64) {
-        let Some(ended) = self.calls.end(call) else { return };
-        if let Some(running) = ended.cell.and_then(|cell| self.running.get_mut(&cell))
-            && (running.interrupted || running.ended_by.is_some())
-            && running.unanswered.len() < TOOL_CALLS_LISTED
-        {
-            running.unanswered.push(ended.name.clone());
-        }
-        self.settle(call, given_up());
-        self.last_program_done(None);
     }
 
     /// Answers a call that is not made, or whose progress is unknown.

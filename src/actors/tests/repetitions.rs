@@ -1,8 +1,11 @@
 use super::*;
+use crate::actors::asks::messages::AsksMsg;
 use crate::actors::executor::state::WORKER_REPLACEMENTS;
 use crate::actors::session::removers::Remover;
 use crate::protocol::api::VariablesFilter;
+use crate::protocol::ask::{ApprovalPolicy, Decision};
 use crate::protocol::frames::HostFrame;
+use crate::protocol::limits::{TOOL_CALLS_IN_FLIGHT, UNDECIDED_QUESTIONS};
 use crate::protocol::problem::Code;
 use crate::protocol::quota::Kind;
 use crate::protocol::result::{Reason, Status};
@@ -22,6 +25,16 @@ impl Client {
             }
         }
         log
+    }
+
+    /// Waits until so many questions wait for a person.
+    async fn is_asked(&self, questions: usize) {
+        let waiting = async {
+            while self.approvals().await.len() != questions {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        within("people are asked", waiting).await;
     }
 }
 
@@ -97,6 +110,45 @@ async fn a_cell_that_is_interrupted_often_has_one_event_of_it() {
     kernel.lets_go_on(1);
     client.result(ticket).await;
     assert_eq!(client.count("interrupting"), 1);
+}
+
+/// Otherwise people are asked again and again by code that does not wait for what they say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_does_not_wait_for_decisions_asks_people_only_so_often() {
+    let home = Home::new();
+    home.model_says(super::asks::ONE_CELL);
+    home.backend.plays("work", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.has_event(|event| matches!(event, EventBody::CellStarted { .. })).await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    // What is decided counts no longer.
+    let allowed = kernel.calls(1, "answer");
+    client.is_asked(1).await;
+    let id = client.approvals().await.remove(0).id;
+    let decision = Decision::Accept { code: None };
+    let decide = |reply_to| AsksMsg::Decide { id, decision, by: OWNER, memory: None, reply_to };
+    within("the decision", try_call(&client.asks().await, decide)).await.unwrap();
+    kernel.hears(|frame| matches!(frame, HostFrame::ToolResult { call, .. } if *call == allowed)).await;
+    for _ in 0..UNDECIDED_QUESTIONS / TOOL_CALLS_IN_FLIGHT {
+        let calls: Vec<u64> = (0..TOOL_CALLS_IN_FLIGHT).map(|_| kernel.calls(1, "answer")).collect();
+        client.is_asked(calls.len()).await;
+        for call in &calls {
+            kernel.gives_up(*call);
+        }
+        for call in calls {
+            kernel.fails(call, "cancelled").await;
+        }
+        client.is_asked(0).await;
+    }
+    for _ in 0..2 {
+        kernel.fails(kernel.calls(1, "answer"), "not_allowed").await;
+    }
+    assert_eq!(client.count("approval_wanted"), 1 + UNDECIDED_QUESTIONS);
+    kernel.lets_go_on(1);
+    client.only_end().await;
 }
 
 /// Otherwise an administrator who only looks uses up the quota of the user.

@@ -49,6 +49,46 @@ async fn a_decision_is_answered_when_the_journal_has_it() {
     client.only_end().await;
 }
 
+/// Otherwise the number of calls in flight does not slow code that makes calls and gives them up, again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_is_in_flight_until_the_journal_has_its_end() {
+    let home = Home::new();
+    home.model_says(super::asks::ONE_CELL);
+    home.backend.plays("work", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.start_ask(ApprovalPolicy::Tools(vec!["answer".into()])).await;
+    client.has_event(|event| matches!(event, EventBody::CellStarted { .. })).await;
+    let kernel = home.backend.kernel();
+    kernel.runs(1).await;
+    let call = kernel.calls(1, "answer");
+    client.has_event(|event| matches!(event, EventBody::ApprovalWanted { .. })).await;
+    let log = client.journal.log(client.id).unwrap();
+    let writer_hold = client.journal.hold_writer();
+    let mut newest = log.append(EventBody::Thawed);
+    kernel.gives_up(call);
+    let is_noted = async {
+        loop {
+            let next = log.append(EventBody::Thawed);
+            if next > newest + 1 {
+                return;
+            }
+            newest = next;
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within("the daemon notes that the call ended", is_noted).await;
+    // An answer at once would have arrived by then.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let is_answer = |frame: &HostFrame| matches!(frame, HostFrame::ToolFailed { .. });
+    assert!(!kernel.received_frames().iter().any(is_answer), "it is not written yet");
+    drop(writer_hold);
+    kernel.fails(call, "cancelled").await;
+    assert_eq!(client.count("tool_answered"), 1);
+    kernel.lets_go_on(1);
+    client.only_end().await;
+}
+
 /// Otherwise the next daemon could run a job of which a client was told that it is cancelled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancellation_is_answered_when_the_journal_has_it() {

@@ -111,6 +111,24 @@ impl FakeKernel {
         self.change(|state| state.ignores_interrupts = true);
     }
 
+    /// Code of the cell calls a tool without arguments, beside the steps of the cell. Gives the number of the call.
+    pub fn calls(&self, cell: CellNumber, name: &str) -> u64 {
+        self.begin_call(Some(cell), name).0
+    }
+
+    /// The code that made a call does not wait for its answer any more.
+    pub fn gives_up(&self, call: u64) {
+        self.send(&KernelFrame::ToolAbandoned { call });
+    }
+
+    /// Waits until a call has failed with this code.
+    pub async fn fails(&self, call: u64, code: &str) {
+        self.hears(|frame| {
+            matches!(frame, HostFrame::ToolFailed { call: failed, error } if *failed == call && error.code == code)
+        })
+        .await;
+    }
+
     /// The worker ends between two cells, and another takes its place.
     pub fn replaces_worker(&self) {
         let after = StateAfter::Restored(self.0.state.lock().newest_kept);
@@ -341,10 +359,11 @@ impl FakeKernel {
     }
 
     async fn call(&self, cell: CellNumber, name: &str) -> Value {
-        self.begin_call(Some(cell), name).await.expect("an answer")
+        self.begin_call(Some(cell), name).1.await.expect("an answer")
     }
 
-    fn begin_call(&self, cell: Option<CellNumber>, name: &str) -> oneshot::Receiver<Value> {
+    /// Begins a call, and gives its number and its answer.
+    fn begin_call(&self, cell: Option<CellNumber>, name: &str) -> (u64, oneshot::Receiver<Value>) {
         let (answer, answered) = oneshot::channel();
         let call = self.change(|state| {
             state.calls += 1;
@@ -354,7 +373,7 @@ impl FakeKernel {
         let arguments = serde_json::Map::new();
         let (name, from_program) = (name.into(), false);
         self.send(&KernelFrame::ToolCall { call, cell, name, arguments, from_program });
-        answered
+        (call, answered)
     }
 
     fn answer(&self, call: u64, value: Value) {
