@@ -111,11 +111,16 @@ fn write(
     mut parts: mpsc::Receiver<Part>,
 ) -> Result<Option<TakenSnapshot>, Problem> {
     let mut writer = on_disk.next_writer()?;
+    let mut written_since = 0;
     while let Some(part) = parts.blocking_recv() {
         match part {
             Part::Bytes(bytes) => {
                 for bytes in bytes.chunks(WRITTEN_AT_ONCE) {
-                    let_cells_run(ledger);
+                    written_since += bytes.len();
+                    if written_since >= WRITTEN_AT_ONCE {
+                        let_cells_run(ledger);
+                        written_since = 0;
+                    }
                     writer.piece(bytes)?;
                 }
             }
