@@ -137,21 +137,23 @@ fn a_sandbox_that_ends_with_a_cell_takes_nothing_from_a_snapshot() {
 #[test]
 fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_ran_again() {
     let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=2)].concat();
-    let woke = || vec![gone(), ready(), woken("s1", 1, &[2])];
     let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: "s1".into() };
     let mut sleeps = begin.clone();
     let mut dies_later = begin;
-    for cell in 10..15 {
-        assert_eq!(wakes(&restored_from(&sleeps)), with("s1", &[2]));
-        sleeps.extend([woke(), vec![EventBody::ReplayFinished, slept.clone()]].concat());
-        assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[2]));
-        let EventBody::CellFinished { mut result } = finished(cell, Status::Crashed, StateKind::Lost) else {
+    for before in 2..7 {
+        // The cell after the snapshot has a new number in each sandbox.
+        let (again, other) = (before + 1, before + 20);
+        let woke = [vec![gone(), ready(), woken("s1", 1, &[before])], ran_again(again, before)].concat();
+        let woke = [woke, vec![EventBody::ReplayFinished]].concat();
+        sleeps.extend([woke.clone(), vec![slept.clone()]].concat());
+        assert_eq!(wakes(&restored_from(&sleeps)), with("s1", &[again]));
+        let EventBody::CellFinished { mut result } = finished(other, Status::Crashed, StateKind::Lost) else {
             unreachable!()
         };
         (result.reason, result.exit_code) = (Reason::SandboxLost, None);
-        dies_later.extend(woke());
-        dies_later.push(EventBody::ReplayFinished);
-        dies_later.extend([queued(cell, Mode::Main), started(cell), EventBody::CellFinished { result }]);
+        dies_later.extend(woke);
+        dies_later.extend([queued(other, Mode::Main), started(other), EventBody::CellFinished { result }]);
+        assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[again]));
     }
 }
 
