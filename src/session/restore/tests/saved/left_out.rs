@@ -175,3 +175,36 @@ fn cells_before_a_given_variable_do_not_run_again_with_it() {
     let later = [saved, ran(2..=2)].concat();
     assert_eq!(wakes_after([later, vec![gives], ran(3..=3)]), with("s1", &[]));
 }
+
+#[test]
+fn an_ask_gives_its_variables_when_its_turn_comes() {
+    let begins = |number, context: &[&str]| {
+        let EventBody::AskStarted { mut spec, .. } = cell_of_ask().0.swap_remove(0) else { unreachable!() };
+        spec.context = context.iter().map(|name| ((*name).to_owned(), serde_json::Value::from(1))).collect();
+        EventBody::AskStarted { ask: number, spec }
+    };
+    let asked = |ask| EventBody::ModelAsked { ask, step: 1 };
+    let cancelled = |ask| {
+        let end = serde_json::json!({
+            "outcome": "cancelled", "answer": null, "value": null, "message": null, "steps": 0,
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0},
+        });
+        EventBody::AskFinished { ask, end: serde_json::from_value(end).unwrap() }
+    };
+    let both = vec![ready(), begins(1, &[]), asked(1), begins(2, &["given"])];
+    let saved = [both.clone(), ran(1..=1), vec![taken("s1", 1)]].concat();
+    let keep = |events: &[EventBody]| loads(&restored_from(events)).keep;
+    // The cells of the first ask see and change the variable before the second one gives it.
+    let first = [both, ran(1..=1)].concat();
+    assert_eq!(wakes(&restored_from(&first)), with(NONE, &[1]));
+    let second = [first.clone(), vec![asked(2)], ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&second)), None, "cell 1 would run with it");
+    let second = [first, vec![cancelled(2)], ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&second)), with(NONE, &[1, 2]), "it never gave anything");
+    assert!(keep(&saved).is_empty());
+    let given = [saved, vec![asked(2)]].concat();
+    assert_eq!(keep(&given), ["given"]);
+    // Later requests of the same ask give nothing anew.
+    let later = [given, ran(2..=2), vec![taken("s2", 2), asked(2)]].concat();
+    assert!(keep(&later).is_empty());
+}
