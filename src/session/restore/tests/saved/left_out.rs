@@ -137,7 +137,7 @@ fn a_sandbox_that_ends_with_a_cell_takes_nothing_from_a_snapshot() {
 #[test]
 fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_ran_again() {
     let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=2)].concat();
-    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: "s1".into() };
+    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: Some("s1".into()) };
     let mut sleeps = begin.clone();
     let mut dies_later = begin;
     for before in 2..7 {
@@ -155,6 +155,26 @@ fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_r
         dies_later.extend([queued(other, Mode::Main), started(other), EventBody::CellFinished { result }]);
         assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[again]));
     }
+}
+
+/// Somebody has only looked at the variables in each of them, for example.
+#[test]
+fn sandboxes_without_a_snapshot_that_were_not_used_do_not_count_against_their_cells() {
+    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: None };
+    let mut sleeps = [vec![ready()], ran(1..=1)].concat();
+    let mut ends = sleeps.clone();
+    for before in 1..6 {
+        let woke = [vec![gone(), ready(), rebuilds(&[before])], ran_again(before + 1, before)].concat();
+        let woke = [woke, vec![EventBody::ReplayFinished]].concat();
+        ends.extend(woke.clone());
+        sleeps.extend([woke, vec![slept.clone()]].concat());
+        assert_eq!(wakes(&restored_from(&sleeps)), with(NONE, &[before + 1]));
+    }
+    assert_eq!(wakes(&restored_from(&ends)), None);
+    // Earlier versions always named a snapshot.
+    let earlier = serde_json::json!({"type": "slept", "reason": "it was not used", "snapshot": "s1"});
+    let named = EventBody::Slept { reason: "it was not used".into(), snapshot: Some("s1".into()) };
+    assert_eq!(serde_json::from_value::<EventBody>(earlier).unwrap(), named);
 }
 
 #[test]
