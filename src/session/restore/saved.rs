@@ -13,7 +13,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
-use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord, add_missing};
 use crate::session::notices::WokenFrom;
 
 /// The most time that cells took of which all run again by themselves because no snapshot is there. A client who waits for
@@ -124,6 +124,17 @@ pub struct Wake {
     pub left_out: Vec<CellNumber>,
     /// Variables that were given after it was taken.
     pub keep: Vec<String>,
+}
+
+impl Wake {
+    /// What the session wakes without. What could not be loaded comes first, so that no bound cuts it off: the snapshot has it, and
+    /// is kept for that.
+    #[must_use]
+    pub fn lacks(&self, not_loaded: Vec<MissingVariable>) -> Vec<MissingVariable> {
+        let mut missing = not_loaded;
+        add_missing(&mut missing, self.snapshot.missing.clone());
+        missing
+    }
 }
 
 /// Whether a cell ended because its sandbox did, for whatever reason: nothing of that sandbox goes on.

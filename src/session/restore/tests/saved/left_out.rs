@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::result::Reason;
-use crate::protocol::snapshot::MissingVariable;
+use crate::protocol::snapshot::{MISSING_NAMES, MissingVariable};
 
 /// A tool that code calls which no cell runs.
 fn called_by_what_is_left(call: u64, refused_bytes: Option<u64>) -> EventBody {
@@ -65,6 +65,21 @@ fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
     // One at a time: the next one takes its place.
     let again = vec![taken("s2", 2), gone(), ready(), woken_without("s2", 2, &["frame"])];
     assert_eq!(then(&["large"], [again, ran(3..=3), vec![taken("s3", 3)]].concat()), "s2 s3");
+}
+
+#[test]
+fn what_could_not_be_loaded_is_told_even_if_a_snapshot_lacks_as_much_as_can_be_told() {
+    let mut first = snapshot("s1", 1, None);
+    let unsaved: Vec<String> = (0..MISSING_NAMES).map(|number| format!("v{number}")).collect();
+    first.missing = missing(&unsaved.iter().map(String::as_str).collect::<Vec<_>>());
+    let first = EventBody::SnapshotTaken { snapshot: Box::new(first) };
+    let begin = [vec![ready()], ran(1..=1), vec![first, gone()]].concat();
+    let told = loads(&restored_from(&begin)).lacks(missing(&["large"]));
+    assert_eq!((told.len(), told[0].name.as_str()), (MISSING_NAMES, "large"));
+    let names: Vec<&str> = told.iter().map(|missing| missing.name.as_str()).collect();
+    let woke = vec![ready(), woken_without("s1", 1, &names)];
+    let restored = restored_from(&[begin, woke, ran(2..=2), vec![taken("s2", 2)]].concat());
+    assert_eq!(kept(&restored), ["s1", "s2"]);
 }
 
 #[test]
