@@ -300,7 +300,7 @@ async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Res
                     Some(*cell)
                 }
                 EventBody::ToolAnswered { call, .. } => calls.remove(call),
-                EventBody::CellQueued { cell, .. } => Some(*cell),
+                EventBody::CellQueued { cell, .. } | EventBody::Interrupting { cell, .. } => Some(*cell),
                 EventBody::CellFinished { result } => Some(result.cell),
                 _ => None,
             };

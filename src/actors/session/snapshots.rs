@@ -464,8 +464,9 @@ impl SessionActorState {
 
     /// Says that the session sleeps, if it can wake again.
     pub(super) fn sleeps(&self, reason: String) {
-        if let Some(latest) = self.saving.states.latest().filter(|_| self.wakes()) {
-            self.log.append(EventBody::Slept { reason, snapshot: latest.id.clone() });
+        if self.wakes() {
+            let snapshot = self.saving.states.latest().map(|latest| latest.id.clone());
+            self.log.append(EventBody::Slept { reason, snapshot });
         }
     }
 

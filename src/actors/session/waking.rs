@@ -19,7 +19,6 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Status;
-use crate::protocol::snapshot::add_missing;
 use crate::session::machine::Input;
 use crate::session::notices::{self, WokenFrom};
 use crate::session::replay::Replay;
@@ -138,8 +137,7 @@ impl SessionActorState {
                 return self.wake_failed(snapshot, reason, is_past);
             }
         };
-        let mut missing = wake.snapshot.missing;
-        add_missing(&mut missing, report.missing);
+        let missing = wake.lacks(report.missing);
         // A replay that somebody wants runs them itself.
         let may_run_again = self.machine.may_run_again() && !is_past;
         let replays = if may_run_again { wake.replays } else { Vec::new() };

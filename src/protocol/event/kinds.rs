@@ -67,7 +67,12 @@ pub enum EventBody {
     /// A snapshot was removed because somebody asked for it.
     SnapshotRemoved { snapshot: String },
     /// The session gives its sandbox up until it is needed again, and will wake from this snapshot; `sandbox_gone` follows.
-    Slept { reason: String, snapshot: String },
+    Slept {
+        reason: String,
+        /// None if there is none: then the cells that made the variables run again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<String>,
+    },
     /// A new sandbox has the variables of a snapshot, or makes those of before anew, because none was taken yet.
     Woken {
         /// None if there was none: then `replays` are all cells that made the variables.

@@ -27,13 +27,15 @@ pub struct Recording {
     found: Option<RecordedCell>,
     /// The positions of the calls that have no answer yet.
     open: HashMap<u64, usize>,
+    /// Whether somebody interrupts the cell: what its code does not wait for any more from then on, it may have given up for that.
+    is_interrupted: bool,
     bytes: u64,
 }
 
 impl Recording {
     #[must_use]
     pub fn of(cell: CellNumber) -> Self {
-        Self { cell, found: None, open: HashMap::new(), bytes: 0 }
+        Self { cell, found: None, open: HashMap::new(), is_interrupted: false, bytes: 0 }
     }
 
     /// The memory that the record takes so far.
@@ -61,10 +63,7 @@ impl Recording {
             {
                 let Some(recorded) = &mut self.found else { return };
                 self.open.insert(call, recorded.calls.0.len());
-                let outcome = Err(ToolFailure {
-                    code: "interrupted".into(),
-                    message: "this call had no answer when the cell first ran".into(),
-                });
+                let outcome = Err(unanswered());
                 let arguments = digest(&arguments);
                 recorded.calls.0.push_back(RecordedCall { name, arguments, refused_bytes, outcome });
                 self.bytes = self.bytes.saturating_add(CALL_BYTES);
@@ -79,7 +78,12 @@ impl Recording {
                     ToolOutcome::Value(value) => Ok(value),
                     ToolOutcome::Failure(failure) => Err(failure),
                 };
+                // Nobody interrupts the cell when it runs again, so it would wait for as long as it may.
+                if self.is_interrupted && found.was_given_up() {
+                    found.outcome = Err(unanswered());
+                }
             }
+            EventBody::Interrupting { cell, .. } if cell == self.cell => self.is_interrupted = true,
             EventBody::CellFinished { result } if result.cell == self.cell => {
                 if let Some(recorded) = &mut self.found {
                     recorded.result = Some(ResultDigest::of(&result));
@@ -87,5 +91,13 @@ impl Recording {
             }
             _ => {}
         }
+    }
+}
+
+/// The failure that a replay gives to a call which had no answer.
+fn unanswered() -> ToolFailure {
+    ToolFailure {
+        code: "interrupted".into(),
+        message: "this call had no answer when the cell first ran".into(),
     }
 }

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Restored;
+use crate::protocol::ask::{AskNumber, AskOutcome};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{ExecutionResult, Mode, Reason, StateKind};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
-use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord, add_missing};
 use crate::session::notices::WokenFrom;
 
 /// The most time that cells took of which all run again by themselves because no snapshot is there. A client who waits for
@@ -63,6 +64,8 @@ pub struct SavedStates {
     beside: Vec<(CellNumber, Place)>,
     /// When each variable was given that an ask has brought.
     given: BTreeMap<String, Place>,
+    /// The variables of asks whose turn has not come: an ask before them still works.
+    to_give: BTreeMap<AskNumber, Vec<String>>,
     /// Cells that can be replayed and whose changes the variables do not have: they did not run again when the session woke.
     left_out: BTreeSet<CellNumber>,
     /// When something last happened that goes otherwise for the cells before it if they run again: code that they left behind
@@ -123,6 +126,17 @@ pub struct Wake {
     pub keep: Vec<String>,
 }
 
+impl Wake {
+    /// What the session wakes without. What could not be loaded comes first, so that no bound cuts it off: the snapshot has it, and
+    /// is kept for that.
+    #[must_use]
+    pub fn lacks(&self, not_loaded: Vec<MissingVariable>) -> Vec<MissingVariable> {
+        let mut missing = not_loaded;
+        add_missing(&mut missing, self.snapshot.missing.clone());
+        missing
+    }
+}
+
 /// Whether a cell ended because its sandbox did, for whatever reason: nothing of that sandbox goes on.
 pub(super) fn died_with_sandbox(result: &ExecutionResult) -> bool {
     // A process that ended in a sandbox that stays has an exit code.
@@ -142,6 +156,13 @@ impl SavedStates {
         for name in names {
             self.given.insert(name.clone(), self.now);
             self.unrepeatable = self.now;
+        }
+    }
+
+    /// The turn of an ask has come, at which it gives its variables.
+    fn has_turn(&mut self, ask: AskNumber) {
+        if let Some(names) = self.to_give.remove(&ask) {
+            self.gives(names.iter());
         }
     }
 
@@ -219,7 +240,17 @@ impl SavedStates {
                     (StateKind::Kept | StateKind::Restored, _) => {}
                 }
             }
-            EventBody::AskStarted { spec, .. } => self.gives(spec.context.keys()),
+            EventBody::AskStarted { ask, spec } if !spec.context.is_empty() => {
+                self.to_give.insert(*ask, spec.context.keys().cloned().collect());
+                // The first model request of an ask is a little later than its variables, so they may be there from here on.
+                self.unrepeatable = self.now;
+            }
+            EventBody::ModelAsked { ask, .. } => self.has_turn(*ask),
+            // One that was cancelled in the queue gave nothing; others may end before a model is asked.
+            EventBody::AskFinished { ask, end } if end.outcome == AskOutcome::Cancelled => {
+                self.to_give.remove(ask);
+            }
+            EventBody::AskFinished { ask, .. } => self.has_turn(*ask),
             // Only the calls of a cell that runs again are answered from the record. One that was refused had no effect.
             EventBody::ToolCalled { cell: None, refused_bytes: None, .. } => self.unrepeatable = self.now,
             _ => {}

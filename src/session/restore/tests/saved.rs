@@ -305,10 +305,12 @@ fn what_an_ask_gives_is_newer_than_an_earlier_snapshot() {
     let EventBody::AskStarted { spec, .. } = &mut of_ask[0] else { panic!("an ask begins") };
     spec.context.insert("given".into(), 1.into());
     let ask = of_ask.swap_remove(0);
+    let turn = EventBody::ModelAsked { ask: 1, step: 1 };
     let begin = [vec![ready()], ran(1..=1)].concat();
     let keep = |events: &[EventBody]| loads(&restored_from(events)).keep;
-    assert_eq!(keep(&[begin.clone(), vec![taken("s1", 1), ask.clone()]].concat()), ["given"]);
-    let before = [begin, vec![ask], ran(2..=2), vec![taken("s2", 2)]].concat();
+    let later = vec![taken("s1", 1), ask.clone(), turn.clone()];
+    assert_eq!(keep(&[begin.clone(), later].concat()), ["given"]);
+    let before = [begin, vec![ask, turn], ran(2..=2), vec![taken("s2", 2)]].concat();
     assert!(keep(&before).is_empty(), "cells may have changed it since");
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::protocol::result::Reason;
-use crate::protocol::snapshot::MissingVariable;
+use crate::protocol::snapshot::{MISSING_NAMES, MissingVariable};
 
 /// A tool that code calls which no cell runs.
 fn called_by_what_is_left(call: u64, refused_bytes: Option<u64>) -> EventBody {
@@ -65,6 +65,21 @@ fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
     // One at a time: the next one takes its place.
     let again = vec![taken("s2", 2), gone(), ready(), woken_without("s2", 2, &["frame"])];
     assert_eq!(then(&["large"], [again, ran(3..=3), vec![taken("s3", 3)]].concat()), "s2 s3");
+}
+
+#[test]
+fn what_could_not_be_loaded_is_told_even_if_a_snapshot_lacks_as_much_as_can_be_told() {
+    let mut first = snapshot("s1", 1, None);
+    let unsaved: Vec<String> = (0..MISSING_NAMES).map(|number| format!("v{number}")).collect();
+    first.missing = missing(&unsaved.iter().map(String::as_str).collect::<Vec<_>>());
+    let first = EventBody::SnapshotTaken { snapshot: Box::new(first) };
+    let begin = [vec![ready()], ran(1..=1), vec![first, gone()]].concat();
+    let told = loads(&restored_from(&begin)).lacks(missing(&["large"]));
+    assert_eq!((told.len(), told[0].name.as_str()), (MISSING_NAMES, "large"));
+    let names: Vec<&str> = told.iter().map(|missing| missing.name.as_str()).collect();
+    let woke = vec![ready(), woken_without("s1", 1, &names)];
+    let restored = restored_from(&[begin, woke, ran(2..=2), vec![taken("s2", 2)]].concat());
+    assert_eq!(kept(&restored), ["s1", "s2"]);
 }
 
 #[test]
@@ -137,22 +152,44 @@ fn a_sandbox_that_ends_with_a_cell_takes_nothing_from_a_snapshot() {
 #[test]
 fn sandboxes_that_ended_for_another_reason_do_not_count_against_the_cells_that_ran_again() {
     let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=2)].concat();
-    let woke = || vec![gone(), ready(), woken("s1", 1, &[2])];
-    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: "s1".into() };
+    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: Some("s1".into()) };
     let mut sleeps = begin.clone();
     let mut dies_later = begin;
-    for cell in 10..15 {
-        assert_eq!(wakes(&restored_from(&sleeps)), with("s1", &[2]));
-        sleeps.extend([woke(), vec![EventBody::ReplayFinished, slept.clone()]].concat());
-        assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[2]));
-        let EventBody::CellFinished { mut result } = finished(cell, Status::Crashed, StateKind::Lost) else {
+    for before in 2..7 {
+        // The cell after the snapshot has a new number in each sandbox.
+        let (again, other) = (before + 1, before + 20);
+        let woke = [vec![gone(), ready(), woken("s1", 1, &[before])], ran_again(again, before)].concat();
+        let woke = [woke, vec![EventBody::ReplayFinished]].concat();
+        sleeps.extend([woke.clone(), vec![slept.clone()]].concat());
+        assert_eq!(wakes(&restored_from(&sleeps)), with("s1", &[again]));
+        let EventBody::CellFinished { mut result } = finished(other, Status::Crashed, StateKind::Lost) else {
             unreachable!()
         };
         (result.reason, result.exit_code) = (Reason::SandboxLost, None);
-        dies_later.extend(woke());
-        dies_later.push(EventBody::ReplayFinished);
-        dies_later.extend([queued(cell, Mode::Main), started(cell), EventBody::CellFinished { result }]);
+        dies_later.extend(woke);
+        dies_later.extend([queued(other, Mode::Main), started(other), EventBody::CellFinished { result }]);
+        assert_eq!(wakes(&restored_from(&dies_later)), with("s1", &[again]));
     }
+}
+
+/// Somebody has only looked at the variables in each of them, for example.
+#[test]
+fn sandboxes_without_a_snapshot_that_were_not_used_do_not_count_against_their_cells() {
+    let slept = EventBody::Slept { reason: "it was not used".into(), snapshot: None };
+    let mut sleeps = [vec![ready()], ran(1..=1)].concat();
+    let mut ends = sleeps.clone();
+    for before in 1..6 {
+        let woke = [vec![gone(), ready(), rebuilds(&[before])], ran_again(before + 1, before)].concat();
+        let woke = [woke, vec![EventBody::ReplayFinished]].concat();
+        ends.extend(woke.clone());
+        sleeps.extend([woke, vec![slept.clone()]].concat());
+        assert_eq!(wakes(&restored_from(&sleeps)), with(NONE, &[before + 1]));
+    }
+    assert_eq!(wakes(&restored_from(&ends)), None);
+    // Earlier versions always named a snapshot.
+    let earlier = serde_json::json!({"type": "slept", "reason": "it was not used", "snapshot": "s1"});
+    let named = EventBody::Slept { reason: "it was not used".into(), snapshot: Some("s1".into()) };
+    assert_eq!(serde_json::from_value::<EventBody>(earlier).unwrap(), named);
 }
 
 #[test]
@@ -172,4 +209,37 @@ fn cells_before_a_given_variable_do_not_run_again_with_it() {
     assert_eq!(wakes_after([saved.clone(), vec![gives.clone()], ran(2..=2)]), with("s1", &[2]));
     let later = [saved, ran(2..=2)].concat();
     assert_eq!(wakes_after([later, vec![gives], ran(3..=3)]), with("s1", &[]));
+}
+
+#[test]
+fn an_ask_gives_its_variables_when_its_turn_comes() {
+    let begins = |number, context: &[&str]| {
+        let EventBody::AskStarted { mut spec, .. } = cell_of_ask().0.swap_remove(0) else { unreachable!() };
+        spec.context = context.iter().map(|name| ((*name).to_owned(), serde_json::Value::from(1))).collect();
+        EventBody::AskStarted { ask: number, spec }
+    };
+    let asked = |ask| EventBody::ModelAsked { ask, step: 1 };
+    let cancelled = |ask| {
+        let end = serde_json::json!({
+            "outcome": "cancelled", "answer": null, "value": null, "message": null, "steps": 0,
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0},
+        });
+        EventBody::AskFinished { ask, end: serde_json::from_value(end).unwrap() }
+    };
+    let both = vec![ready(), begins(1, &[]), asked(1), begins(2, &["given"])];
+    let saved = [both.clone(), ran(1..=1), vec![taken("s1", 1)]].concat();
+    let keep = |events: &[EventBody]| loads(&restored_from(events)).keep;
+    // The cells of the first ask see and change the variable before the second one gives it.
+    let first = [both, ran(1..=1)].concat();
+    assert_eq!(wakes(&restored_from(&first)), with(NONE, &[1]));
+    let second = [first.clone(), vec![asked(2)], ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&second)), None, "cell 1 would run with it");
+    let second = [first, vec![cancelled(2)], ran(2..=2)].concat();
+    assert_eq!(wakes(&restored_from(&second)), with(NONE, &[1, 2]), "it never gave anything");
+    assert!(keep(&saved).is_empty());
+    let given = [saved, vec![asked(2)]].concat();
+    assert_eq!(keep(&given), ["given"]);
+    // Later requests of the same ask give nothing anew.
+    let later = [given, ran(2..=2), vec![taken("s2", 2), asked(2)]].concat();
+    assert!(keep(&later).is_empty());
 }
