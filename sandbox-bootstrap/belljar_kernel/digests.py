@@ -145,8 +145,11 @@ class _Digest:
         self._write(b"complex", f"{value.real.hex()} {value.imag.hex()}".encode())
 
     def text_value(self, value):
+        """Part by part: a whole text may take as many bytes again as it has, and its characters are all that is charged."""
         self._charge(len(value))
-        self._write(b"str", value.encode("utf-8", "surrogatepass"))
+        self._begin(b"str", len(value) if value.isascii() else sum(map(len, _encoded(value))))
+        for part in _encoded(value):
+            self._hash.update(part)
 
     def bytes(self, value):
         self._buffer(type(value).__name__.encode(), memoryview(value))
@@ -241,14 +244,22 @@ class _Digest:
         self._sequence(b"frame", (*manager.axes, *(columns[place] for place in sorted(columns))))
 
     def masked(self, value):
-        """What lies under the mask is no content."""
-        mask, data = _checked(value._mask), _checked(value._data)
+        """What lies under the mask is no content. The rest is copied, so there must be room for all of it."""
+        mask, data = _checked_array(value._mask), _checked_array(value._data)
+        # Any other mask would name places, and one place several times.
+        if mask.dtype.kind != "b" or self.read + data.nbytes > self._most:
+            raise CannotDigestError
         self._sequence(b"masked", (mask, data[~mask]))
 
     def part_of_table(self, value):
         called = _called(type(value))
         self._write(b"pandas", f"{called} {getattr(value, 'dtype', None)}".encode())
         self._sequence(b"parts", [getattr(value, name) for name in _PANDAS_PARTS[called]])
+
+
+def _encoded(text):
+    for start in range(0, len(text), DIGEST_CHUNK_BYTES):
+        yield text[start : start + DIGEST_CHUNK_BYTES].encode("utf-8", "surrogatepass")
 
 
 def _new_hash():
@@ -290,8 +301,11 @@ def _is_of_pandas(kind):
 
 def _checked(part):
     """A part of a table whose attributes can be read without running code of the session."""
-    kind = type(part)
-    if _name_of(kind) != ("numpy", "ndarray") and not _is_of_pandas(kind):
+    return part if _is_of_pandas(type(part)) else _checked_array(part)
+
+
+def _checked_array(part):
+    if _name_of(type(part)) != ("numpy", "ndarray"):
         raise CannotDigestError
     return part
 

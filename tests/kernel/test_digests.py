@@ -2,9 +2,14 @@
 
 import importlib.util
 import sys
+import tracemalloc
 import unittest
 
-from harness import KernelTest
+from harness import KERNEL, KernelTest
+
+sys.path.insert(0, KERNEL)
+from belljar_kernel.digests import Digests as DigestsOfKernel  # noqa: E402
+from belljar_kernel.limits import DIGEST_CHUNK_BYTES  # noqa: E402
 
 
 class DigestTest(KernelTest):
@@ -94,6 +99,15 @@ class Digests(DigestTest):
         self.assert_none("wide", "loop", "large", "shared")
         found = self.digests()
         self.assertTrue(found["a"] and found["z"])
+
+    def test_a_long_text_is_never_whole_in_memory_a_second_time(self):
+        start = "é" * 8 * DIGEST_CHUNK_BYTES + "\N{BAR CHART}\udcff"
+        first, same, other = (start + end for end in "aab")
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        digest, of_same, of_other = (DigestsOfKernel().of(text) for text in (first, same, other))
+        self.assertEqual((digest == of_same, digest == of_other), (True, False))
+        self.assertLess(tracemalloc.get_traced_memory()[1], 10 * DIGEST_CHUNK_BYTES)
 
     def test_no_code_of_the_session_runs_for_a_digest(self):
         # A preview looks at the first 20 items of a list, so the last one is met only by the digest.
@@ -187,6 +201,15 @@ class Tables(DigestTest):
         self.run_ok("parts = pd.DataFrame({'a': [1, 2]})\nparts['b'] = [3, 4]")
         self.assert_same("whole", "parts")
         self.assert_same("whole['a']", "parts['a']")
+
+    def test_what_is_too_much_under_a_mask_is_not_copied(self):
+        self.run_ok(
+            "import numpy as np\nimport pandas as pd\nmany = 9 * 2**20\n"
+            "masked = pd.arrays.IntegerArray(np.zeros(many, 'i8'), np.ones(many, bool))\n"
+            "forged = pd.array([1], 'Int64'); forged._mask = np.zeros(100, 'i1')\n"
+            "under, places = [0] * 20 + [masked], [0] * 20 + [forged]\ndel masked, forged"
+        )
+        self.assert_none("under", "places")
 
     def test_parts_that_are_no_parts_of_pandas_are_not_asked(self):
         self.run_ok(

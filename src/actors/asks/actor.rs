@@ -59,6 +59,7 @@ impl Actor for Asks {
             approvals: memory.approvals,
             permits: HashMap::new(),
             leaving: false,
+            is_removed: false,
             is_ticking: false,
             last_programs: None,
         };

@@ -168,6 +168,9 @@ impl AsksState {
         if self.leaving {
             return Err(Problem::new(Code::ShuttingDown, "the daemon ends"));
         }
+        if self.is_removed {
+            return Err(Problem::new(Code::NoSuchSession, "the session was removed"));
+        }
         if self.waiting.len() >= ASKS_WAITING {
             return Err(Problem::new(Code::Busy, format!("{ASKS_WAITING} asks wait already")).hint(format!(
                 "wait for one to end, or cancel one with `belljar interrupt {} --ask N`",

@@ -95,6 +95,8 @@ pub struct AsksState {
     pub(super) permits: HashMap<String, RpcReplyPort<Decision>>,
     /// Whether the daemon is shutting down.
     pub(super) leaving: bool,
+    /// Whether the session is being removed, so that no ask begins any more.
+    pub(super) is_removed: bool,
     /// Whether the next check of deadlines is on its way.
     pub(super) is_ticking: bool,
     /// The host programs that the shutdown waits for.

@@ -81,8 +81,10 @@ impl AsksState {
         });
     }
 
-    /// Cancels all asks, the one that goes on last, so that no other begins.
+    /// Cancels all asks, the one that goes on last, so that no other begins. Those whose prompt is still being read are
+    /// refused when it has been.
     pub(super) fn cancel_all(&mut self, myself: &AsksRef) {
+        self.is_removed = true;
         let waiting: Vec<AskNumber> = self.waiting.iter().map(|waiting| waiting.ask).collect();
         for ask in waiting.into_iter().chain(self.current.as_ref().map(|current| current.ask)) {
             self.cancel_now(myself, ask);

@@ -47,6 +47,7 @@ impl ExecutorState {
         self.recall_notes(!known.is_empty());
         self.freezing.again = attach.frozen;
         self.bound = attach.bound;
+        self.replays = attach.replays;
         // The tools may have changed since.
         self.configure(myself);
         self.give_clients_time(myself);

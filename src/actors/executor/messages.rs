@@ -250,6 +250,8 @@ pub struct Attach {
     pub bound: SandboxRules,
     /// Freeze the sandbox again once the kernel has sent all unacknowledged frames again.
     pub frozen: bool,
+    /// Cells run again, also if none of them runs at this moment.
+    pub replays: bool,
 }
 
 /// A cell that was running when the earlier daemon ended.

@@ -159,8 +159,7 @@ impl SessionActorState {
             SessionMsg::Rebuilt { number, finished, otherwise } => state.rebuilt(number, finished, otherwise),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {
-                state.apply(Input::ReplayEnded { finished });
-                state.command(Command::Replayed);
+                state.replay_ended(finished);
                 let _ = reply_to.send(Ok(()));
             }
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
@@ -229,6 +228,7 @@ impl SessionActorState {
                 let failed = state.sandbox_failed(Problem::new(Code::SandboxFailed, reason));
                 state.apply(failed);
             }
+            SessionMsg::Input(Input::ReplayEnded { finished }) => state.replay_ended(finished),
             SessionMsg::Input(input) => {
                 let is_gone = matches!(input, Input::NotAttached { .. } | Input::SandboxGone { .. });
                 // What waits for a sandbox that wakes gets the next one only if this one never came to run cells.

@@ -63,6 +63,13 @@ impl SessionActorState {
         let _ = reply_to.send(may);
     }
 
+    /// Ends a replay, or the waking of the session, also for the executor: what the cells left behind calls tools from
+    /// then on.
+    pub(super) fn replay_ended(&mut self, finished: bool) {
+        self.apply(Input::ReplayEnded { finished });
+        self.command(Command::Replayed);
+    }
+
     pub(super) fn reset(
         &mut self,
         myself: &OwnSession,

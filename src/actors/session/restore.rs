@@ -188,6 +188,7 @@ impl SessionActorState {
             responses: restored.tool_responses,
             bound: restored.sandbox_rules,
             frozen: self.machine.is_frozen(),
+            replays: self.machine.is_replaying() || self.machine.is_waking(),
         })
     }
 

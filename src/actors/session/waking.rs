@@ -10,7 +10,7 @@ use super::refusals::base_is_unusable;
 use super::restore::fold;
 use super::state::SessionActorState;
 use crate::actors::calls;
-use crate::actors::executor::messages::{Command, WakePlan};
+use crate::actors::executor::messages::WakePlan;
 use crate::actors::replay::run_cells;
 use crate::actors::turns::UserTurn;
 use crate::panics::spawn_reporting;
@@ -221,8 +221,7 @@ impl SessionActorState {
     pub(super) fn rebuilt(&mut self, number: u64, finished: bool, otherwise: Vec<CellNumber>) {
         if self.rebuilding.number == number && self.rebuilding.task.take().is_some() {
             self.apply(Input::RanOtherwise { cells: otherwise });
-            self.apply(Input::ReplayEnded { finished });
-            self.command(Command::Replayed);
+            self.replay_ended(finished);
             self.resume_deferred();
         }
     }

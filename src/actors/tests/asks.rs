@@ -1,7 +1,8 @@
 use super::*;
 use crate::actors::asks::messages::{AsksMsg, AsksRef};
-use crate::protocol::ask::{Approval, ApprovalPolicy, AskEnd, Decision, NewAsk};
+use crate::protocol::ask::{Approval, ApprovalPolicy, AskEnd, AskView, Decision, NewAsk};
 use crate::protocol::event::ToolOutcome;
+use tokio::sync::oneshot;
 
 /// The model wants one cell with the code `work`, and is content then.
 pub(super) const ONE_CELL: &str = r#"
@@ -126,27 +127,57 @@ async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
     assert!(refusal.message.contains("schemas of answers"), "{refusal:?}");
 }
 
-/// The file of the prompt is a pipe without a writer, so that reading it never ends.
+impl Home {
+    /// A daemon, and the file of its prompt: a pipe without a writer, so that reading it never ends.
+    async fn daemon_with_slow_prompt(&self) -> (Daemon, PathBuf) {
+        self.model_says(ONE_CELL);
+        let pipe = self.path().join("prompt.md");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let settings = SETTINGS.replace("[agent]", "[agent]\nprompt = \"prompt.md\"");
+        (self.daemon_with(&settings).await, pipe)
+    }
+}
+
+async fn write_prompt(pipe: PathBuf) {
+    tokio::task::spawn_blocking(move || std::fs::write(pipe, "You work.")).await.unwrap().unwrap();
+}
+
+/// Starts an ask, which is not known as long as its prompt is being read.
+async fn start_unseen(asks: &AsksRef) -> oneshot::Receiver<Result<AskView, Problem>> {
+    let new = NewAsk { text: "Work.".into(), approval: Some(ApprovalPolicy::Auto), ..NewAsk::default() };
+    let (sender, started) = oneshot::channel();
+    let (new, reply_to) = (Box::new(new), sender.into());
+    asks.cast(AsksMsg::Start { new, outer: None, memory: None, reply_to }).unwrap();
+    let list = within("the list", call(asks, |reply_to| AsksMsg::List { reply_to })).await.unwrap();
+    assert!(list.is_empty(), "{list:?}");
+    started
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_else_asks_does_not_wait_for_the_file_of_the_prompt() {
     let home = Home::new();
-    home.model_says(ONE_CELL);
-    let pipe = home.path().join("prompt.md");
-    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
-    assert!(made.success());
-    let settings = SETTINGS.replace("[agent]", "[agent]\nprompt = \"prompt.md\"");
-    let daemon = home.daemon_with(&settings).await;
+    let (daemon, pipe) = home.daemon_with_slow_prompt().await;
     let client = daemon.makes_a_session().await;
-    let asks = client.asks().await;
-    let new = NewAsk { text: "Work.".into(), approval: Some(ApprovalPolicy::Auto), ..NewAsk::default() };
-    let (sender, started) = tokio::sync::oneshot::channel();
-    let (new, reply_to) = (Box::new(new), sender.into());
-    asks.cast(AsksMsg::Start { new, outer: None, memory: None, reply_to }).unwrap();
-    let list = within("the list", call(&asks, |reply_to| AsksMsg::List { reply_to })).await.unwrap();
-    assert!(list.is_empty(), "{list:?}");
-    tokio::task::spawn_blocking(move || std::fs::write(pipe, "You work.")).await.unwrap().unwrap();
+    let started = start_unseen(&client.asks().await).await;
+    write_prompt(pipe).await;
     within("it is started", started).await.unwrap().unwrap();
     assert_eq!(client.only_end().await.answer, Some("It is done.".to_owned()));
+}
+
+/// Otherwise the ask would be the only one that its session still has, and would ask a model.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ask_whose_prompt_is_read_while_its_session_is_removed_is_refused() {
+    let home = Home::new();
+    let (daemon, pipe) = home.daemon_with_slow_prompt().await;
+    let client = daemon.makes_a_session().await;
+    let asks = client.asks().await;
+    let started = start_unseen(&asks).await;
+    asks.cast(AsksMsg::CancelAll).unwrap();
+    write_prompt(pipe).await;
+    let refused = within("it is refused", started).await.unwrap().unwrap_err();
+    assert_eq!(refused.code, Code::NoSuchSession, "{refused:?}");
+    assert_eq!(client.count("ask_started"), 0);
 }
 
 /// What an ask left behind calls a tool in the moment between the request for a reset and the end of it.

@@ -207,3 +207,30 @@ async fn what_cells_left_behind_calls_no_tool_while_they_run_again() {
     };
     client.has_event(is_refused).await;
 }
+
+/// No cell comes after it that would say that nothing runs again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cells_left_behind_calls_tools_again_after_a_replay_that_was_given_up() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    home.backend.plays(WHILE_RESETTING, &[]);
+    home.backend.plays(WHILE_RESETTING, &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    let (session, log) = (client.session.clone(), client.journal.log(client.id).unwrap());
+    let replaying = tokio::spawn(async move { crate::actors::replay::replay(&session, &log).await });
+    let kernel = home.backend.kernel();
+    kernel.runs(2).await;
+    replaying.abort();
+    assert!(replaying.await.is_err(), "it was given up");
+    kernel.lets_go_on(2);
+    client.only_result(2).await;
+    client.reset().await;
+    let is_made = |event: &EventBody| {
+        matches!(event, EventBody::ToolAnswered { outcome: ToolOutcome::Value(value), .. }
+            if *value == json!(42))
+    };
+    client.has_event(is_made).await;
+}
