@@ -184,6 +184,9 @@ pub struct AskEnd {
     pub replies: ReplyCount,
 }
 
+/// The message of an ask that was cancelled because its session was removed.
+pub const ENDED_WITH_SESSION: &str = "the ask ended with its session";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskOutcome {

@@ -13,7 +13,7 @@ use crate::actors::llm::{ChatProgress, PROGRESS_PIECES};
 use crate::actors::results::result_of;
 use crate::actors::session::messages::{CellRequest, SessionMsg};
 use crate::agent::{Effect, Input, tokens_of_text};
-use crate::protocol::ask::{AskEnd, AskNumber, AskState};
+use crate::protocol::ask::{AskEnd, AskNumber, AskOutcome, AskState, ENDED_WITH_SESSION};
 use crate::protocol::chat::{ChatReply, ChatRequest, ModelFailure, ModelFailureKind, Usage};
 use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{CellOrigin, EventBody, ToolOutcome};
@@ -415,7 +415,10 @@ impl AsksState {
         self.finish(myself, ask, end);
     }
 
-    pub(super) fn finish(&mut self, myself: &AsksRef, ask: AskNumber, end: AskEnd) {
+    pub(super) fn finish(&mut self, myself: &AsksRef, ask: AskNumber, mut end: AskEnd) {
+        if self.is_removed && end.outcome == AskOutcome::Cancelled {
+            end.message.get_or_insert_with(|| ENDED_WITH_SESSION.to_owned());
+        }
         let end = Box::new(end);
         let asks = myself.clone();
         let finished = EventBody::AskFinished { ask, end: end.clone() };

@@ -15,7 +15,7 @@ use crate::cli::commands::ask::line_reader::LineReader;
 use crate::cli::commands::cell::stream::Stops;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
-use crate::protocol::ask::{Approval, AskEnd, AskView, Decision};
+use crate::protocol::ask::{Approval, AskEnd, AskView, Decision, ENDED_WITH_SESSION};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes as exit;
 
@@ -90,19 +90,24 @@ pub(in crate::cli) async fn watch(
             watcher.show(&event.body)?;
         }
         match event.body {
+            EventBody::AskFinished { end, .. } if end.message.as_deref() == Some(ENDED_WITH_SESSION) => {
+                return Err(ended_with_session(session, view));
+            }
             EventBody::AskFinished { end, .. } => {
                 let is_shown = end.answer.as_deref().is_some_and(|answer| watcher.live.has_shown(answer));
                 return Ok(WatchEnd::Ended { end, is_shown });
             }
-            EventBody::SessionRemoved => {
-                return Err(Failure::new("the ask ended with its session").hint(format!(
-                    "press Ctrl-C, or use `belljar interrupt {session} --ask {}`, to end an ask and keep its session",
-                    view.ask
-                )));
-            }
+            EventBody::SessionRemoved => return Err(ended_with_session(session, view)),
             _ => {}
         }
     }
+}
+
+fn ended_with_session(session: &SessionKey, view: &AskView) -> Failure {
+    Failure::new(ENDED_WITH_SESSION).hint(format!(
+        "press Ctrl-C, or use `belljar interrupt {session} --ask {}`, to end an ask and keep its session",
+        view.ask
+    ))
 }
 
 /// Approvals that are not decided yet; this terminal asks about the first one.
