@@ -64,7 +64,7 @@ impl Actor for Session {
         myself: SessionRef,
         generations: &mut Generations,
     ) -> Result<(), ActorProcessingErr> {
-        generations.restore(&myself).await;
+        Box::pin(generations.restore(&myself)).await;
         Ok(())
     }
 

@@ -245,12 +245,11 @@ impl SavedStates {
                 // The first model request of an ask is a little later than its variables, so they may be there from here on.
                 self.unrepeatable = self.now;
             }
-            EventBody::ModelAsked { ask, .. } => self.has_turn(*ask),
             // One that was cancelled in the queue gave nothing; others may end before a model is asked.
             EventBody::AskFinished { ask, end } if end.outcome == AskOutcome::Cancelled => {
                 self.to_give.remove(ask);
             }
-            EventBody::AskFinished { ask, .. } => self.has_turn(*ask),
+            EventBody::ModelAsked { ask, .. } | EventBody::AskFinished { ask, .. } => self.has_turn(*ask),
             // Only the calls of a cell that runs again are answered from the record. One that was refused had no effect.
             EventBody::ToolCalled { cell: None, refused_bytes: None, .. } => self.unrepeatable = self.now,
             _ => {}
