@@ -40,12 +40,6 @@ pub(super) struct CallApproval {
     pub question: Question,
 }
 
-/// The places for questions of one cell. A question takes one, which only a decision gives back: otherwise code that gives
-/// its calls up could ask people again and again, for as long as the quota of its owner lasts.
-pub(super) fn places_for_questions() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(UNDECIDED_QUESTIONS))
-}
-
 /// Withdraws the question when the call is dropped.
 struct OpenQuestion {
     asks: AsksRef,

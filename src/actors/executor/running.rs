@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::call_approvals::places_for_questions;
 use crate::bridge::{Delivery, FrameGuard};
+use crate::protocol::limits::UNDECIDED_QUESTIONS;
 use crate::sandbox::launch::CpuLimitLifted;
 use crate::security_controls;
 use crate::session::outcome::{Cause, CellStart, Changes, EndedBy, Ending, conclude};
@@ -15,6 +15,12 @@ use crate::store::CellRecord;
 /// The note on a cell that the earlier daemon ended for a reason that is not in the journal.
 const ENDED_BEFORE: &str =
     "The daemon ended the cell, because of a quota or a policy, and was then itself started anew.";
+
+/// The places for questions of one cell. A question takes one, which only a decision gives back: otherwise code that gives
+/// its calls up could ask people again and again, for as long as the quota of its owner lasts.
+pub(super) fn places_for_questions() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(UNDECIDED_QUESTIONS))
+}
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub(super) struct RunningCell {

@@ -4,10 +4,11 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::call_approvals::{CallApproval, on_waiting, places_for_questions};
+use super::call_approvals::{CallApproval, on_waiting};
 use super::lent_calls::hold;
 use super::messages::{ExecutorMsg, ExecutorRef};
 use super::pending::{CallGuard, CallSource};
+use super::running::places_for_questions;
 use super::state::ExecutorState;
 use crate::actors::asks::port::{CallerContext, LastResult, Port, PortCaller};
 use crate::bridge::{FrameGuard, Refusal};
