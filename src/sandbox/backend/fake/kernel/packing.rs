@@ -35,7 +35,10 @@ impl FakeKernel {
         for step in self.0.script.steps(WHILE_PACKING) {
             match step {
                 Step::Die => return Err(Error::other("it died")),
-                Step::EndSandbox => self.end(),
+                Step::EndSandbox => {
+                    self.end();
+                    return Err(Error::other("its sandbox ended"));
+                }
                 Step::Wait => self.until("it may go on", |state| state.released.contains(&0)).await,
                 _ => {}
             }
