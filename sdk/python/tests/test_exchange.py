@@ -70,6 +70,24 @@ class Exchanges(unittest.TestCase):
                 # At once, not after the pause for a daemon that may come.
                 self.assertLess(time.monotonic() - began, _calls.PAUSE_SECONDS)
 
+    def test_tools_are_lent_again_before_the_next_daemon_gets_a_cell(self) -> None:
+        fake = self.serve()
+        box = Sandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+        other = asyncio.run(AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False)))
+        for one, run in ((box, lambda: box.run_code("1+1")), (other, lambda: asyncio.run(other.run_code("1+1")))):
+            run()
+            lent: list[int] = []
+
+            async def lend(loans: object = None) -> None:
+                lent.append(len(fake.requests))
+
+            with mock.patch.object(one._loans, "lend", lend), mock.patch.object(_connection, "FRESH_SECONDS", 60.0):
+                fake.hang_up()
+                before = len(fake.requests)
+                self.assertEqual(run().text, "2")
+            # The request on the connection that had died came nowhere. Before the second one the tools were looked at again.
+            self.assertEqual(lent[1 if one is other else 0 :], [before])
+
     def test_an_answer_that_breaks_off_is_asked_for_again_with_the_same_key(self) -> None:
         broken: list[bytes] = []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, TypeVar
 
 from . import _daemon
 from ._calls import HEALTH_REQUEST, HEALTH_SECONDS, QUIET_SECONDS, RECEIVE_BYTES, Attempts, Broken, Call, receive_bytes
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ._follow import Follower
 
 T = TypeVar("T")
+#: What a request needs that is lost with the daemon, as tools are, is made here before the next daemon gets the request.
+BeforeAgain = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Exchanges(ABC):
@@ -69,8 +71,9 @@ class Exchanges(ABC):
 
     # What to wait for.
 
-    async def request(self, call: Call[T]) -> T:
-        """Sends a call until it is answered, also by the next daemon if this one ends meanwhile."""
+    async def request(self, call: Call[T], before_again: BeforeAgain | None = None) -> T:
+        """Sends a call until it is answered, also by the next daemon if this one ends meanwhile: then `before_again` comes
+        first."""
         attempts: Attempts | None = None
         while True:
             try:
@@ -78,9 +81,11 @@ class Exchanges(ABC):
             except (Broken, DaemonError) as error:
                 attempts = attempts or Attempts()
                 await self.sleep(attempts.pause_after(error))
+            if before_again is not None:
+                await before_again()
 
-    async def follow(self, follower: Follower[T]) -> T:
-        """Reads events until the follower has what it is after. A stream that breaks off is resumed."""
+    async def follow(self, follower: Follower[T], before_again: BeforeAgain | None = None) -> T:
+        """Reads events until the follower has what it is after. A stream that breaks off is resumed, after `before_again`."""
         attempts = Attempts()
         while True:
             try:
@@ -97,6 +102,8 @@ class Exchanges(ABC):
                 raise Broken("the stream ended")
             except (Broken, DaemonError) as error:
                 await self.sleep(attempts.pause_after(error))
+            if before_again is not None:
+                await before_again()
 
     async def events(self, call: Call[object]) -> Events:
         """The events of one connection, which the caller has to close."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Coroutine, TypeVar
 from . import _daemon
 from ._calls import RECEIVE_BYTES, Call, time_to_send
 from ._connection import Connection, Place
-from ._exchange import Events, Exchanges
+from ._exchange import BeforeAgain, Events, Exchanges
 from ._wire import ServerSentEvent
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ class SyncClient:
     def close(self) -> None:
         self.exchanges.close()
 
-    def request(self, call: Call[T]) -> T:
-        """Sends a call until it is answered, also by the next daemon if this one ends meanwhile."""
-        return end_of(self.exchanges.request(call))
+    def request(self, call: Call[T], before_again: BeforeAgain | None = None) -> T:
+        """As `Exchanges.request`."""
+        return end_of(self.exchanges.request(call, before_again))
 
-    def follow(self, follower: Follower[T]) -> T:
-        """Reads events until the follower has what it is after. A stream that breaks off is resumed."""
-        return end_of(self.exchanges.follow(follower))
+    def follow(self, follower: Follower[T], before_again: BeforeAgain | None = None) -> T:
+        """As `Exchanges.follow`."""
+        return end_of(self.exchanges.follow(follower, before_again))
 
     def events(self, call: Call[object]) -> EventStream:
         """The events of one connection, which the caller has to close."""

@@ -112,11 +112,11 @@ class AsyncSandbox(SandboxBase):
             _api.check_callbacks(on_error=on_error)
         await self._loans.lend()
         if on_stdout is None and on_stderr is None and on_result is None:
-            execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode))
+            execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode), self._loans.lend)
         else:
             start = _api.stream_cell(self._path, code, timeout, mode)
             follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
-            execution = execution_of(await self._client.follow(follower))
+            execution = execution_of(await self._client.follow(follower, self._loans.lend))
         for outcome in last_told(execution, on_result, on_error):
             if inspect.isawaitable(outcome):
                 await outcome
@@ -169,7 +169,7 @@ class AsyncSandbox(SandboxBase):
         """
         _api.check_callbacks(on_event=on_event, on_approval=on_approval)
         await self._loans.lend()
-        number = await self._client.request(asks.start(self._path, text, schema, **options))
+        number = await self._client.request(asks.start(self._path, text, schema, **options), self._loans.lend)
         try:
             if on_event is None and on_approval is None:
                 return asks.answer_of(await self._client.request(asks.wait(self._path, number)), schema)

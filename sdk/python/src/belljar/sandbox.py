@@ -108,11 +108,11 @@ class Sandbox(SandboxBase):
             _api.check_callbacks(on_error=on_error)
         self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
-            execution = self._client.request(_api.run_cell(self._path, code, timeout, mode))
+            execution = self._client.request(_api.run_cell(self._path, code, timeout, mode), self._loans.lend)
         else:
             start = _api.stream_cell(self._path, code, timeout, mode)
             follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
-            execution = execution_of(self._client.follow(follower))
+            execution = execution_of(self._client.follow(follower, self._loans.lend))
         last_told(execution, on_result, on_error)
         return execution
 
@@ -167,7 +167,7 @@ class Sandbox(SandboxBase):
         """
         _api.check_callbacks(on_event=on_event, on_approval=on_approval)
         self._lend_tools()
-        number = self._client.request(asks.start(self._path, text, schema, **options))
+        number = self._client.request(asks.start(self._path, text, schema, **options), self._loans.lend)
         try:
             if on_event is None and on_approval is None:
                 return asks.answer_of(self._client.request(asks.wait(self._path, number)), schema)
