@@ -74,7 +74,9 @@ class Exchanges(unittest.TestCase):
         fake = self.serve()
         box = Sandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
         other = asyncio.run(AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False)))
-        for one, run in ((box, lambda: box.run_code("1+1")), (other, lambda: asyncio.run(other.run_code("1+1")))):
+        in_loop: Callable[[], Any] = lambda: asyncio.run(other.run_code("1+1"))
+        blocking: Callable[[], Any] = lambda: box.run_code("1+1")
+        for one, run in ((box, blocking), (other, in_loop)):
             run()
             lent: list[int] = []
 
