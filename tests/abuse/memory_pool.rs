@@ -4,6 +4,7 @@
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::docker::asking::{runs, says, write_script};
@@ -29,9 +30,13 @@ cpus = 1.0
 [quota]
 daemon_memory = "64MiB"
 [tool.hold]
-description = "Takes a text after a while."
-argv = ["/bin/sh", "-c", "sleep 15; cat > /dev/null; echo ok"]
+description = "Takes a text when it is told to."
+argv = ["/bin/sh", "-c", "for n in $(seq 600); do [ -e RELEASED ] && break; sleep 0.2; done; cat > /dev/null; echo ok"]
 parameters = { type = "object", properties = { text = { type = "string" } }, required = ["text"] }
+[tool.release]
+description = "Has those that hold a text take it."
+argv = ["touch", "RELEASED"]
+parameters = { type = "object", properties = {} }
 [model.script]
 provider = "script"
 file = "script.toml"
@@ -46,12 +51,17 @@ fn flooded_with(config: &str) -> Option<Daemon> {
     if !engine() {
         return None;
     }
-    let daemon = shared(config);
+    let daemon = shared(&config.replace("RELEASED", &released().display().to_string()));
     daemon.session("flood", json!({"image": "belljar/base"}));
     session(&daemon, BOB, "quiet");
     daemon.run("flood", "kept = 42");
     run(&daemon, BOB, "quiet", "1 + 1");
     Some(daemon)
+}
+
+/// The file that the tool `hold` waits for.
+fn released() -> PathBuf {
+    std::env::temp_dir().join(format!("belljar-released-{}", std::process::id()))
 }
 
 /// `VmRSS` of the daemon.
@@ -234,7 +244,8 @@ fn answers_that_nobody_reads_stay_within_the_pool() {
 fn large_tool_calls_at_once_are_refused_beyond_the_pool() {
     let Some(daemon) = flooded() else { return };
     let before = resident(&daemon);
-    let code = "import threading\noutcomes = []\ndef call(n):\n    try: outcomes.append(str(tools.hold(text=str(n) * (4 << 20))))\n    except Exception as error: outcomes.append(str(error))\nthreads = [threading.Thread(target=call, args=(n % 10,)) for n in range(12)]\nfor thread in threads: thread.start()\nfor thread in threads: thread.join()\n[sum('memory' in said for said in outcomes), sum(said.startswith('<<TOOL') for said in outcomes)]";
+    // However slow the machine is, nothing is taken before some were refused.
+    let code = "import threading, time\noutcomes = []\ndef call(n):\n    try: outcomes.append(str(tools.hold(text=str(n) * (4 << 20))))\n    except Exception as error: outcomes.append(str(error))\nthreads = [threading.Thread(target=call, args=(n % 10,)) for n in range(12)]\nfor thread in threads: thread.start()\nfor n in range(1000):\n    if len(outcomes) > 1: break\n    time.sleep(0.1)\ntools.release()\nfor thread in threads: thread.join()\n[sum('memory' in said for said in outcomes), sum(said.startswith('<<TOOL') for said in outcomes)]";
     let (result, most) = std::thread::scope(|scope| {
         let calling = scope.spawn(|| daemon.run_with("flood", json!({"code": code, "timeout_s": 200})));
         let mut most = 0;
@@ -245,6 +256,7 @@ fn large_tool_calls_at_once_are_refused_beyond_the_pool() {
         }
         (calling.join().expect("it ends"), most)
     });
+    std::fs::remove_file(released()).expect("the tool made it");
     let counts: Vec<u64> =
         serde_json::from_str(result["result"]["repr"].as_str().expect("a list")).expect("numbers");
     assert!(counts[0] >= 2 && counts[1] >= 3, "refused and made: {counts:?} of 12");
