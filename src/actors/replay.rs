@@ -46,12 +46,12 @@ pub(in crate::actors) async fn replay_records(
 
 /// Runs the cells again. Also gives whether all of them have run.
 async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayReport, bool), Problem> {
-    let past = past(log).await?;
+    let past = fold_journal(log).await?;
     run_recorded(session, Replay::of(&past), Records::Journal { log, past: &past }).await
 }
 
 /// What the journal of a session says of its past. The rules of clients are not in it.
-pub(in crate::actors) async fn past(log: &Arc<EventLog>) -> Result<Restored, Problem> {
+pub(in crate::actors) async fn fold_journal(log: &Arc<EventLog>) -> Result<Restored, Problem> {
     let now = Moment::now();
     let take = move |fold: &mut Fold, event: Event| {
         let _ = fold.take(&event, now);
@@ -64,7 +64,7 @@ pub(in crate::actors) async fn past(log: &Arc<EventLog>) -> Result<Restored, Pro
 
 /// The past, and the rules of all code that ran in the sandbox at any time since an event was the newest: a reset may have
 /// ended some of it.
-pub(in crate::actors) async fn past_with_rules(
+pub(in crate::actors) async fn fold_journal_with_rules(
     log: &Arc<EventLog>,
     since: Seq,
 ) -> Result<(Restored, CellRules), Problem> {

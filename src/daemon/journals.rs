@@ -120,7 +120,7 @@ async fn enforce_quotas(
             permit: ledger.keep(owner, NAME, Amounts::default()).spare(),
             bytes: 0,
         });
-        let allowed = ledger.spare_room(owner, Kind::Journal);
+        let allowed = ledger.available_for_spare(owner, Kind::Journal);
         mine.bytes = oldest_first.iter().map(|(_, size)| size).sum();
         for (thing, size) in oldest_first {
             if mine.bytes <= allowed && short == 0 {

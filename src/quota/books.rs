@@ -155,7 +155,7 @@ impl Books {
     /// How much spare holds of the user may take: what the user's other holds leave of the user's limit, and what all
     /// other holds, spare ones of other users included, leave of the machine's.
     #[must_use]
-    pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
+    pub fn available_for_spare(&self, owner: Principal, kind: Kind) -> u64 {
         let used = self.used_without_spare(owner, kind);
         let of_user = self.limit(owner, kind).map_or(u64::MAX, |limit| limit.saturating_sub(used));
         let Some(limit) = self.machine.get(kind) else { return of_user };
@@ -165,7 +165,7 @@ impl Books {
 
     /// How much the user can get now: what all that is not spare leaves of the user's limit and of the machine's.
     #[must_use]
-    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
+    pub fn available(&self, owner: Principal, kind: Kind) -> u64 {
         let left = |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
         let of_user = left(self.limit(owner, kind), self.used_without_spare(owner, kind));
         of_user.min(left(self.machine.get(kind), self.used_by_all_without_spare(kind)))

@@ -271,13 +271,13 @@ impl Ledger {
 
     /// How much the user can get now.
     #[must_use]
-    pub fn room(&self, owner: Principal, kind: Kind) -> u64 {
-        self.inner.lock().books.room(owner, kind)
+    pub fn available(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.available(owner, kind)
     }
 
     #[must_use]
-    pub fn spare_room(&self, owner: Principal, kind: Kind) -> u64 {
-        self.inner.lock().books.spare_room(owner, kind)
+    pub fn available_for_spare(&self, owner: Principal, kind: Kind) -> u64 {
+        self.inner.lock().books.available_for_spare(owner, kind)
     }
 
     #[must_use]

@@ -24,7 +24,7 @@ use crate::sandbox::host_memory;
 use crate::sandbox::left_sandboxes::{LeftSandboxes, note_user};
 use crate::sandbox::packages::cache::PackageCache;
 use crate::sandbox::packages::charges::UnreadSession;
-use crate::sandbox::packages::shown;
+use crate::sandbox::packages::sandbox_packages;
 use crate::sandbox::slots::UserSlots;
 use crate::sandbox::spec::{self, Limits, SandboxSpec, SpecMount, hardware};
 use crate::sandbox::uid_accounts::UidAccounts;
@@ -240,7 +240,7 @@ impl Launcher {
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).map_err(storage)?;
         // The guest can pass through this folder to the socket, but cannot list it.
         std::fs::set_permissions(&bridge_dir, std::fs::Permissions::from_mode(0o711)).map_err(storage)?;
-        shown::prepare(&spec::packages_dir(&folder)).map_err(storage)?;
+        sandbox_packages::prepare(&spec::packages_dir(&folder)).map_err(storage)?;
         let mut spec = self.spec(&sandbox, wanted, workspace, image).map_err(storage)?;
         spec.user = workspace.guest_now().await?;
         spec.kernel_dir = self.kernel_for(&spec).await?;

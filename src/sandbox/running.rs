@@ -15,7 +15,7 @@ use crate::sandbox::backend::RunningSandbox;
 use crate::sandbox::claims::Claim;
 use crate::sandbox::folder::Folder;
 use crate::sandbox::left_sandboxes::LeftSandboxes;
-use crate::sandbox::packages::shown::ShownPackages;
+use crate::sandbox::packages::sandbox_packages::SandboxPackages;
 use crate::sandbox::spec::SandboxSpec;
 use crate::sandbox::volumes::Volumes;
 use crate::security_controls;
@@ -38,7 +38,7 @@ pub struct Sandbox {
     /// Opened when they are first needed.
     counters: OnceLock<Arc<CounterFiles>>,
     /// The packages in it, and what its user is charged for them.
-    shown: ShownPackages,
+    packages: SandboxPackages,
     /// The volumes of all users, those of this sandbox among them.
     volumes: Volumes,
     claim: Option<Claim>,
@@ -63,7 +63,7 @@ impl Sandbox {
     ) -> Self {
         Self {
             handle,
-            shown: ShownPackages::of(spec.packages_dir.clone()),
+            packages: SandboxPackages::of(spec.packages_dir.clone()),
             removed: AtomicBool::new(false),
             is_unwanted: AtomicBool::new(false),
             has: Mutex::default(),
@@ -152,8 +152,8 @@ impl Sandbox {
     }
 
     /// The packages in the sandbox.
-    pub fn shown(&self) -> &ShownPackages {
-        &self.shown
+    pub fn packages(&self) -> &SandboxPackages {
+        &self.packages
     }
 
     /// Removes a sandbox whose launch failed. If that fails, the reaper removes it later.
@@ -223,13 +223,13 @@ impl Drop for Sandbox {
         }
         // Packages can be a great many files. They are charged, and the end of the daemon waits, until they are gone.
         if let Ok(runtime) = tokio::runtime::Handle::try_current()
-            && !self.shown.is_empty()
+            && !self.packages.is_empty()
         {
             let folder = std::mem::replace(&mut self.folder, Folder::none());
-            let (shown, claim) = (self.shown.clone(), self.claim.take());
+            let (packages, claim) = (self.packages.clone(), self.claim.take());
             runtime.spawn_blocking(move || {
                 drop(folder);
-                drop((shown, claim));
+                drop((packages, claim));
             });
         }
     }

@@ -114,7 +114,7 @@ pub fn of_files(first: &FileSizes, second: &FileSizes, read: &[PathBuf], content
             diff.same += 1;
         } else {
             let changed =
-                || ChangedFile { path: shown(path), bytes_in_first: *bytes, bytes_in_second: *other };
+                || ChangedFile { path: display_path(path), bytes_in_first: *bytes, bytes_in_second: *other };
             list(&mut diff.changed, &mut diff.cut, changed);
         }
     }
@@ -133,10 +133,10 @@ fn list<T>(all: &mut Vec<T>, cut: &mut bool, one: impl FnOnce() -> T) {
 }
 
 fn compared(path: &Path, bytes: u64) -> ComparedFile {
-    ComparedFile { path: shown(path), bytes }
+    ComparedFile { path: display_path(path), bytes }
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

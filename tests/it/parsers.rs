@@ -4,6 +4,7 @@
 //! (`sandbox-bootstrap/guardian/src/noise.rs`), which keep no input: a loop that fails prints its seed, with which
 //! `BELLJAR_FUZZ_SEED` repeats it. Those of the kernel's Python are in `tests/kernel/properties`.
 
+mod archives;
 mod dialects;
 mod dice;
 
@@ -11,11 +12,14 @@ use belljar::packages::requirement::Requirement;
 use belljar::packages::resolved::Report;
 use belljar::protocol::api::{Eval, NewSession, NewVolume, PullImage, RunCell, Shutdown, Undo};
 use belljar::protocol::ask::{Decision, NewAsk};
+use belljar::protocol::batch::NewBatch;
+use belljar::protocol::branch::NewBranches;
 use belljar::protocol::command::{NewCommand, TerminalSize, Typed};
 use belljar::protocol::frames::{HostFrame, KernelFrame, OutputFrame};
 use belljar::protocol::image::BuildImage;
 use belljar::protocol::job::NewJob;
 use belljar::protocol::packages::NewPackages;
+use belljar::protocol::saved_state::{NewSnapshot, is_snapshot_name};
 use belljar::protocol::sse::SseDecoder;
 use belljar::protocol::tool::{ClientAnswer, NewClientTools};
 use belljar::protocol::{glob, values};
@@ -36,7 +40,7 @@ const MEMBERS: usize = 100;
 
 type Parser = (&'static str, fn(&[u8]));
 
-const PARSERS: [Parser; 14] = [
+const PARSERS: [Parser; 16] = [
     ("frames", |input| {
         let text = String::from_utf8_lossy(input);
         if let Ok(frame) = KernelFrame::of_guardian(&text) {
@@ -70,6 +74,15 @@ const PARSERS: [Parser; 14] = [
         drop(values::from_json::<NewCommand>(&text).map(NewCommand::checked));
         drop(values::from_json::<Typed>(&text).map(Typed::checked));
         drop(values::from_json::<BuildImage>(&text));
+        drop(values::from_json::<NewBranches>(&text));
+        if let Ok(NewSnapshot { name: Some(name) }) = values::from_json(&text) {
+            assert!(!is_snapshot_name(&name) || files::clean(&name).as_ref() == Ok(&name), "{name:?}");
+        }
+        if let Ok(batch) = values::from_json::<NewBatch>(&text) {
+            // Jobs are made only of a batch that was found to be small enough.
+            let count = batch.jobs.len();
+            assert!(batch.checked_bytes().is_err() || batch.into_jobs().len() == count);
+        }
         if let Ok(wanted) = values::from_json::<NewPackages>(&text) {
             wanted.packages.iter().for_each(|package| drop(Requirement::parse(package)));
         }
@@ -136,6 +149,8 @@ const PARSERS: [Parser; 14] = [
         }
         drop(records::given_up(payload));
     }),
+    ("archives", archives::read),
+    ("manifests", archives::read_manifest),
     ("tar", |input| {
         let (mut members, mut bytes) = (0, 0);
         let outcome = archive::each_member(input, MEMBERS, |path, _, content| {

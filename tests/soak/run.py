@@ -6,11 +6,12 @@
 
 Users with made-up ids run cells, asks of a scripted model, jobs and crashes, and leave in the middle; in the first half
 the daemon is killed and started anew once a minute. Every 10 s the daemon's memory, descriptors and threads, its
-sandboxes, the bytes of what lives in its home, the rows of its journal and all bytes of its home are counted. Through
-each a line is fitted from when the last daemon is warm: one that is killed every minute would hide what leaks. What is
-not flat makes the exit code 1, as does an answer that should not be. Needs root. `--stress` runs every class of
-`stress-ng` in one session instead, one after the other, and looks whether the daemon and a neighbour stay well. The time
-is that of all classes together, a minute if nothing is said: each has its share of it, with all its stressors at once.
+sandboxes, the engine's containers that bear its label, the bytes of what lives in its home, the rows of its journal and
+all bytes of its home are counted. Through each a line is fitted from when the last daemon is warm: one that is killed
+every minute would hide what leaks. What is not flat makes the exit code 1, as does an answer that should not be. Needs
+root. `--stress` runs every class of `stress-ng` in one session instead, one after the other, and looks whether the
+daemon and a neighbour stay well. The time is that of all classes together, a minute if nothing is said: each has its
+share of it, with all its stressors at once.
 """
 
 import argparse
@@ -35,7 +36,7 @@ KILL_SECONDS = 60
 KILLS_UNTIL, FITTED_FROM = 0.5, 0.65
 # Growth a minute that is still called flat. Rows and bytes of removed sessions stay for 30 days by design: they are
 # shown, and only the part of what lives has to be flat.
-FLAT = {"memory_kib": 1024, "descriptors": 2, "threads": 2, "sandboxes": 1, "live_kib": 1024}
+FLAT = {"memory_kib": 1024, "descriptors": 2, "threads": 2, "sandboxes": 1, "containers": 1, "live_kib": 1024}
 KEPT = ("journal.db", "journal.db-wal", "journal.db-shm", "blobs", "spill", "logs", "stderr")
 SHOWN = ("journal_rows", "home_kib")
 CELLS = [
@@ -135,6 +136,7 @@ class Daemon:
             "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
             "threads": int(status["Threads"]),
             "sandboxes": self.sandboxes(),
+            "containers": self.containers(),
             "live_kib": self.kibibytes(*kept),
             "journal_rows": rows,
             "home_kib": self.kibibytes(),

@@ -50,8 +50,8 @@ pub async fn branch(
         }
     };
     // Held first: reading the journal takes a while, in which others could take the snapshot's place.
-    let held = Arc::new(held(maker, record.owner, view.id, snapshot.clone()).await?);
-    let (past, rules) = replay::past_with_rules(&handles.log, since).await?;
+    let held = Arc::new(hold_snapshot(maker, record.owner, view.id, snapshot.clone()).await?);
+    let (past, rules) = replay::fold_journal_with_rules(&handles.log, since).await?;
     let mut settings = settings_of(&record);
     // A branch begins where its session is, whatever the configuration says by now.
     if let Some(receipt) = &past.last_sandbox {
@@ -150,7 +150,7 @@ async fn saved(session: &SessionRef, name: &str) -> Result<SnapshotRecord, Probl
 }
 
 /// Keeps the snapshot until all branches have it: others of the session may take its place meanwhile.
-async fn held(
+async fn hold_snapshot(
     maker: &SessionMaker,
     owner: Principal,
     session: SessionId,

@@ -43,7 +43,7 @@ pub async fn prepare(
 ) -> Result<Export, Problem> {
     let (view, record) = (view_of(session).await?, record_of(maker, &handles)?);
     let before = handles.log.newest();
-    let past = replay::past(&handles.log).await?;
+    let past = replay::fold_journal(&handles.log).await?;
     let has_variables = view.cells > 0 || past.saved.base().is_some();
     let mut lacks = Vec::new();
     let taken = if has_variables { Some(snapshot(session, None).await) } else { None };
@@ -68,7 +68,7 @@ pub async fn prepare(
     let newest = handles.log.newest();
     // Also of the cells that can run again where the archive is imported, whose sandboxes may be gone.
     let since = past.spans.values().map(|span| span.first.saturating_sub(1)).fold(before, Seq::min);
-    let (_, rules) = replay::past_with_rules(&handles.log, since).await?;
+    let (_, rules) = replay::fold_journal_with_rules(&handles.log, since).await?;
     let archived = reader.as_ref().map(|reader| {
         let about = reader.about();
         ArchivedSnapshot { cell: about.cell, manifest: about.manifest.clone() }

@@ -85,7 +85,7 @@ pub async fn import(
         return Err(Problem::new(Code::BadRequest, message).hint("run its cells again (`--replay`)"));
     }
     // Whatever can fail because of the archive does so before there is a session.
-    let past = if options.replay { Some(past(maker, owner, &spool).await?) } else { None };
+    let past = if options.replay { Some(read_cells(maker, owner, &spool).await?) } else { None };
     let packages = packages(maker, owner, &request, &manifest.packages).await?;
     let contained = maker.settings.sandbox.backend != Backend::Process;
     let policy = default_approval(&maker.settings.agent, contained);
@@ -120,7 +120,7 @@ pub async fn import(
             same_python(&manifest, &view)?;
             maker.check_loaded(owner, &view).await?;
         }
-        let Some(Past { records, replay, _charge }) = past else { return Ok(None) };
+        let Some(ImportedCells { records, replay, _charge }) = past else { return Ok(None) };
         let session = maker.directory.find(owner, &view.id.to_string(), false).ok_or_else(gone)?;
         replay::replay_records(&session.session, replay, records).await.map(Some)
     };
@@ -267,14 +267,18 @@ fn same_python(manifest: &ArchiveManifest, view: &SessionView) -> Result<(), Pro
 }
 
 /// The cells of the archive that made its variables, with what they were answered.
-struct Past {
+struct ImportedCells {
     records: BTreeMap<CellNumber, Recorded>,
     replay: Replay,
     /// For the memory of the records.
     _charge: Charge,
 }
 
-async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Result<Past, Problem> {
+async fn read_cells(
+    maker: &SessionMaker,
+    owner: Principal,
+    spool: &Arc<Spool>,
+) -> Result<ImportedCells, Problem> {
     let charge = maker.ledger.memory(owner).open(MemoryPurpose::Reads);
     let (records, replay, charge) = read(owner, spool, move |spool| {
         let mut charge = charge;
@@ -324,7 +328,7 @@ async fn past(maker: &SessionMaker, owner: Principal, spool: &Arc<Spool>) -> Res
         Some(Recorded { was, rules: None, _charge: None })
     };
     let records = records.into_iter().filter_map(|(cell, recording)| Some((cell, recorded(recording)?)));
-    Ok(Past { records: records.collect(), replay, _charge: charge })
+    Ok(ImportedCells { records: records.collect(), replay, _charge: charge })
 }
 
 /// Passes the events of an archive to `take`, which gives the bytes of values that it keeps of each. What they are in memory is

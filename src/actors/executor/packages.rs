@@ -33,9 +33,9 @@ impl FirstPackages {
     /// Charges what an earlier daemon let appear in the sandbox, and lets appear what it did not come to. The charge
     /// needs neither the cache nor the index.
     pub async fn take_over_in(self, sandbox: &Sandbox) {
-        let (set, shown) = (self.set.as_ref(), sandbox.shown());
+        let (set, packages) = (self.set.as_ref(), sandbox.packages());
         let session = &self.used.session;
-        match self.launcher.take_over_packages(self.owner, set, shown, &self.ledger, session).await {
+        match self.launcher.take_over_packages(self.owner, set, packages, &self.ledger, session).await {
             Ok(true) => return,
             Ok(false) => {}
             Err(problem) => {
@@ -49,7 +49,7 @@ impl FirstPackages {
     pub async fn show_in(self, sandbox: &Sandbox) {
         let Self { owner, set: Some(set), used, ledger, launcher, log } = self else { return };
         let made_by = (sandbox.backend(), sandbox.image());
-        let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger, &used).await;
+        let shown = launcher.show_packages(owner, made_by, &set, sandbox.packages(), &ledger, &used).await;
         if let Err(problem) = shown {
             log.append(EventBody::PackagesMissing { reason: problem.message });
         }
@@ -70,7 +70,8 @@ impl ExecutorState {
             (self.args.owner, self.args.ledger.clone(), self.args.packages_use.clone());
         tokio::spawn(async move {
             let made_by = (sandbox.backend(), sandbox.image());
-            let shown = launcher.show_packages(owner, made_by, &set, sandbox.shown(), &ledger, &used).await;
+            let shown =
+                launcher.show_packages(owner, made_by, &set, sandbox.packages(), &ledger, &used).await;
             let _ = reply_to.send(shown);
         });
     }

@@ -25,7 +25,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Takes how much has come in all, `since` after the last look. Gives why the copy is ended, if it is.
-    pub fn look(&mut self, since: Duration, moved: u64) -> Option<String> {
+    pub fn update(&mut self, since: Duration, moved: u64) -> Option<String> {
         self.packing = self.packing.saturating_add(since);
         self.silent = if moved == self.moved { self.silent.saturating_add(since) } else { Duration::ZERO };
         self.moved = moved;
@@ -53,7 +53,7 @@ mod tests {
     /// After how many seconds a copy is ended that has sent so much after each second, and why.
     fn ends(sent: impl Fn(u64) -> u64) -> (u64, String) {
         let mut progress = Progress::default();
-        let mut looks = (1..).map(|second| (second, progress.look(SECOND, sent(second))));
+        let mut looks = (1..).map(|second| (second, progress.update(SECOND, sent(second))));
         let (second, why) = looks.find(|(_, why)| why.is_some()).expect("it ends");
         (second, why.unwrap_or_default())
     }

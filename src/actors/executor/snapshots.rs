@@ -195,7 +195,7 @@ impl ExecutorState {
             taking.stopped += since;
             (taking.stopped >= STOPPED).then(|| "the session did not rest for long enough".to_owned())
         } else {
-            taking.progress.look(since, moved)
+            taking.progress.update(since, moved)
         };
         if let Some(why) = why {
             self.end_snapshot(myself, failed(why));

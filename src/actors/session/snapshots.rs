@@ -185,7 +185,7 @@ impl SessionActorState {
                 ),
             ));
         }
-        let mut names = self.saving.states.kept().iter().filter_map(|kept| kept.name.as_deref());
+        let mut names = self.saving.states.snapshots().iter().filter_map(|kept| kept.name.as_deref());
         if names.clone().any(|taken| taken == name) {
             return Err(Problem::new(Code::BadRequest, format!("there is a snapshot `{name}` already"))
                 .hint(format!(
@@ -306,7 +306,8 @@ impl SessionActorState {
 
     /// Notes an event that changes which snapshots are kept, and gives those that are not any more.
     fn kept_changes(&mut self, event: &EventBody) -> Vec<String> {
-        let ids = |states: &SavedStates| states.kept().iter().map(|kept| kept.id.clone()).collect::<Vec<_>>();
+        let ids =
+            |states: &SavedStates| states.snapshots().iter().map(|kept| kept.id.clone()).collect::<Vec<_>>();
         let before = ids(&self.saving.states);
         self.saving.states.take(event);
         let after = ids(&self.saving.states);
@@ -323,7 +324,7 @@ impl SessionActorState {
 
     /// Removes what an earlier daemon, or an earlier generation, left on the disk without having written it down.
     pub(super) fn remove_unknown(&self) {
-        let ids: Vec<String> = self.saving.states.kept().iter().map(|kept| kept.id.clone()).collect();
+        let ids: Vec<String> = self.saving.states.snapshots().iter().map(|kept| kept.id.clone()).collect();
         let snapshots = self.args.snapshots.clone();
         tokio::task::spawn_blocking(move || snapshots.keep_only(&ids));
     }
@@ -355,12 +356,12 @@ impl SessionActorState {
     pub(super) fn snapshots(&self) -> SnapshotList {
         let states = &self.saving.states;
         let wakes_from = states.latest().map(|latest| latest.id.clone());
-        SnapshotList { snapshots: states.kept().to_vec(), wakes_from }
+        SnapshotList { snapshots: states.snapshots().to_vec(), wakes_from }
     }
 
     pub(super) fn remove_snapshot(&mut self, snapshot: &str, reply_to: Reply<()>) {
         let is_it = |kept: &&SnapshotRecord| kept.id == snapshot || kept.name.as_deref() == Some(snapshot);
-        let found = self.saving.states.kept().iter().find(is_it).map(|kept| kept.id.clone());
+        let found = self.saving.states.snapshots().iter().find(is_it).map(|kept| kept.id.clone());
         let may = self.can_write().and_then(|()| {
             let none = || Problem::new(Code::NoSuchSnapshot, "the session has no such snapshot");
             let id = found.ok_or_else(none)?;

@@ -85,7 +85,7 @@ fn what_grows_is_refused_before_it_is_there_and_what_is_spare_stands_in_nobodys_
     let b = books.keep(Principal::ANN, "b", Amounts::default());
     books.grow(Principal::ANN, b, Kind::Journal, 90).unwrap();
     assert_eq!(
-        (books.used(Principal::ANN, Kind::Journal), books.spare_room(Principal::ANN, Kind::Journal)),
+        (books.used(Principal::ANN, Kind::Journal), books.available_for_spare(Principal::ANN, Kind::Journal)),
         (190, 10)
     );
     assert!(books.tolerates(Principal::ANN, Kind::Journal, 1).is_err());
@@ -138,7 +138,8 @@ fn a_spare_hold_is_needed_again_only_if_there_is_room_for_it() {
     );
     books.keep(Principal::BOB, "work", disk(40));
     assert_eq!(books.excess_of_all(Kind::Workspace), 20);
-    let room = |owner| (books.room(owner, Kind::Workspace), books.spare_room(owner, Kind::Workspace));
+    let room =
+        |owner| (books.available(owner, Kind::Workspace), books.available_for_spare(owner, Kind::Workspace));
     assert_eq!(room(Principal::ANN), (30, 30));
     assert_eq!(room(Principal::BOB), (40, 0), "what is spare of others goes when it is needed");
     // A cell may run: what is above the limit is given up by itself.

@@ -296,7 +296,7 @@ fn what_can_be_deleted_keeps_no_other_user_from_the_machines_journal() {
     let ledger = ledger(&[], &[(Kind::Journal, 100)]);
     let old = ledger.take(Principal::ANN, "old", Amounts::of([(Kind::Journal, 90)])).unwrap().spare();
     let new = ledger.take(Principal::BOB, "new", Amounts::of([(Kind::Journal, 60)])).unwrap();
-    assert_eq!(ledger.spare_room(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
+    assert_eq!(ledger.available_for_spare(Principal::ANN, Kind::Journal), 40, "the rest of it has to go");
     drop((old, new));
 }
 

@@ -62,7 +62,7 @@ impl BridgeSocket {
         }
         accepted.map_err(|_| match foreign_peers {
             0 => ConnectError::NoKernel(limit),
-            _ => ConnectError::Strangers(limit),
+            _ => ConnectError::ForeignPeers(limit),
         })?
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         let path = format!("/proc/self/fd/{}/{BRIDGE_SOCKET_NAME}", handle.as_raw_fd());
         let _client = UnixStream::connect(&path).await.unwrap();
         let refused = stranger.accept(pid + 1, Duration::from_millis(50)).await;
-        assert!(matches!(refused, Err(ConnectError::Strangers(_))));
+        assert!(matches!(refused, Err(ConnectError::ForeignPeers(_))));
 
         std::fs::remove_file(&path).unwrap();
         let listener = BridgeSocket::bind(&deep).unwrap();
@@ -138,7 +138,7 @@ mod tests {
             .collect();
         let pid = i32::try_from(std::process::id()).unwrap();
         let refused = listener.accept(pid + 1, Duration::from_millis(500)).await;
-        assert!(matches!(refused, Err(ConnectError::Strangers(_))));
+        assert!(matches!(refused, Err(ConnectError::ForeignPeers(_))));
         let text = String::from_utf8(log.0.lock().clone()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2, "{text}");

@@ -35,7 +35,7 @@ pub enum ConnectError {
     #[error("the kernel did not connect within {} s", .0.as_secs())]
     NoKernel(Duration),
     #[error("within {} s only processes that are not pid 1 of the sandbox connected to the bridge", .0.as_secs())]
-    Strangers(Duration),
+    ForeignPeers(Duration),
     #[error("the sandbox ended at once")]
     Ended,
     #[error("the socket for data cannot be made: {0}")]
@@ -43,18 +43,18 @@ pub enum ConnectError {
     #[error("the kernel did not connect to send or get data within {} s", .0.as_secs())]
     NoData(Duration),
     #[error("{0} connections to the socket for data were not those of the kernel")]
-    DataStrangers(usize),
+    ForeignDataPeers(usize),
 }
 
 impl From<ConnectError> for Problem {
     fn from(error: ConnectError) -> Self {
         let problem = Self::new(Code::SandboxFailed, error.to_string());
         match error {
-            ConnectError::Strangers(_) => problem.hint(
+            ConnectError::ForeignPeers(_) => problem.hint(
                 "the engine's runtime has to start processes of the host's kernel, as `runc` does; `runsc` does not: \
                  see `sandbox.runtime`",
             ),
-            ConnectError::DataStrangers(_) => {
+            ConnectError::ForeignDataPeers(_) => {
                 problem.hint("end what runs in the sandbox and connects to the daemon's sockets, then try again")
             }
             ConnectError::Socket(_)

@@ -109,7 +109,7 @@ impl DataListener {
         }
         accepted.map_err(|_| match strangers {
             0 => ConnectError::NoData(limit),
-            _ => ConnectError::DataStrangers(strangers),
+            _ => ConnectError::ForeignDataPeers(strangers),
         })?
     }
 
@@ -119,15 +119,15 @@ impl DataListener {
             tokio::select! {
                 connection = self.listener.accept(), if undecided.len() < UNDECIDED => {
                     let (stream, _) = connection.map_err(ConnectError::Data)?;
-                    undecided.spawn(tokio::time::timeout(SHOW, shown(stream, token.to_owned())));
+                    undecided.spawn(tokio::time::timeout(SHOW, authenticated(stream, token.to_owned())));
                 }
-                Some(shown) = undecided.join_next() => {
-                    if let Ok(Ok(Some(stream))) = shown {
+                Some(connection) = undecided.join_next() => {
+                    if let Ok(Ok(Some(stream))) = connection {
                         return Ok(stream);
                     }
                     *strangers += 1;
                     if *strangers >= STRANGERS && security_controls::holds("data_strangers_are_counted") {
-                        return Err(ConnectError::DataStrangers(*strangers));
+                        return Err(ConnectError::ForeignDataPeers(*strangers));
                     }
                 }
             }
@@ -136,7 +136,7 @@ impl DataListener {
 }
 
 /// The stream, if the token and the end of its line come first. Nothing that follows them is read.
-async fn shown(mut stream: UnixStream, token: String) -> Option<UnixStream> {
+async fn authenticated(mut stream: UnixStream, token: String) -> Option<UnixStream> {
     let mut line = [0; TOKEN_DIGITS + 1];
     stream.read_exact(&mut line).await.ok()?;
     let is_right = line.split_last() == Some((&b'\n', token.as_bytes()));
@@ -211,7 +211,7 @@ mod tests {
             let listener = socket.open().unwrap();
             let mut stranger = says(&folder, &words).await;
             let refused = listener.accept(TOKEN, SOON).await;
-            assert!(matches!(refused, Err(ConnectError::DataStrangers(1))), "{words:?}");
+            assert!(matches!(refused, Err(ConnectError::ForeignDataPeers(1))), "{words:?}");
             let mut nothing = [0; 1];
             assert!(matches!(stranger.read(&mut nothing).await, Ok(0) | Err(_)), "{words:?}");
         }
@@ -245,7 +245,7 @@ mod tests {
             }
         };
         tokio::time::timeout(PATIENCE, crowd).await.expect("the socket goes");
-        assert!(matches!(accepted.await.unwrap(), Err(ConnectError::DataStrangers(STRANGERS))));
+        assert!(matches!(accepted.await.unwrap(), Err(ConnectError::ForeignDataPeers(STRANGERS))));
     }
 
     #[tokio::test]

@@ -8,10 +8,10 @@ use super::cache::{Answer, CachedSet, UserCache};
 use super::charges::{CopyUse, Pay, UseKind, disk};
 use super::draft::Draft;
 use super::index::Index;
+use super::install_budget::InstallBudget;
 use super::relay::{Relay, Trouble};
-use super::room::Room;
+use super::sandbox_packages::{Payer, SandboxPackages};
 use super::session_use::SessionUse;
-use super::shown::{Payer, ShownPackages};
 use super::task::{self, Task};
 use super::wanted::{Installed, WantedPackages};
 use super::watch::{look_at, too_large};
@@ -147,11 +147,11 @@ impl Launcher {
         owner: Principal,
         (backend, image): (Backend, &ImageFact),
         set: &PackageSet,
-        shown: &ShownPackages,
+        packages: &SandboxPackages,
         ledger: &Ledger,
         used: &SessionUse,
     ) -> Result<(), Problem> {
-        if self.show_cached(owner, set, shown, ledger, used).await? {
+        if self.show_cached(owner, set, packages, ledger, used).await? {
             return Ok(());
         }
         let pinned = set.packages.iter().map(|package| format!("{}=={}", package.name, package.version));
@@ -171,7 +171,7 @@ impl Launcher {
         let rules = self.package_rules(owner).await?;
         // Nobody, not even a full cache, removes what was installed before the session uses it.
         let _installed = self.install_what_is_needed(&wanted, rules, ledger, &|_| {}).await?;
-        if self.show_cached(owner, set, shown, ledger, used).await? {
+        if self.show_cached(owner, set, packages, ledger, used).await? {
             return Ok(());
         }
         Err(Problem::new(
@@ -187,16 +187,16 @@ impl Launcher {
         self: &Arc<Self>,
         owner: Principal,
         set: Option<&PackageSet>,
-        shown: &ShownPackages,
+        packages: &SandboxPackages,
         ledger: &Ledger,
         session: &SessionName,
     ) -> Result<bool, Problem> {
-        let (launcher, shown, ledger) = (Arc::clone(self), shown.clone(), ledger.clone());
+        let (launcher, packages, ledger) = (Arc::clone(self), packages.clone(), ledger.clone());
         let (key, session) = (set.map(|set| set.key.clone()), session.clone());
         let take_over = move || {
             let charges = &launcher.packages.charges;
-            shown.take_over(&Payer { owner, session: &session, ledger: &ledger, charges });
-            key.is_some_and(|key| shown.has(&key))
+            packages.take_over(&Payer { owner, session: &session, ledger: &ledger, charges });
+            key.is_some_and(|key| packages.has(&key))
         };
         folders::run(owner, WorkKind::Look, None, take_over).await
     }
@@ -207,11 +207,11 @@ impl Launcher {
         self: &Arc<Self>,
         owner: Principal,
         set: &PackageSet,
-        shown: &ShownPackages,
+        packages: &SandboxPackages,
         ledger: &Ledger,
         used: &SessionUse,
     ) -> Result<bool, Problem> {
-        let (shown, ledger, used) = (shown.clone(), ledger.clone(), used.clone());
+        let (packages, ledger, used) = (packages.clone(), ledger.clone(), used.clone());
         let (key, built) = (set.key.clone(), set.sources);
         let show = move |launcher: &Self, cache: &UserCache| {
             let (session, charges) = (&used.session, &launcher.packages.charges);
@@ -219,8 +219,8 @@ impl Launcher {
             let _in_use = cache.uses.read();
             let cached = cache.find(&key);
             let outcome = match &cached {
-                _ if shown.has(&key) => Some(Ok(())),
-                Some(set) => Some(shown.show(&key, set, &payer)),
+                _ if packages.has(&key) => Some(Ok(())),
+                Some(set) => Some(packages.show(&key, set, &payer)),
                 None => None,
             };
             if let (Some(set), Some(Ok(()))) = (&cached, &outcome) {
@@ -257,24 +257,24 @@ impl Launcher {
             if let Err(problem) = host_disk::check_at(launcher.paths.home(), reserve) {
                 return Ok(Err(problem));
             }
-            let left = books.room(owner, Kind::Workspace);
+            let left = books.available(owner, Kind::Workspace);
             // Charged before the first byte is written; what stays is charged to the cache before this is given back.
             let held = |has_uv| {
-                let room = Room::new(&launcher.settings.packages, left, has_uv);
-                books.take(owner, HOLD, disk(room.at_first())).map(|hold| (room, hold))
+                let budget = InstallBudget::new(&launcher.settings.packages, left, has_uv);
+                books.take(owner, HOLD, disk(budget.at_first())).map(|hold| (budget, hold))
             };
             // Most images have a `uv`, so a user who has no room for one is refused only if it has to be fetched.
-            let (room, hold) = match held(cache.has_uv()).or_else(|_| held(true)) {
+            let (budget, hold) = match held(cache.has_uv()).or_else(|_| held(true)) {
                 Ok(held) => held,
                 Err(refusal) => return Ok(Err(refusal.into())),
             };
             let draft = cache.draft(&name, hold)?;
             let task = Task::make(&draft.path, cache, &request, authorities.as_deref())?;
-            Ok(Ok((Arc::new(draft), task, room)))
+            Ok(Ok((Arc::new(draft), task, budget)))
         };
-        let (draft, task, room) = self.in_cache(owner, built, make).await??;
+        let (draft, task, budget) = self.in_cache(owner, built, make).await??;
         let outcome = self
-            .install_in(&draft, &task, room, &sandbox, permit, wanted, index, rules, ledger, progress)
+            .install_in(&draft, &task, budget, &sandbox, permit, wanted, index, rules, ledger, progress)
             .await;
         // What was begun in the draft is done, so this is the last share of it; otherwise the last one removes it.
         if let Some(draft) = Arc::into_inner(draft) {
@@ -288,7 +288,7 @@ impl Launcher {
         self: &Arc<Self>,
         draft: &Arc<Draft>,
         task: &Task,
-        room: Room,
+        budget: InstallBudget,
         sandbox: &SandboxId,
         permit: Permit,
         wanted: &WantedPackages,
@@ -305,10 +305,10 @@ impl Launcher {
         let relay =
             Relay::start(&task.relay, (index.clone(), packages), settings.download_bytes, stop.clone())
                 .map_err(failed)?;
-        let (spec, slot, folder) = self.installer_spec(sandbox, wanted, task, room).await?;
+        let (spec, slot, folder) = self.installer_spec(sandbox, wanted, task, budget).await?;
         let errand = task.errand(&spec.kernel_dir, settings.timeout, stop.clone(), &index);
         progress("resolving".to_owned());
-        let watched = self.watch(wanted.owner, task, spec.user.host_uid, &relay, room, progress);
+        let watched = self.watch(wanted.owner, task, spec.user.host_uid, &relay, budget, progress);
         let path = folder.path.clone();
         let running = self.run_errand(&spec, &path, &errand, (slot, permit, folder, Arc::clone(draft)));
         tokio::pin!(running);
@@ -347,9 +347,9 @@ impl Launcher {
         let take = move |launcher: &Self, cache: &UserCache| {
             // This goes on if its caller gives up: until it is done, the draft stays, so that no half of a set is kept.
             let hold = held.hold();
-            let taken = look_at(&output, guest_uid, room).and_then(|used| {
+            let taken = look_at(&output, guest_uid, budget).and_then(|used| {
                 let uv = task::fetched_uv(&output, keeps_no_uv);
-                let bounds = hold.map_or(Ok(room.packages), |hold| room.for_copies(&hold, &used, uv))?;
+                let bounds = hold.map_or(Ok(budget.packages), |hold| budget.for_copies(&hold, &used, uv))?;
                 task::take(&output, &target, uv, bounds, (image_id.as_str(), built), &rules, explain)
             });
             let (answer, copied) = match taken {
@@ -375,11 +375,11 @@ impl Launcher {
         sandbox: &SandboxId,
         wanted: &WantedPackages,
         task: &Task,
-        room: Room,
+        budget: InstallBudget,
     ) -> Result<(SandboxSpec, Option<UserSlot>, Folder), Problem> {
         let settings = &self.settings.sandbox;
         let limits = Limits::new(settings, &SandboxRequest::of_errand(settings));
-        let limits = Limits { file_bytes: room.largest_file(), ..limits };
+        let limits = Limits { file_bytes: budget.largest_file(), ..limits };
         let (spec, slot, folder) = self.errand_spec(sandbox, (wanted.backend, &wanted.image), limits).await?;
         let user = spec.user;
         if self.service.system {

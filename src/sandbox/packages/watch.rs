@@ -4,8 +4,8 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::time::Duration;
 
+use super::install_budget::InstallBudget;
 use super::relay::Relay;
-use super::room::Room;
 use super::task::Task;
 use super::tree;
 use crate::packages::resolved::{FetchedPackage, PROGRESS_BYTES, fetching};
@@ -33,7 +33,7 @@ impl Launcher {
         task: &Task,
         guest_uid: u32,
         relay: &Relay,
-        room: Room,
+        budget: InstallBudget,
         progress: Progress<'_>,
     ) -> Problem {
         let told = &Mutex::new((0, Vec::new()));
@@ -42,7 +42,7 @@ impl Launcher {
             let reserve = self.settings.sandbox.disk_reserve_bytes;
             let look = move || {
                 host_disk::check_at(&home, reserve)?;
-                look_at(&folder, guest_uid, room)?;
+                look_at(&folder, guest_uid, budget)?;
                 let text = tree::read_text(&folder, "progress.json", PROGRESS_BYTES).unwrap_or_default();
                 Ok(fetching(&text))
             };
@@ -100,13 +100,13 @@ async fn first_problem<F: Future<Output = Result<(), Problem>>>(
 }
 
 /// What an installer has written, or a refusal if that is more than it may, or not known.
-pub fn look_at(folder: &Path, guest_uid: u32, room: Room) -> Result<DiskUsage, Problem> {
+pub fn look_at(folder: &Path, guest_uid: u32, budget: InstallBudget) -> Result<DiskUsage, Problem> {
     let used = measure_of_guest(folder, guest_uid).map_err(|error| {
         let what = format!("what the installer wrote cannot be measured: {error}");
         Problem::new(Code::Storage, what).hint("look at the disk of the daemon's home")
     })?;
-    if room.is_exceeded_by(&used) {
-        let bounds = room.packages;
+    if budget.is_exceeded_by(&used) {
+        let bounds = budget.packages;
         let what = format!("the packages take more than {} bytes or {} files", bounds.bytes, bounds.files);
         return Err(too_large(what));
     }
@@ -138,14 +138,14 @@ mod tests {
         let uid = rustix::process::getuid().as_raw();
         let settings =
             crate::config::load_text("c.toml".as_ref(), "[packages]\nfiles = 2\n").unwrap().settings;
-        let room = Room::new(&settings.packages, 0, true);
+        let budget = InstallBudget::new(&settings.packages, 0, true);
         std::fs::write(home.path().join("a"), "").unwrap();
-        look_at(home.path(), uid, room).unwrap();
+        look_at(home.path(), uid, budget).unwrap();
         for name in ["b", "c"] {
             std::fs::write(home.path().join(name), "").unwrap();
         }
-        assert_eq!(look_at(home.path(), uid, room).unwrap_err().code, Code::TooLarge);
-        assert_eq!(look_at(&home.path().join("none"), uid, room).unwrap_err().code, Code::Storage);
+        assert_eq!(look_at(home.path(), uid, budget).unwrap_err().code, Code::TooLarge);
+        assert_eq!(look_at(&home.path().join("none"), uid, budget).unwrap_err().code, Code::Storage);
     }
 
     #[tokio::test]

@@ -160,7 +160,7 @@ impl Batch {
         for name in names {
             match name {
                 Ok(name) => {
-                    let found = look(folder, &name);
+                    let found = inspect_entry(folder, &name);
                     batch.entries.push((name, found));
                 }
                 Err(error) => {
@@ -177,7 +177,7 @@ fn open_folder(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     beneath(top.as_fd(), path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-fn look(folder: &OwnedFd, name: &CStr) -> rustix::io::Result<Found> {
+fn inspect_entry(folder: &OwnedFd, name: &CStr) -> rustix::io::Result<Found> {
     let stat = stat_at(folder.as_fd(), name)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Ok(Found::Folder(stat)),

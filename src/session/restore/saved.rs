@@ -354,7 +354,7 @@ impl SavedStates {
 
     /// The snapshots that the session has, oldest first.
     #[must_use]
-    pub fn kept(&self) -> &[SnapshotRecord] {
+    pub fn snapshots(&self) -> &[SnapshotRecord] {
         &self.kept
     }
 

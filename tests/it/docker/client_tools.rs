@@ -9,12 +9,12 @@ use super::helpers::{S, base, list, outcome, post, queue, text, value};
 use crate::support::{Daemon, SOON, eventually};
 
 /// A client with its tools. They are there until it is dropped.
-struct Client {
+pub struct Client {
     lines: std::io::Lines<BufReader<UnixStream>>,
 }
 
 impl Client {
-    fn lend(daemon: &Daemon, tools: &Value) -> Self {
+    pub fn lend(daemon: &Daemon, tools: &Value) -> Self {
         Self::register(daemon, &json!({ "tools": tools }))
     }
 
@@ -34,7 +34,7 @@ impl Client {
         client
     }
 
-    fn next_call(&mut self) -> Value {
+    pub fn next_call(&mut self) -> Value {
         let data = self.lines.find_map(|line| {
             let line = line.expect("the stream goes on");
             line.strip_prefix("data: ").filter(|data| data.contains("\"call\"")).map(str::to_owned)
@@ -51,7 +51,7 @@ fn weather() -> Value {
     ])
 }
 
-fn reply(daemon: &Daemon, call: &Value, answer: Value) -> u16 {
+pub fn reply(daemon: &Daemon, call: &Value, answer: Value) -> u16 {
     post(daemon, &format!("tool-calls/{}", text(call, "call")), &answer).status
 }
 

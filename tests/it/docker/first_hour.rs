@@ -9,6 +9,8 @@ use super::asking::{conversation, runs, says, scripted, write_script};
 use super::helpers::text;
 use super::jobs::scripts;
 use super::many_users::{ALICE, USERS};
+use super::repl::Step::{Keys, Shows};
+use super::repl::play;
 use crate::support::{Daemon, Journal, User, binary, engine, eventually};
 
 #[test]
@@ -272,6 +274,41 @@ fn the_memory_of_a_session_is_one_number_and_the_reserve_is_named() {
         .cli(["new", "plain", "--image", "belljar/base", "--memory", "512MiB", "--checkpointing", "off"])
         .ok();
     assert!(line(&["receipt", "plain"], "memory").ends_with(" 512 MiB"));
+}
+
+#[test]
+fn top_goes_on_until_q_is_typed() {
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::start();
+    daemon.cli(["new", "lab", "--image", "belljar/base"]).ok();
+    let heads = Shows("^NAME +OWNER +STATE");
+    let shown = play(
+        &daemon,
+        &["top"],
+        &[],
+        &[heads, Shows("^lab "), Keys("x"), Shows("^NAME "), Shows("^lab "), Keys("q")],
+    );
+    assert!(!shown.contains("error: "), "{shown}");
+}
+
+#[test]
+fn a_daemon_whose_models_have_no_tools_says_so_when_it_starts() {
+    const SAID: &str = "`agent.tools` is empty: models have no tools, and cannot run Python";
+    if !engine() {
+        return;
+    }
+    let daemon = Daemon::with_config("[agent]\ntools = []\n");
+    eventually("it is told", || daemon.log().contains(SAID).then_some(()));
+    assert!(
+        daemon.log().lines().any(|line| line.contains(SAID) && line.contains("WARN")),
+        "{}",
+        daemon.log()
+    );
+    // Who has not said anything has tools.
+    assert!(!Daemon::start().log().contains(SAID));
+    daemon.assert_sound();
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub mod smoke;
 pub mod snapshots;
 pub mod stops;
 mod tools;
+mod tree_schemas;
 mod unfinished_images;
 pub mod users;
 pub mod volumes;

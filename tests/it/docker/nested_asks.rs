@@ -148,14 +148,14 @@ fn asks_within_an_ask_share_its_steps() {
 
 #[test]
 fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
-    let cell = json!({"python_code_snippet": "print(ask('the inner one'))", "timeout": 8});
+    let cell = json!({"python_code_snippet": "print(ask('the inner one'))", "timeout": 5});
     let script = [
         conversation("the inner one", &[runs("print('ran within')"), says("inner done")]),
         conversation("outer", &[calls("execute_python_code", &cell), says("outer done")]),
     ]
     .concat();
     let Some(daemon) = scripted("", &script) else { return };
-    let number = begin(&daemon, json!({"text": "outer", "approval": "ask", "limits": {"seconds": 9}}));
+    let number = begin(&daemon, json!({"text": "outer", "approval": "ask", "limits": {"seconds": 6}}));
     decide_next(&daemon, json!({"accept": {}}));
     let wanted = eventually("the call waits", || {
         approvals(&daemon).into_iter().find(|wanted| wanted["subject"]["name"] == "ask")
@@ -168,7 +168,7 @@ fn a_person_may_take_longer_than_what_is_around_an_inner_ask() {
     });
     wait_for_state(&daemon, number, "waiting");
     assert_eq!(view(&daemon, number)["waits_for"], json!([wanted]));
-    std::thread::sleep(Duration::from_secs(10));
+    std::thread::sleep(Duration::from_millis(6500));
     assert_eq!(view(&daemon, number)["state"], "waiting");
     decide(&daemon, &wanted, json!({"accept": {}})).expect_status(200);
     let end = end_of(&daemon, number);

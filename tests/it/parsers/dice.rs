@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::archives::mend_digest;
+
 const INPUT_BYTES: usize = 16 * 1024;
 /// Values are nested deeper than any reader allows.
 const DEPTH: usize = 300;
@@ -195,6 +197,7 @@ impl Dice {
         for header in stream.chunks_exact_mut(TAR_BLOCK) {
             mend_checksum(header);
         }
+        mend_digest(&mut stream);
         stream
     }
 }

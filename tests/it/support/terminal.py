@@ -60,6 +60,8 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE
         while self.read(0.2) and time.monotonic() < deadline:
             pass
+        if time.monotonic() >= deadline:
+            os.kill(self.pid, 9)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 

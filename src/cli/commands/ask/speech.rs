@@ -63,11 +63,11 @@ impl Speech {
                 return self.hear(text);
             }
         };
-        pieces.into_iter().filter_map(|(section, text)| self.shown(section, text)).collect()
+        pieces.into_iter().filter_map(|(section, text)| self.record_shown(section, text)).collect()
     }
 
     /// Notes a piece as shown, without the white space that a part begins with.
-    fn shown(&mut self, section: Section, text: String) -> Option<Piece> {
+    fn record_shown(&mut self, section: Section, text: String) -> Option<Piece> {
         let so_far = if section == Section::Code { &mut self.shown_code } else { &mut self.shown_text };
         let text = match so_far.trim().is_empty() {
             true if section == Section::Code => text.trim_start_matches('\n').to_owned(),

@@ -53,7 +53,7 @@ pub(in crate::cli) fn harmless(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::outcome;
+    use super::super::report::tests::{TRACEBACK, outcome};
     use super::*;
     use crate::protocol::job::Verdict;
 
@@ -91,5 +91,14 @@ mod tests {
         );
         assert!(commands(&harmless("::error::x\n::error::y ##[error]z")).is_empty());
         assert_eq!(commands(&block(&outcome("a.py", Verdict::Passed, 0, hostile), &stop_word())).len(), 2);
+    }
+
+    #[test]
+    fn an_annotation_has_the_exception_and_is_at_the_line_of_the_script() {
+        let failed = Outcome { stderr: TRACEBACK.into(), ..outcome("b.py", Verdict::Failed, 1, "") };
+        let found = commands(&block(&failed, &stop_word()));
+        let annotation = "::error file=ci/b.py,line=7,title=b.py%3A failed::\
+                          json.decoder.JSONDecodeError: 50%25 of <a> & \"b\" (line 7)";
+        assert_eq!(found.last().map(String::as_str), Some(annotation), "{found:?}");
     }
 }

@@ -72,7 +72,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::tests::outcome;
+    use super::super::report::tests::{TRACEBACK, outcome};
     use super::*;
 
     #[test]
@@ -92,6 +92,21 @@ mod tests {
         assert!(xml.contains("<failure message=\"because failed\" type=\"failed\"/>"), "{xml}");
         assert_eq!(xml.matches("</system-out>").count(), 4);
         assert!(!xml.contains('\u{1b}') && !xml.contains('\0'));
+    }
+
+    #[test]
+    fn a_failure_has_the_type_the_message_and_the_line_of_its_exception() {
+        let failed = |verdict| {
+            let failed = outcome("b.py", verdict, 1, "");
+            report(&[Outcome { stderr: TRACEBACK.into(), ..failed }])
+        };
+        let xml = failed(Verdict::Failed);
+        let element = "<failure message=\"json.decoder.JSONDecodeError: 50% of &lt;a&gt; &amp; &quot;b&quot; (line 7)\" \
+                       type=\"json.decoder.JSONDecodeError\"/>";
+        assert!(xml.contains(element), "{xml}");
+        // What ended the script otherwise is not told by what it wrote before.
+        let xml = failed(Verdict::TimedOut);
+        assert!(xml.contains("<error message=\"because timed_out\" type=\"timed_out\"/>"), "{xml}");
     }
 
     proptest::proptest! {

@@ -148,6 +148,11 @@ pub(in crate::cli) mod tests {
     use crate::protocol::job::{JobEnd, JobState};
     use crate::protocol::principal::Principal;
 
+    /// What a script `ci/b.py` that failed wrote there, with characters that mean something to XML and to GitHub.
+    pub const TRACEBACK: &str = "Traceback (most recent call last):\n  File \"/workspace/ci/b.py\", line 7, in <module>\n    \
+        check(1)\n  File \"/usr/lib/python3.13/json/decoder.py\", line 90, in check\n    raise\n\
+        json.decoder.JSONDecodeError: 50% of <a> & \"b\"\n";
+
     pub fn outcome(name: &str, verdict: Verdict, exit_code: u8, stdout: &str) -> Outcome {
         let end = JobEnd {
             verdict,

@@ -79,8 +79,8 @@ fn show(screen: &mut Screen, diff: &SessionDiff) -> Result<(), Failure> {
 /// As `diff` marks lines: `-` what only the first has, `+` what only the second has, `~` what is otherwise.
 fn variable_lines(diff: &VariableDiff) -> Vec<String> {
     let mut lines = Vec::new();
-    lines.extend(diff.only_in_first.iter().map(|one| format!("- {}", shown(one))));
-    lines.extend(diff.only_in_second.iter().map(|one| format!("+ {}", shown(one))));
+    lines.extend(diff.only_in_first.iter().map(|one| format!("- {}", describe(one))));
+    lines.extend(diff.only_in_second.iter().map(|one| format!("+ {}", describe(one))));
     for changed in &diff.changed {
         let part = Part::of_both(&changed.first, &changed.second);
         let (one, other) = (value(&changed.first, part), value(&changed.second, part));
@@ -119,7 +119,7 @@ fn not_compared(names: &[String]) -> Option<String> {
     (!names.is_empty()).then(|| format!("cannot be compared, but look the same: {}", shown.join(", ")))
 }
 
-fn shown(variable: &Variable) -> String {
+fn describe(variable: &Variable) -> String {
     format!("{}: {}", one_line(&variable.name), value(variable, Part::default()))
 }
 

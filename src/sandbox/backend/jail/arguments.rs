@@ -50,7 +50,7 @@ pub struct CommandLine {
 
 impl CommandLine {
     /// The words on the command line of bubblewrap.
-    pub fn shown(&self) -> Vec<String> {
+    pub fn argv(&self) -> Vec<String> {
         let before = ["--args".to_owned(), OPTIONS_FD.to_string(), "--".to_owned()];
         before.into_iter().chain(self.command.iter().cloned()).collect()
     }
@@ -293,7 +293,7 @@ mod tests {
     fn the_command_line_shows_nothing_of_the_session() {
         let line =
             CommandLine { options: vec!["--bind".into(), "/a b".into()], command: vec!["python3".into()] };
-        assert_eq!(line.shown(), ["--args", "9", "--", "python3"]);
+        assert_eq!(line.argv(), ["--args", "9", "--", "python3"]);
         assert_eq!(line.hidden(), b"--bind\0/a b\0");
     }
 

@@ -137,7 +137,7 @@ pub(super) async fn build<'a>(
     let options = in_memory(&line.hidden()).map_err(|error| internal(&error.to_string()))?;
     descriptors.push(FdMapping { parent_fd: options, child_fd: OPTIONS_FD });
     let mut command = Command::new(BWRAP);
-    command.args(line.shown()).env_clear().env("PATH", search_path()).current_dir("/");
+    command.args(line.argv()).env_clear().env("PATH", search_path()).current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     // The jail has its own process group, so that no signal to the daemon's group reaches it.
     command.process_group(0);

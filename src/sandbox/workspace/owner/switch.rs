@@ -73,7 +73,7 @@ impl PreviousCredentials {
 impl Drop for PreviousCredentials {
     fn drop(&mut self) {
         // A thread that keeps these ids would do the next user's work with the rights of this one.
-        if !matches!(self.restore(), Ok(true)) {
+        if !matches!(self.restore(), Ok(true)) && security_controls::holds("rights_come_back") {
             eprintln!("belljar: a thread cannot take its own rights back; the daemon ends");
             std::process::abort();
         }
@@ -93,14 +93,21 @@ fn is_acting(uid: Uid, gid: Gid, mut groups: Vec<rustix::process::Gid>) -> bool 
 mod tests {
     use super::*;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
+    use std::process::Command;
 
     const ANN: u32 = 61_101;
     const HER_GROUP: u32 = 61_150;
+    const CHILD: &str = "BELLJAR_TEST_RIGHTS_DO_NOT_COME_BACK";
 
     /// Only root can switch to another user.
     fn is_root() -> bool {
-        rustix::process::geteuid().is_root()
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root {
+            eprintln!("NOT RUN: only root can switch to another user");
+        }
+        is_root
     }
 
     fn ann() -> Ids {
@@ -171,5 +178,34 @@ mod tests {
         assert!(panicked.is_err());
         assert!(setfsuid(Uid::from_raw(NOBODY)).is_root());
         assert_eq!(getgroups().unwrap(), groups);
+    }
+
+    #[test]
+    #[ignore = "the part of the test below that dies"]
+    fn child() {
+        if std::env::var_os(CHILD).is_none() {
+            return;
+        }
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        rustix::process::setrlimit(rustix::process::Resource::Core, none).unwrap();
+        let nothing = CapabilitySet::empty();
+        let none = CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing };
+        acting_as(Some(&ann()), || set_capabilities(None, none).unwrap()).unwrap();
+        println!("\nit goes on");
+    }
+
+    #[test]
+    fn the_daemon_ends_if_a_thread_cannot_take_its_own_rights_back() {
+        if !is_root() {
+            return;
+        }
+        let (_, this) = concat!(module_path!(), "::child").split_once("::").unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", this, "--ignored", "--nocapture"]).env(CHILD, "1");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+        assert!(said.contains("a thread cannot take its own rights back; the daemon ends"), "{said}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("it goes on"), "{output:?}");
     }
 }

@@ -157,7 +157,7 @@ fn of_snapshots_without_a_name_the_newest_is_kept() {
     let named = EventBody::SnapshotTaken { snapshot: Box::new(snapshot("n1", 1, Some("mine"))) };
     let events = [vec![ready()], ran(1..=3), vec![taken("s1", 1), named, taken("s2", 2), taken("s3", 3)]];
     let restored = restored_from(&events.concat());
-    let ids: Vec<&str> = restored.saved.kept().iter().map(|kept| kept.id.as_str()).collect();
+    let ids: Vec<&str> = restored.saved.snapshots().iter().map(|kept| kept.id.as_str()).collect();
     assert_eq!((ids, wakes(&restored)), (vec!["n1", "s3"], with("s3", &[])));
 }
 
@@ -173,7 +173,7 @@ fn a_session_with_the_variables_of_another_one_has_them_until_a_reset() {
     assert_eq!(wakes(&restored), with("b", &[1]));
     assert!(restored.sandbox_rules.an_ask_names("mail"), "their rules came with them");
     let saved = [woke.clone(), vec![taken("s1", 1)]].concat();
-    assert_eq!(restored_from(&saved).saved.kept().len(), 2, "a replay begins with them");
+    assert_eq!(restored_from(&saved).saved.snapshots().len(), 2, "a replay begins with them");
     let reset = [woke, vec![EventBody::Reset, EventBody::ResetDone { cells: 1 }]].concat();
     let restored = restored_from(&reset);
     assert_eq!((wakes(&restored), restored.saved.base()), (None, None));
@@ -233,7 +233,7 @@ fn ended_as(cell: CellNumber, mode: Mode) -> EventBody {
 }
 
 fn kept(restored: &Restored) -> Vec<&str> {
-    restored.saved.kept().iter().map(|kept| kept.id.as_str()).collect()
+    restored.saved.snapshots().iter().map(|kept| kept.id.as_str()).collect()
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The room of an installation in its user's quota: charged before anything is written, first for what the installer may
-//! write, then for the daemon's copies of what it wrote. So an installation needs no more than it takes.
+//! The budget of an installation, taken from its user's quota: charged before anything is written, first for what the
+//! installer may write, then for the daemon's copies of what it wrote. So an installation needs no more than it takes.
 
 use super::cache::NOTE_BYTES;
 use super::charges::disk;
@@ -18,13 +18,13 @@ const LEAST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What an installer may write.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct InstallBudget {
     pub packages: Bounds,
     /// For the `uv` that it may have to fetch; 0 if it is given one, or if its user has no room for one.
     uv_bytes: u64,
 }
 
-impl Room {
+impl InstallBudget {
     /// For a user who has so many bytes left, of which half are not touched, also when the copies are made.
     pub fn new(settings: &Settings, left: u64, has_uv: bool) -> Self {
         let uv_bytes = if has_uv { 0 } else { UV_BYTES };
@@ -83,17 +83,18 @@ mod tests {
     #[test]
     fn who_has_a_uv_needs_little_room_and_who_has_none_the_room_for_one() {
         let settings = settings("1GiB").packages;
-        let (with, without) = (Room::new(&settings, 0, true), Room::new(&settings, 0, false));
+        let (with, without) =
+            (InstallBudget::new(&settings, 0, true), InstallBudget::new(&settings, 0, false));
         assert!(with.at_first() <= 32 * MIB, "{with:?}");
         assert_eq!(without.at_first(), with.at_first() + UV_BYTES);
         let used = DiskUsage { bytes: LEAST_BYTES + 1, ..DiskUsage::default() };
         assert!(with.is_exceeded_by(&used) && !without.is_exceeded_by(&used));
         // All that is ever held is at most half of what is left.
         for has_uv in [true, false] {
-            let room = Room::new(&settings, 1000 * MIB, has_uv);
-            assert!(room.at_first() + room.of_installer() <= 500 * MIB, "{room:?}");
+            let budget = InstallBudget::new(&settings, 1000 * MIB, has_uv);
+            assert!(budget.at_first() + budget.of_installer() <= 500 * MIB, "{budget:?}");
         }
-        assert_eq!(Room::new(&settings, u64::MAX, true).packages.bytes, settings.unpacked_bytes);
+        assert_eq!(InstallBudget::new(&settings, u64::MAX, true).packages.bytes, settings.unpacked_bytes);
     }
 
     #[test]
@@ -101,12 +102,12 @@ mod tests {
         for (quota, fits) in [("36MiB", None), ("50MiB", Some(10)), ("100MiB", Some(16))] {
             let settings = settings(quota);
             let ledger = Ledger::new(&settings.quota);
-            let room = Room::new(&settings.packages, 0, true);
-            let hold = ledger.take(Principal::ANN, "a test", disk(room.at_first())).unwrap();
+            let budget = InstallBudget::new(&settings.packages, 0, true);
+            let hold = ledger.take(Principal::ANN, "a test", disk(budget.at_first())).unwrap();
             let used = DiskUsage { bytes: 10 * MIB, ..DiskUsage::default() };
             // A workspace of the same user, which takes what is left of the smaller quotas.
             let _other = ledger.keep(Principal::ANN, "another", disk(14 * MIB));
-            let bounds = room.for_copies(&hold.gauge(), &used, None);
+            let bounds = budget.for_copies(&hold.gauge(), &used, None);
             assert_eq!(bounds.as_ref().ok().map(|bounds| bounds.bytes / MIB), fits, "{quota}: {bounds:?}");
             if let Ok(bounds) = bounds {
                 let held = hold.gauge().own(Kind::Workspace);

@@ -38,12 +38,12 @@ pub fn prepare(folder: &Path) -> std::io::Result<()> {
 
 /// The packages in one sandbox, with their charges. Clones are the same.
 #[derive(Clone)]
-pub struct ShownPackages {
+pub struct SandboxPackages {
     folder: PathBuf,
-    charged: Arc<Mutex<BTreeMap<String, ShownCharge>>>,
+    charged: Arc<Mutex<BTreeMap<String, PackageCharge>>>,
 }
 
-struct ShownCharge {
+struct PackageCharge {
     /// Charge for files that the cache or other sandboxes may share; `None` if the files are no links.
     _copy: Option<CopyUse>,
     /// Charge for what only this sandbox has: its folders, and files that are no links.
@@ -59,7 +59,7 @@ pub struct Payer<'a> {
     pub charges: &'a Charges,
 }
 
-impl ShownPackages {
+impl SandboxPackages {
     /// The packages visible in the sandbox that mounts `folder`; none is charged yet.
     pub fn of(folder: PathBuf) -> Self {
         Self { folder, charged: Arc::default() }
@@ -108,7 +108,7 @@ impl ShownPackages {
         let draft = self.folder.with_extension(format!("{DRAFT}{}", uuid::Uuid::new_v4()));
         if !charged.contains_key(key) {
             let is_same_disk = device(&set.site) == device(&self.folder);
-            let charge = ShownCharge::take(&set.note, is_same_disk, payer, Pay::IfThereIsRoom)?;
+            let charge = PackageCharge::take(&set.note, is_same_disk, payer, Pay::IfThereIsRoom)?;
             let linked = self.note(key, set, is_same_disk).and_then(|()| {
                 let copy = if is_same_disk { tree::link } else { tree::duplicate };
                 copy(&set.site, &draft).and_then(|()| std::fs::rename(&draft, &target))
@@ -129,7 +129,7 @@ impl ShownPackages {
     }
 
     /// Charges what an earlier daemon let appear. Of a set without all of its files only the note is there.
-    fn charge_present(&self, charged: &mut BTreeMap<String, ShownCharge>, payer: &Payer<'_>) {
+    fn charge_present(&self, charged: &mut BTreeMap<String, PackageCharge>, payer: &Payer<'_>) {
         for path in entries(&self.notes()) {
             let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let shown = device(&self.folder.join(&key));
@@ -138,7 +138,7 @@ impl ShownPackages {
             }
             let Some(note) = read_note::<SetNote>(&path) else { continue };
             let is_linked = std::fs::metadata(&path).is_ok_and(|found| found.nlink() > 1);
-            if let Ok(charge) = ShownCharge::take(&note, is_linked, payer, Pay::Anyway) {
+            if let Ok(charge) = PackageCharge::take(&note, is_linked, payer, Pay::Anyway) {
                 charged.insert(key, charge);
             }
         }
@@ -163,7 +163,7 @@ impl ShownPackages {
     }
 }
 
-impl ShownCharge {
+impl PackageCharge {
     /// Where files cannot be linked, the sandbox has its own.
     fn take(note: &SetNote, is_linked: bool, payer: &Payer<'_>, pay: Pay) -> Result<Self, Refusal> {
         let Payer { owner, session, ledger, charges } = *payer;
@@ -208,16 +208,16 @@ mod tests {
             std::fs::write(&note_file, serde_json::to_vec(&note).unwrap()).unwrap();
             CachedSet::for_test(site.clone(), note_file, note)
         };
-        let (shown, again) = (ShownPackages::of(folder.clone()), ShownPackages::of(folder.clone()));
+        let (packages, again) = (SandboxPackages::of(folder.clone()), SandboxPackages::of(folder.clone()));
         for key in ["one", "two", "one"] {
-            shown.show(key, &set(key), &payer).unwrap();
+            packages.show(key, &set(key), &payer).unwrap();
             let text = std::fs::read_to_string(folder.join(SITE).join("polars/__init__.py")).unwrap();
             assert_eq!(text, "x = 1");
             assert_eq!(std::fs::read_link(folder.join(SITE)).unwrap(), Path::new(key));
         }
         let own = 10_000 + tree::disk_bytes(0);
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 2 * (100_000 + own));
-        drop(shown);
+        drop(packages);
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 0);
         // The next daemon charges what it finds, also where the cache has removed it since, and tidies up.
         std::fs::remove_file(home.path().join("cached/two")).unwrap();
@@ -244,7 +244,7 @@ mod tests {
         let payer = Payer { owner: Principal::ANN, session: &session, ledger: &ledger, charges: &charges };
         let note = SetNote { copy: "a".into(), bytes: 2000, ..SetNote::default() };
         let set = CachedSet::for_test(site, home.path().join("note"), note);
-        let refused = ShownPackages::of(folder.clone()).show("a1", &set, &payer).unwrap_err();
+        let refused = SandboxPackages::of(folder.clone()).show("a1", &set, &payer).unwrap_err();
         assert_eq!(refused.code, Code::QuotaExceeded, "{refused:?}");
         assert!(!folder.join("a1").exists());
         assert_eq!(ledger.used(Principal::ANN, Kind::Workspace), 0);
