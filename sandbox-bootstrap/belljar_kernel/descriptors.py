@@ -27,6 +27,7 @@ _FLAGS = (
     | posix.O_NOATIME
     | posix.O_PATH
 )
+_FILES = (stat.S_IFREG, stat.S_IFDIR)
 
 
 def part_with_original(own_descriptors):
@@ -49,38 +50,58 @@ def part_with_original(own_descriptors):
             continue  # the descriptor of the listing itself
         if kind in (stat.S_IFCHR, stat.S_IFBLK):
             continue
-        if kind in (stat.S_IFREG, stat.S_IFDIR) and _open_anew(descriptor):
+        if kind in _FILES and _open_anew(descriptor):
             continue
         _put(dead.fileno(), descriptor)
     dead.close()
 
 
 def lead_nowhere(kept):
-    """Give up all descriptors but these: what is written to the others is lost, and no file or peer hears of it."""
+    """Give up all descriptors but these: no file or peer hears of what is written to the others. What could be read from a file
+    still can be, from the same position: code of the session may need what it holds."""
     nowhere = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
     for name in posix.listdir(_LISTING):
         if int(name) not in kept:
             try:
-                _put(nowhere, int(name))
+                if not _open_to_read(int(name)):
+                    _put(nowhere, int(name))
             except OSError:
                 pass  # the descriptor of the listing itself
     posix.close(nowhere)
 
 
+def _open_to_read(descriptor):
+    """True if it leads to a file that can be read, and now only that."""
+    if stat.S_IFMT(posix.fstat(descriptor).st_mode) not in _FILES:
+        return False
+    flags = _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS
+    if flags & posix.O_ACCMODE == posix.O_WRONLY:
+        return False
+    try:
+        _replace(descriptor, flags & ~posix.O_ACCMODE | posix.O_RDONLY)
+    except OSError:
+        return False  # its permissions were removed since, for example
+    return True
+
+
 def _open_anew(descriptor):
     """True if the descriptor can stay: it was opened anew, or at least holds no lock."""
     try:
-        flags = _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS
-        anew = posix.open(f"{_LISTING}/{descriptor}", flags | posix.O_CLOEXEC)
+        _replace(descriptor, _fcntl(descriptor, fcntl.F_GETFL) & _FLAGS)
     except OSError:
         # The file cannot be opened anew, for example because its permissions were removed since. The descriptor stays
         # shared, so its position is the original's, too.
         return not _holds_lock(descriptor)
+    return True
+
+
+def _replace(descriptor, flags):
+    """Open what it leads to with these flags, at the same position."""
+    anew = posix.open(f"{_LISTING}/{descriptor}", flags | posix.O_CLOEXEC)
     if not flags & posix.O_PATH:
         _same_position(descriptor, anew)
     _put(anew, descriptor)
     posix.close(anew)
-    return True
 
 
 def _same_position(descriptor, anew):

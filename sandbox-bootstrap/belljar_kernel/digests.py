@@ -17,7 +17,7 @@ from .limits import (
 )
 
 # Digests that are made in another way are not compared with those of this one.
-_WAY = "1"
+_WAY = "2"
 # Flags of classes, as CPython's `object.h` has them.
 _IS_IMMUTABLE, _IS_ON_HEAP = 1 << 8, 1 << 9
 # What classes say of themselves, without asking those that they are instances of.
@@ -113,6 +113,9 @@ class _Digest:
 
     def _begin(self, tag, length):
         self._charge(length)
+        self._head(tag, length)
+
+    def _head(self, tag, length):
         self._hash.update(b"%s %d " % (tag, length))
 
     def _write(self, tag, content):
@@ -136,7 +139,9 @@ class _Digest:
 
     def integer(self, value):
         self._charge(value.bit_length() // 4)
-        self._write(b"int", b"%x" % value)
+        digits = b"%x" % value
+        self._head(b"int", len(digits))
+        self._hash.update(digits)
 
     def float(self, value):
         self._write(b"float", value.hex().encode())
@@ -147,7 +152,7 @@ class _Digest:
     def text_value(self, value):
         """Part by part: a whole text may take as many bytes again as it has, and its characters are all that is charged."""
         self._charge(len(value))
-        self._begin(b"str", len(value) if value.isascii() else sum(map(len, _encoded(value))))
+        self._head(b"str", len(value) if value.isascii() else sum(map(len, _encoded(value))))
         for part in _encoded(value):
             self._hash.update(part)
 
@@ -165,20 +170,21 @@ class _Digest:
         self._sequence(type(value).__name__.encode(), value)
 
     def mapping(self, value):
-        self._begin(type(value).__name__.encode(), len(value))
-        for key, item in value.items():
-            self.add(key)
-            self.add(item)
+        self._in_any_order(b"dict", value.items())
 
     def set(self, value):
-        """In the order of the digests of its items, because its own is another one in each process."""
+        self._in_any_order(type(value).__name__.encode(), ((item,) for item in value))
+
+    def _in_any_order(self, tag, groups):
+        """In the order of their digests: equal sets may lie in another order in each process, and equal dictionaries, too."""
         outer, digests = self._hash, []
-        for item in value:
+        for group in groups:
             self._hash = _new_hash()
-            self.add(item)
+            for item in group:
+                self.add(item)
             digests.append(self._hash.digest())
         self._hash = outer
-        self._write(type(value).__name__.encode(), b"".join(sorted(digests)))
+        self._write(tag, b"".join(sorted(digests)))
 
     def moment(self, value):
         """Its zone by itself: `repr` would ask it, and it may be of a class of the session."""

@@ -139,9 +139,12 @@ MISSING_NAME_CHARS = 200
 MISSING_REASON_CHARS = 300
 # Attributes of modules that are looked at for functions which the session has put there.
 PATCHES_LOOKED_AT = 1_000_000
-# Attributes of modules that cells have assigned, and characters of the cells in which they are searched.
+# Attributes of modules that cells have assigned; characters of one cell in which they are searched, whose tree may take
+# hundreds of bytes for each, and of all cells; and things in a value that is set before the variables are loaded.
 ASSIGNED_ATTRIBUTES = 1000
+ASSIGNED_CELL_CHARS = 64 * 1024
 ASSIGNED_SOURCE_CHARS = 1024 * 1024
+ASSIGNED_EARLY_THINGS = 10_000
 
 # Expressions.
 COMPUTE_CHARS = 100_000

@@ -59,13 +59,14 @@ def pack(frame, namespace, injected, own, known):
     """Serve a `snapshot` frame. Returns when the end was told. `own` are those of `injected` that the kernel makes, and
     `known` are settings that only the runner knows."""
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # no handler of the user sees these children
+    from_stdlib("gc").disable()  # no finalizer of the user runs here
     process.set_oom_score(COMPUTE_OOM_SCORE)
     connection = snapshot_records.connect(frame["path"], frame["token"])
     progress = Progress()
     names = [name for name in namespace if _is_packed(name, namespace[name], injected)]
-    names.sort(key=lambda name: _when(namespace[name]))
     assigned = snapshot_assigned.found(namespace, known["cells_forgotten"])
     names += [*snapshot_loggers.found(), *assigned.things]
+    names.sort(key=lambda name: _when(name, namespace, assigned.things))
     deleted = [name for name in injected if name not in namespace]
     known = {**known, "deleted": deleted, **snapshot_settings.changed_by_packing()}
     left_out, kills = {}, 0
@@ -125,12 +126,18 @@ def _is_packed(name, value, injected):
     return name not in injected or injected[name] is not value
 
 
-def _when(thing):
-    """The place of a name among the others: code that the load calls may need modules, functions and classes."""
-    kind = type(thing)  # an instance may give another class as its own
+def _when(name, namespace, of_modules):
+    """The place of a name among the others: code that the load calls may need modules with their attributes, functions and
+    classes."""
+    if name in of_modules:
+        _, *values = of_modules[name]
+        return 1 if snapshot_assigned.are_plain(values) else 4
+    if name not in namespace:
+        return 4
+    kind = type(namespace[name])  # an instance may give another class as its own
     if issubclass(kind, types.ModuleType):
         return 0
-    return 1 if issubclass(kind, (type, types.FunctionType)) else 2
+    return 2 if issubclass(kind, (type, types.FunctionType)) else 3
 
 
 class _Attempts:
@@ -146,7 +153,6 @@ class _Attempts:
 
     def run(self):
         _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
-        from_stdlib("gc").disable()
         from_stdlib("warnings").simplefilter("ignore")
         try:
             self._try()

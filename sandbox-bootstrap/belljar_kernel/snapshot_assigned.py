@@ -10,7 +10,13 @@ import types
 
 from . import notebook, snapshot_classes, snapshot_reasons, snapshot_settings
 from .late_imports import from_stdlib
-from .limits import ASSIGNED_ATTRIBUTES, ASSIGNED_SOURCE_CHARS, CELL_SOURCES_KEPT
+from .limits import (
+    ASSIGNED_ATTRIBUTES,
+    ASSIGNED_CELL_CHARS,
+    ASSIGNED_EARLY_THINGS,
+    ASSIGNED_SOURCE_CHARS,
+    CELL_SOURCES_KEPT,
+)
 
 # What has a place of its own among the settings, or is made anew for each process.
 _ELSEWHERE = frozenset(
@@ -20,6 +26,11 @@ _OF_IMPORT = frozenset(("__builtins__", "__loader__", "__spec__"))
 REPLACED = "set in the session; the module's own is back, if it has one"
 # The name under which it is told that not all was found.
 _NOT_ALL = "attributes of modules"
+_TOO_LONG = f"cells of more than {ASSIGNED_CELL_CHARS} characters were not looked at"
+_TOO_MANY = "the cells have too much code to look for all that they assign"
+# What holds no code of the session, if what is in it does not either.
+_PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+_PLAIN_CONTAINERS = frozenset((list, tuple, set, frozenset))
 
 
 class Assigned:
@@ -50,8 +61,7 @@ def found(namespace, are_forgotten):
             break
         except BaseException:
             continue  # code of the module has failed, and must not cost the session all of its variables
-    if cells.left_out:
-        not_all.append("the cells have too much code to look for all that they assign")
+    not_all += cells.left_out
     if are_forgotten:
         not_all.append(f"only the last {CELL_SOURCES_KEPT} cells were looked at")
     if not_all:
@@ -81,6 +91,35 @@ def _add(result, namespace, module, attribute, is_deleted):
 
 class _Full(Exception):
     """No more attributes are kept."""
+
+
+def are_plain(values):
+    """Whether all that they hold is of classes without code of the session, and is not much."""
+    left, waiting = ASSIGNED_EARLY_THINGS, [values]
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind is dict or kind in _PLAIN_CONTAINERS:
+            left -= len(each)
+            if left < 0:
+                return False
+            waiting += each
+            waiting += each.values() if kind is dict else ()
+        elif kind not in _PLAIN:
+            return False
+    return True
+
+
+def set_early(name, thing, attributes):
+    """Do it before all is loaded, if the value is plain: code of the session that the load calls may need it. The result is
+    what was there, as such a thing; none if nothing was done."""
+    module, *values = thing
+    if not snapshot_classes.is_module(module) or not are_plain(values):
+        return None
+    found = _value(module, attributes[name])
+    before = (module,) if found is _ABSENT else (module, list(found) if found is sys.argv else found)
+    set_again({name: thing}, attributes)
+    return before
 
 
 def set_again(things, attributes):
@@ -133,24 +172,31 @@ class _Cells:
     def __init__(self, namespace):
         self._namespace = namespace
         self._imported = {}  # names of modules by the names that stand for them
-        self._assigned = {}  # the way to a module, an attribute, and whether it is deleted: each once, in their order
-        self.left_out = False
+        self._assigned = {}  # the way to a module, an attribute, and whether it is deleted: each once
+        self._attribute = from_stdlib("re").compile(r"\.[\s\\]*[^\W\d]")
+        self.left_out = {}  # why not all code was looked at, as keys
 
     def read(self):
-        chars = 0
-        for name, entry in list(from_stdlib("linecache").cache.items()):
+        """Look at the newest first, because there may be more than is looked at."""
+        left = ASSIGNED_SOURCE_CHARS
+        for name, entry in reversed(list(from_stdlib("linecache").cache.items())):
             if not snapshot_settings.is_source(name, entry) or not name.startswith("<cell "):
                 continue
             text = "".join(entry[2])
-            chars += len(text)
-            if chars > ASSIGNED_SOURCE_CHARS:
-                self.left_out = True
-                return
-            if "." in text or "attr" in text:
-                try:
-                    self._read(notebook.parse(text, name, "exec"))
-                except (SyntaxError, ValueError, MemoryError, RecursionError):
-                    pass  # it has not run either
+            if not self._may_assign(text):
+                continue
+            if len(text) > min(left, ASSIGNED_CELL_CHARS):
+                self.left_out[_TOO_LONG if len(text) > ASSIGNED_CELL_CHARS else _TOO_MANY] = True
+                continue
+            left -= len(text)
+            try:
+                self._read(notebook.parse(text, name, "exec"))
+            except (SyntaxError, ValueError, MemoryError, RecursionError):
+                pass  # it has not run either
+
+    def _may_assign(self, text):
+        """Whether the code may assign an attribute or import something; a list of numbers, which may be long, does not."""
+        return "attr" in text or "import" in text or self._attribute.search(text) is not None
 
     def _read(self, tree):
         for node in ast.walk(tree):

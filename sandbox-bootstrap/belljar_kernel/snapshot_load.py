@@ -33,11 +33,14 @@ def load(frame, namespace, injected, commands):
             names, settings = loading.read(snapshot_records.Reader(connection))
     except BaseException as error:
         _put_back(namespace, before)
+        snapshot_assigned.set_again(loading.attributes_before, loading.attributes)
         snapshot_settings.put_back(settings_before)
         return report(0, error=_told(error, loading.name))
     finally:
         snapshot_make.loading = None
     missing = {**loading.missing, **loading.without_lost(names)}
+    lost = {name: found for name, found in loading.attributes_before.items() if name not in names}
+    snapshot_assigned.set_again(lost, loading.attributes)
     of_modules = {name: names.pop(name) for name in loading.attributes if name in names}
     restored = {name: names[name] for name in settings["order"] if name in names and name not in kept}
     _put_back(namespace, before)  # so that the names come in the order that they had
@@ -83,7 +86,8 @@ class Loading:
         self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.homes = {}  # folders of modules that no path leads to
-        self.attributes = {}  # of modules, by the names that stand for what they hold
+        # Of modules, by the names that stand for what they hold; and what was there before, where one is set already.
+        self.attributes, self.attributes_before = {}, {}
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
         self._reader = self._sizes = None
@@ -171,13 +175,22 @@ class Loading:
                 break
             if snapshot_loggers.is_one(name):
                 self.loggers[name] = value
-            else:
-                names[name] = value
-                if name not in self._kept and name not in self.attributes:
-                    self.namespace[name] = value  # code of the session that the load calls may need it
+                continue
+            names[name] = value
+            # Code of the session that the load calls may need it.
+            if name in self.attributes:
+                self._set_early(name, value)
+            elif name not in self._kept:
+                self.namespace[name] = value
         if next(self._sizes, None) is not None:
             raise snapshot_records.Broken("there are more buffers than are used")
         return names, value
+
+    def _set_early(self, name, of_module):
+        if not self.is_trial:  # there the modules are those of the session
+            before = snapshot_assigned.set_early(name, of_module, self.attributes)
+            if before is not None:
+                self.attributes_before[name] = before
 
     def _next_size(self):
         size = next(self._sizes, None)

@@ -37,7 +37,7 @@ _end, _this_process, _can_run = posix._exit, posix.getpid, posix.access
 
 def keep(loading, tell, needed):
     """From here on, end this process where it would touch anything. Before, `tell` is called; what it does itself is let be.
-    What is written to descriptors that are open is lost, but for those that are `needed`.
+    Descriptors that are open lead nowhere or can only be read, but for those that are `needed`.
 
     A hook cannot be taken away: this is for a process of its own.
     """

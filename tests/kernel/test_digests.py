@@ -8,8 +8,9 @@ import unittest
 from harness import KERNEL, KernelTest
 
 sys.path.insert(0, KERNEL)
+from belljar_kernel.digests import CannotDigestError  # noqa: E402
 from belljar_kernel.digests import Digests as DigestsOfKernel  # noqa: E402
-from belljar_kernel.limits import DIGEST_CHUNK_BYTES  # noqa: E402
+from belljar_kernel.limits import DIGEST_BYTES, DIGEST_CHUNK_BYTES  # noqa: E402
 
 
 class DigestTest(KernelTest):
@@ -40,7 +41,7 @@ class Digests(DigestTest):
     def test_only_who_asks_for_digests_gets_them(self):
         self.run_ok("a = 1")
         self.assertNotIn("digest", self.kernel.variables()["variables"][0])
-        self.assertRegex(self.digests()["a"], r"^1:[0-9a-f]{32}$")
+        self.assertRegex(self.digests()["a"], r"^2:[0-9a-f]{32}$")
 
     def test_what_lies_beyond_the_preview_tells_values_apart(self):
         self.assert_all_differ(
@@ -52,6 +53,8 @@ class Digests(DigestTest):
             "'x' * 9999 + 'y'",
             "bytearray(10**6)",
             "bytearray(10**6 - 1) + b'1'",
+            "{'a': 1, 'b': 2}",
+            "{'a': 2, 'b': 1}",
             "[[[[[1]]]]]",
             "[[[[[2]]]]]",
             "__import__('array').array('d', [0.0] * 1000)",
@@ -69,6 +72,7 @@ class Digests(DigestTest):
         self.assert_same("[n for n in range(100)]", "list(range(100))")
         # Sets lie in another order in each process, and here too.
         self.assert_same("{8, 0, 'a', ('b', 1)}", "{('b', 1), 'a', 0, 8}")
+        self.assert_same("{'a': 1, 'b': {'c': 2, 'd': 3}}", "{'b': {'d': 3, 'c': 2}, 'a': 1}")
         self.assert_same("float('nan')", "-float('nan')")
         self.assert_same("__import__('decimal').Decimal('1.10')", "__import__('decimal').Decimal('1.10')")
 
@@ -89,7 +93,7 @@ class Digests(DigestTest):
         self.assertEqual(len({found[name] for name in "abcegh"}), 5)
         # Other versions of Python compile the same text to other code.
         for name in "ah":
-            self.assertEqual(found[name].partition(":")[0], f"1-{sys.implementation.cache_tag}")
+            self.assertEqual(found[name].partition(":")[0], f"2-{sys.implementation.cache_tag}")
 
     def test_what_is_too_much_has_no_digest_and_costs_only_itself(self):
         self.run_ok(
@@ -99,6 +103,13 @@ class Digests(DigestTest):
         self.assert_none("wide", "loop", "large", "shared")
         found = self.digests()
         self.assertTrue(found["a"] and found["z"])
+
+    def test_each_part_is_charged_once(self):
+        count = DIGEST_BYTES * 5 // 8
+        for value in ("x" * count, "é" * count, 1 << 4 * count, bytes(count)):
+            self.assertTrue(DigestsOfKernel().of(value))
+            with self.assertRaises(CannotDigestError):
+                DigestsOfKernel().of([value, value])
 
     def test_a_long_text_is_never_whole_in_memory_a_second_time(self):
         start = "é" * 8 * DIGEST_CHUNK_BYTES + "\N{BAR CHART}\udcff"

@@ -62,27 +62,68 @@ class Assigned(SnapshotTest):
         self.assertEqual(set(self.missing(report)), {"gone_mod", "gone_mod.x"})
         self.assertEqual(kernel.run("math.tau", cell=9).value, "4")
 
+    def test_objects_are_made_when_plain_values_are_set_and_others_are_set_behind_them(self):
+        self.run_ok(
+            "import sys\nopen('rules.py', 'w').write('limit, names = 1, []\\nclass Rule:\\n    def __init__(self): self.v = limit, names\\n    def __reduce__(self): return Rule, ()')\n"
+            "import rules, math\nclass Part:\n    def __reduce__(self): return make, ()\ndef make(): return Part() if base else 1 / 0\n"
+            "base = [1]; rules.limit = 9; rules.names = ['a', {'b': (1, 2)}]; rules.parts = [Part()]; del math.tau; sys.argv = ['mine']\n"
+            "rule = rules.Rule(); loop = rules.loop = []; loop.append(loop)"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {"rules"})
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        asked = "rule.v, rule.v[1] is rules.names, rules.limit, type(rules.parts[0]) is Part, hasattr(math, 'tau'), sys.argv, rules.loop is loop"
+        self.assertEqual(kernel.run(asked, cell=9).value, "((9, ['a', {'b': (1, 2)}]), True, 9, True, False, ['mine'], True)")
+
     def test_a_load_that_fails_assigns_nothing(self):
         self.run_ok(
             "import math, os\nclass Late:\n    def __setstate__(self, _state):\n        if os.path.exists('armed'): raise ValueError('late')\n    def __getstate__(self): return 1\n"
-            "math.tau = 4; late = Late()"
+            "import sys; math.tau = 4; math.FOO = 1; del math.e; sys.argv = ['mine']; late = Late()"
         )
         snapshot = self.take()
         open(os.path.join(self.kernel.workspace, "armed"), "w").close()
         kernel = self.fresh()
         self.assertIn("late", self.load(kernel, stream_of(snapshot))["report"]["error"])
-        self.assertEqual(kernel.run("import math; int(math.tau)", cell=2).value, "6")
+        asked = "import math, sys; int(math.tau), int(math.e), hasattr(math, 'FOO'), sys.argv == ['mine']"
+        self.assertEqual(kernel.run(asked, cell=2).value, "(6, 2, False, False)")
         kernel, report = self.wake(snapshot, partial=True)
         self.assertEqual(set(self.missing(report)), {"late"})
         self.assertEqual(kernel.run("math.tau", cell=9).value, "4")
+
+    def test_a_value_that_is_not_filled_in_a_load_in_part_is_not_left_in_its_module(self):
+        self.run_ok(
+            "import os, sys\nopen('mine.py', 'w').write('names = [0]')\nimport mine\n"
+            "for n in range(20):\n    open(f'm{n}.py', 'w').write('import os\\nif os.path.exists(\"armed\"): os._exit(3)')\n    globals()[f'm{n}'] = __import__(f'm{n}')\n"
+            "mine.names = ['a', 'b']; x = 1"
+        )
+        snapshot = self.take()
+        open(os.path.join(self.kernel.workspace, "armed"), "w").close()
+        kernel, report = self.wake(snapshot, partial=True)
+        self.assertIn("mine.names", self.missing(report))
+        self.assertEqual(kernel.run("import mine; mine.names, x", cell=9).value, "([0], 1)")
 
     def test_more_than_are_kept_are_told(self):
         self.run_ok("import math\n" + "\n".join(f"math.a{n} = {n}" for n in range(1001)))
         missing = self.take().missing
         self.assertEqual(set(missing), {"attributes of modules"})
         self.assertIn("more than 1000", missing["attributes of modules"])
-        self.run_ok(f"x = {'1' * (1 << 20)!r}")
+        for _ in range(18):
+            self.run_ok(f"x = {'math.' * 12_000!r}")
         self.assertRegex(self.take().missing["attributes of modules"], "more than 1000 .*; .*too much code")
+
+    def test_cells_that_are_too_long_are_told_and_the_newest_are_looked_at_first(self):
+        self.run_ok("import math\nmath.early = 1")
+        self.run_ok(f"data = [{'0.,' * 30_000}]")  # it has no attribute
+        self.assertEqual(self.take().missing, {})
+        self.run_ok(f"data = [{'0.,' * 30_000}]; math.long = 2")
+        for n in range(18):
+            self.run_ok(f"x = {'math.' * 12_000!r}; math.a{n} = {n}")
+        snapshot = self.take()
+        self.assertRegex(snapshot.missing["attributes of modules"], "too much code.*; cells of more than 65536 characters")
+        kernel, _ = self.wake(snapshot)
+        asked = "import math; math.a17, math.a2, hasattr(math, 'long'), hasattr(math, 'a0')"
+        self.assertEqual(kernel.run(asked, cell=99).value, "(17, 2, False, False)")
 
     def test_cells_that_are_not_remembered_are_told(self):
         self.run_ok("import math; math.tau = 4")

@@ -70,6 +70,24 @@ class Untouched(SnapshotTest):
         asked = "import select; select.select([reads, here], [], [], 0)[0]"
         self.assertEqual(self.value(asked), "[]")
 
+    def test_what_modules_hold_open_can_be_read_and_not_be_written(self):
+        self.run_ok(
+            "import os\nopen('store.py', 'w').write(\"\"\"import os, sqlite3\nopen('rec', 'w').write('abcdef')\nF = open('rec', 'rb'); _ = F.seek(2); G = open('rec', 'r+b', 0)\n"
+            "DB = sqlite3.connect('db'); DB.execute('create table if not exists t (v)'); DB.execute('insert into t values (5)'); DB.commit()\n"
+            "class Row:\n    def __init__(self): self.v = DB.execute('select v from t').fetchone()[0]\n    def __reduce__(self): return Row, ()\n"
+            "class Rec:\n    def __init__(self): self.v = os.pread(F.fileno(), 1, F.tell()); assert self.v == b'c'\n    def __reduce__(self): return Rec, ()\n"
+            "class Writes:\n    def __init__(self, is_first=False): is_first or G.write(b'X')\n    def __reduce__(self): return Writes, ()\n\"\"\")\n"
+            "import store\nrow = store.Row(); rec = store.Rec(); writes = store.Writes(True); x = 1"
+        )
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), {"store", "writes"})
+        with open(self.in_workspace("rec"), encoding="ascii") as file:
+            self.assertEqual(file.read(), "abcdef")
+        self.assertEqual(self.value("store.F.tell()"), "2")
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run("row.v, rec.v, x", cell=9).value, "(5, b'c', 1)")
+
     def test_another_program_in_place_of_the_process_costs_only_the_name(self):
         self.run_ok(
             f"before = (each for each in ())\n{TOUCHES}os.execvp('touch', ['touch', 'made'])\ntouches = Touches()\n"

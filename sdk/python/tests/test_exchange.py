@@ -160,6 +160,28 @@ class Exchanges(unittest.TestCase):
         finally:
             signal.signal(signal.SIGALRM, before)
 
+    def test_signals_that_come_again_and_again_do_not_hide_silence(self) -> None:
+        self.patched(_exchange, "QUIET_SECONDS", 0.5)
+        self.patched(_exchange, "HEALTH_SECONDS", 0.3)
+
+        def answer(request: bytes) -> bytes | None:
+            time.sleep(8 if request.startswith((b"POST", b"GET /v1/version")) else 0)
+            return encoded(SESSION)
+
+        runs = self.both(self.serve(answer))
+        before = signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        try:
+            for run in runs:
+                began = time.monotonic()
+                with self.assertRaises(DaemonError) as silent:
+                    run("1")
+                self.assertEqual(silent.exception.code, "daemon_silent")
+                self.assertLess(time.monotonic() - began, 5)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
     def test_a_forked_process_leaves_the_connections_of_its_parent_alone(self) -> None:
         fake = self.serve()
         box = Sandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))

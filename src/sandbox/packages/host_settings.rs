@@ -108,8 +108,7 @@ fn pip_settings(text: &str) -> Vec<(String, String)> {
 
 /// The files of `uv`, of which the first that says something counts.
 fn uv_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
-    let ignores_files = env("UV_NO_CONFIG").is_some_and(|value| matches!(value.trim(), "1" | "true"));
-    if ignores_files {
+    if env("UV_NO_CONFIG").is_some_and(|value| is_yes(&value)) {
         return Vec::new();
     }
     if let Some(only) = env("UV_CONFIG_FILE") {
@@ -119,6 +118,11 @@ fn uv_files(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
         config_folder(env).map(|config| config.join("uv/uv.toml")).into_iter().collect();
     files.extend(["/etc/xdg/uv/uv.toml", "/etc/uv/uv.toml"].map(PathBuf::from));
     files
+}
+
+/// Whether `uv` reads the value of a variable as a yes.
+fn is_yes(value: &str) -> bool {
+    ["y", "yes", "t", "true", "on", "1"].iter().any(|word| value.trim().eq_ignore_ascii_case(word))
 }
 
 /// The index that `uv pip` uses by a file of `uv`; none if the file names none in place of `uv`'s own, or cannot be read. One
@@ -193,7 +197,12 @@ pub mod tests {
         assert_eq!(found(&[]), "https://all.test/");
         assert_eq!(found(&[("HOME", "/h"), ("UV_CONFIG_FILE", "/named.toml")]), "https://named.test/");
         assert_eq!(found(&[("HOME", "/h"), ("UV_CONFIG_FILE", "")]), "https://own.test/");
-        assert_eq!(found(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")]), "");
+        for yes in ["1", "true", "TRUE", "Yes", "y", "T", "on"] {
+            assert_eq!(found(&[("HOME", "/h"), ("UV_NO_CONFIG", yes)]), "", "{yes}");
+        }
+        for no in ["0", "no", "off", ""] {
+            assert_eq!(found(&[("HOME", "/h"), ("UV_NO_CONFIG", no)]), "https://own.test/", "{no}");
+        }
         let none = |_: &str| None::<String>;
         let host = HostSettings::new(&none, read(&[("HOME", "/h"), ("UV_NO_CONFIG", "1")], &files));
         assert_eq!(host.index().as_deref(), Some("https://mine.test/"));

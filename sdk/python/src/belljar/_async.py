@@ -39,7 +39,7 @@ class AsyncClient(Exchanges):
         except asyncio.TimeoutError as error:
             raise TimeoutError() from error
 
-    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
+    def _read(self, connection: Connection, size: int) -> bytes | None:
         try:
             return connection.socket.recv(size)
         except (BlockingIOError, InterruptedError):

@@ -14,14 +14,14 @@ from .errors import DaemonError
 
 
 class Connection:
-    __slots__ = ("_poll", "idle_since", "is_reused", "quiet_seconds", "socket")
+    __slots__ = ("_poll", "idle_since", "is_reused", "is_timed", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.is_reused = False
         self.idle_since = 0.0
-        #: How long the system itself waits in a blocking call; none if Python does that.
-        self.quiet_seconds: float | None = None
+        #: Whether the system itself ends a blocking call after a while, and not Python.
+        self.is_timed = False
         self._poll: select.poll | None = None
 
     def close(self) -> None:
@@ -49,10 +49,14 @@ class Connection:
         taken for granted of one that was used just now; should its daemon have died since, the request is sent again."""
         if time.monotonic() - self.idle_since < FRESH_SECONDS:
             return True
+        return not self.is_readable(0.0)
+
+    def is_readable(self, seconds: float) -> bool:
+        """Whether there is something to read, or the end, after so much time at most, however many signals come meanwhile."""
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.socket, select.POLLIN)
-        return not self._poll.poll(0)
+        return bool(self._poll.poll(seconds * 1000))
 
     def broken(self, reason: str, *, has_answer: bool = False) -> Broken:
         return Broken(reason, is_stale=self.is_reused and not has_answer)

@@ -56,14 +56,12 @@ class Exchanges(ABC):
         """Sends all of it; raises an `OSError`, which is a `TimeoutError` or a `BlockingIOError` if that takes too long."""
 
     @abstractmethod
-    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
-        """What is there to read. A blocking client waits for it; None if that takes longer. An event loop cannot wait here;
-        None if nothing is there yet."""
+    def _read(self, connection: Connection, size: int) -> bytes | None:
+        """What is there to read; None if nothing is there yet. A blocking client may wait for it a moment."""
 
     @abstractmethod
     async def _is_readable(self, connection: Connection, seconds: float) -> bool:
-        """After `_read` gave nothing: waits until there is something, as far as that has not been done; False if that takes
-        longer."""
+        """After `_read` gave nothing: waits until there is something; False if that takes longer."""
 
     @abstractmethod
     async def _settle(self, outcomes: list[object]) -> None:
@@ -157,7 +155,7 @@ class Exchanges(ABC):
 
     async def receive(self, connection: Connection, parser: ResponseParser) -> None:
         try:
-            while (data := self._read(connection, receive_bytes(parser), QUIET_SECONDS)) is None:
+            while (data := self._read(connection, receive_bytes(parser))) is None:
                 if not await self._is_readable(connection, QUIET_SECONDS):
                     await self._check_health()
         except OSError as error:
@@ -194,7 +192,7 @@ class Exchanges(ABC):
         connection = await self._connect()
         try:
             await self._send(connection, HEALTH_REQUEST)
-            while (data := self._read(connection, RECEIVE_BYTES, HEALTH_SECONDS)) is None:
+            while (data := self._read(connection, RECEIVE_BYTES)) is None:
                 if not await self._is_readable(connection, HEALTH_SECONDS):
                     raise silent()
             if not data:

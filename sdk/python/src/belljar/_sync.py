@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Coroutine, TypeVar
 
 from . import _daemon
-from ._calls import RECEIVE_BYTES, Call, time_to_send
+from ._calls import QUIET_SECONDS, RECEIVE_BYTES, Call, time_to_send
 from ._connection import Connection, Place
 from ._exchange import BeforeAgain, Events, Exchanges
 from ._wire import ServerSentEvent
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TIMEVAL = struct.Struct("@ll")
+#: How long a first call waits for an answer, which is then waited for in a way that costs two more calls.
+_BRIEF_SECONDS = 0.01
 
 
 def end_of(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -46,27 +48,27 @@ class _Blocking(Exchanges):
         if len(data) > RECEIVE_BYTES:
             # The timeout of a socket is that of all pieces together.
             connection.socket.settimeout(time_to_send(data))
-            connection.quiet_seconds = None
+            connection.is_timed = False
         return connection.socket.send(data)
 
     async def _write_rest(self, connection: Connection, data: memoryview) -> None:
         connection.socket.sendall(data)
 
-    def _read(self, connection: Connection, size: int, seconds: float) -> bytes | None:
-        # With a timeout of Python's, each call would be preceded by one that waits. The system's own costs nothing.
-        if connection.quiet_seconds != seconds:
+    def _read(self, connection: Connection, size: int) -> bytes | None:
+        # With a timeout of Python's, each call would be preceded by one that waits. The system's own costs nothing, but begins
+        # anew after each signal: it is only long enough for most answers.
+        if not connection.is_timed:
             connection.socket.settimeout(None)
-            for which in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            for which, seconds in ((socket.SO_RCVTIMEO, _BRIEF_SECONDS), (socket.SO_SNDTIMEO, QUIET_SECONDS)):
                 connection.socket.setsockopt(socket.SOL_SOCKET, which, _duration(seconds))
-            connection.quiet_seconds = seconds
+            connection.is_timed = True
         try:
             return connection.socket.recv(size)
         except BlockingIOError:
             return None
 
     async def _is_readable(self, connection: Connection, seconds: float) -> bool:
-        # `_read` has waited that long.
-        return False
+        return connection.is_readable(seconds)
 
     async def _settle(self, outcomes: list[object]) -> None:
         pass
