@@ -135,10 +135,10 @@ job-packages: ## install the Python packages that jobs are tested with: HumanEva
 
 PROPERTIES := target/properties/bin/python -m unittest discover -s tests/kernel/properties
 .PHONY: property-packages
-property-packages: ## install what the property tests of the kernel are made with
-	$(call heading,packages for property tests)
+property-packages: ## install what the property tests of the kernel are made with, and polars, whose frames sleep in another one
+	$(call heading,packages for tests of the kernel)
 	@tests/python-env.sh target/properties tests/property-requirements.txt || \
-		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
+		echo 'warning: packages could not be installed; property tests of the kernel and that of polars frames are left out' >&2
 
 SDK := sdk/python
 DEBUG := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar
