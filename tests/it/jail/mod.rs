@@ -78,6 +78,7 @@ both! {
         one_program_more_than_are_served_at_a_time_is_told, a_request_ends_with_its_program,
         what_shows_variables_has_nothing_installed;
     packages: installed_packages_are_there_at_once_and_stay,
+        branches_and_archives_have_the_packages_of_their_session,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
         a_version_that_was_asked_for_gives_way_to_another_by_a_reset,
