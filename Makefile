@@ -135,10 +135,10 @@ job-packages: ## install the Python packages that jobs are tested with: HumanEva
 
 PROPERTIES := target/properties/bin/python -m unittest discover -s tests/kernel/properties
 .PHONY: property-packages
-property-packages: ## install what the property tests of the kernel are made with
-	$(call heading,packages for property tests)
+property-packages: ## install what the property tests of the kernel are made with, and polars, whose frames sleep in another one
+	$(call heading,packages for tests of the kernel)
 	@tests/python-env.sh target/properties tests/property-requirements.txt || \
-		echo 'warning: the `hypothesis` package could not be installed; property tests of the kernel are left out' >&2
+		echo 'warning: packages could not be installed; property tests of the kernel and that of polars frames are left out' >&2
 
 SDK := sdk/python
 DEBUG := $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/belljar
@@ -185,10 +185,11 @@ test-docs: setup build ## the documentation: links, references, and each block o
 	tests/docs/run.py $(RELEASE) --jails $(ARGS)
 
 .PHONY: test-long
-test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs; a sleep of 1 GB arrays
 	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
 		the_solutions_of_human_eval_pass abuse::actor_panics
 	BELLJAR_BOMBS=50 cargo test --test it -- --test-threads=1 --nocapture abuse::fork_bombs
+	BELLJAR_LONG=1 python3 -m unittest discover -v -s tests/kernel -k Gigabyte -k with_the_packages_of_the_science_image
 
 .PHONY: mutate
 mutate: setup ## switch off each security control in turn and see that a test notices (ARGS='--only NAME')

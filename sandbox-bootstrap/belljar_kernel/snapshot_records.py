@@ -81,10 +81,10 @@ class Spool:
         self.written += size
         if self.written > self._most_of_all:
             raise TooLarge
+        if self.written > self._most:
+            self.pieces = None  # and no large piece is copied before that
         if self.pieces is not None:
             self.pieces.append(data if type(data) is bytes else bytes(data))
-            if self.written > self._most:
-                self.pieces = None
 
 
 class Pipe:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests of the kernel, one file more at once than there are processors: they wait for half of the time.
 
-Beside them those of `properties`, with the Python that has `hypothesis`, if it could be installed.
+Beside them those of `properties`, with the Python that has `hypothesis` and `polars`, if they could be installed.
 """
 
 import os
@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROPERTIES = HERE.parents[1] / "target" / "properties"
+# The file whose kinds of objects are tried as far as their packages are there; `polars` is in no image.
+KINDS = "test_what_sleeps.py"
 # How `unittest -v` tells of a skipped test; a test with a docstring has that on a line between its name and the reason.
 SKIPPED = re.compile(r"^(\w+) \(([\w.]+)\)(?:\n.*)? \.\.\. skipped (.+)$", re.MULTILINE)
 
@@ -22,12 +24,14 @@ def main():
     # The largest files first, so that none of them is left over at the end.
     files = sorted(HERE.glob("test_*.py"), key=lambda path: -path.stat().st_size)
     discover = ["-m", "unittest", "discover", "-v", "-s"]
-    suites = [(path.name, [sys.executable, *discover, HERE, "-p", path.name]) for path in files]
-    if (PROPERTIES / "requirements.txt").exists():
-        python, folder = PROPERTIES / "bin" / "python", HERE / "properties"
-        suites.insert(0, ("properties", [python, *discover, folder]))
+    has_packages = (PROPERTIES / "requirements.txt").exists()
+    with_packages = PROPERTIES / "bin" / "python" if has_packages else sys.executable
+    python_of = {KINDS: with_packages}
+    suites = [(path.name, [python_of.get(path.name, sys.executable), *discover, HERE, "-p", path.name]) for path in files]
+    if has_packages:
+        suites.insert(0, ("properties", [with_packages, *discover, HERE / "properties"]))
     else:
-        print("warning: NO PROPERTY TESTS of the kernel: `hypothesis` could not be installed")
+        print("warning: NO PROPERTY TESTS of the kernel and NO SLEEP OF POLARS FRAMES: packages could not be installed")
     begun = time.monotonic()
     with ThreadPoolExecutor(1 + (os.cpu_count() or 1)) as pool:
         passed = list(pool.map(run, suites))

@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+import tracemalloc
 import types
 import unittest
 
@@ -263,6 +264,17 @@ class Watches(unittest.TestCase):
                 left -= len(there.recv(left))
             sending.join()
             self.assertFalse(writer.waits)
+
+    def test_what_is_too_large_to_be_held_back_is_not_copied(self):
+        from belljar_kernel import snapshot_records
+
+        spool, large = snapshot_records.Spool(2**20, 2**30), bytearray(2**24)
+        spool.write(b"a small one")
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        spool.write(large)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 2**20)
+        self.assertEqual((spool.pieces, spool.written), (None, len(large) + 11))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ use crate::support::{Daemon, Response};
 
 const TAR: [(&str, &str); 1] = [("Content-Type", "application/x-tar")];
 
-fn export(daemon: &Daemon) -> Vec<u8> {
+pub fn export(daemon: &Daemon) -> Vec<u8> {
     let answer = daemon.http("GET", "/v1/sessions/s/archive", b"");
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.body
 }
 
-fn import(daemon: &Daemon, query: &str, archive: &[u8]) -> Response {
+pub fn import(daemon: &Daemon, query: &str, archive: &[u8]) -> Response {
     daemon.http_with("POST", &format!("/v1/archives?{query}"), &TAR, archive)
 }
 

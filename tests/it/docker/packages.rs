@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use super::archives::{export, import};
 use super::asking::{
     answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
@@ -118,6 +119,29 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     post(&daemon, "replay", &json!({})).expect_status(200);
     assert_eq!(value(&daemon, HELLO), "'2.0'");
     end(&mut daemon, "TERM");
+}
+
+#[test]
+pub fn branches_and_archives_have_the_packages_of_their_session() {
+    let Some((index, daemon)) = begin("") else { return };
+    install(&daemon, S, &["bell-hello"], 200);
+    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    // The module is a variable that needs them as soon as it is loaded, and another one is imported only then.
+    let has_them = |daemon: &Daemon, session: &str| {
+        let result = daemon
+            .run(session, "before = bell_hello.VERSION\nimport bell_dep.inner\nbefore, bell_dep.inner.DEEP");
+        assert_eq!(text(&result, "/result/repr"), "('2.0', 7)", "{session}: {result:#}");
+    };
+    post(&daemon, "branch", &json!({"name": "branched"})).expect_status(201);
+    has_them(&daemon, "branched");
+    // The other home has nothing in its cache.
+    let archive = export(&daemon);
+    let other = index.daemon("");
+    import(&other, "name=moved", &archive).expect_status(201);
+    has_them(&other, "moved");
+    has_them(&daemon, S);
+    daemon.assert_sound();
+    other.assert_sound();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use super::helpers::{S, end, printed, restart_by, value};
+use super::helpers::{S, end, post, printed, restart_by, text, value};
 use super::jobs::{job_run, path, scripts};
 use super::many_users::{ALICE, BOB, ask, session, shared};
 use super::packages::install;
@@ -129,6 +129,27 @@ pub fn a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session()
     daemon.session(S, light());
     assert_eq!(value(&daemon, "6 * 7"), "42");
     assert_eq!(number(&pool(&daemon), "failures"), 1);
+    daemon.assert_sound();
+}
+
+#[test]
+pub fn branches_take_sandboxes_that_wait() {
+    let Some(daemon) = filled(1, "") else { return };
+    daemon.session(S, light());
+    printed(&daemon, "x = [1]; open('file', 'w').write('kept')");
+    wait_for(&daemon, 1);
+    assert_eq!(number(&pool(&daemon), "hits"), 1);
+    let sandboxes = daemon.containers();
+    post(&daemon, "branch", &json!({"name": "b"})).expect_status(201);
+    assert_eq!(number(&pool(&daemon), "hits"), 2);
+    if !daemon.is_jailed() {
+        let receipt = daemon.http("GET", "/v1/sessions/b/receipt", b"").expect_status(200);
+        assert!(sandboxes.contains(&text(&receipt, "/container").to_owned()), "{sandboxes:?} {receipt:#}");
+    }
+    // It has the variables and files of the session, and is as much its own as any other.
+    let code = "x.append(2); open('file', 'a').write(' on'); x, open('file').read()";
+    assert_eq!(text(&daemon.run("b", code), "/result/repr"), "([1, 2], 'kept on')");
+    assert_eq!(value(&daemon, "x, open('file').read()"), "([1], 'kept')");
     daemon.assert_sound();
 }
 

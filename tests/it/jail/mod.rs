@@ -78,6 +78,7 @@ both! {
         one_program_more_than_are_served_at_a_time_is_told, a_request_ends_with_its_program,
         what_shows_variables_has_nothing_installed;
     packages: installed_packages_are_there_at_once_and_stay,
+        branches_and_archives_have_the_packages_of_their_session,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
         a_version_that_was_asked_for_gives_way_to_another_by_a_reset,
@@ -143,7 +144,7 @@ both! {
         what_was_claimed_outlives_the_daemon_and_what_waits_does_not, what_waits_is_removed_with_all_sandboxes,
         a_sandbox_that_was_taken_away_while_it_waited_is_no_error_for_a_session,
         modules_are_there_in_advance_and_no_name_of_them_is, modules_in_advance_are_those_for_the_image,
-        packages_appear_in_a_claimed_sandbox, jobs_take_sandboxes_that_wait,
+        branches_take_sandboxes_that_wait, packages_appear_in_a_claimed_sandbox, jobs_take_sandboxes_that_wait,
         a_pool_that_panics_costs_nobody_a_session;
     notebook: commands_of_notebooks_run_in_the_sandbox_and_in_a_replay,
         a_missing_package_and_a_missing_network_say_what_to_do;
