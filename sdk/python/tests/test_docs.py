@@ -18,7 +18,7 @@ from .harness import WithDaemon
 _ROOT = Path(__file__).resolve().parents[3]
 _PAGES = [
     *sorted((_ROOT / "docs/sdk").glob("*.md")),
-    _ROOT / "docs/guide/sleep.md",
+    _ROOT / "docs/guide/branches.md",
     _ROOT / "sdk/python/README.md",
     _ROOT / "README.md",
 ]
