@@ -13,6 +13,9 @@ use super::repl::{Step, play};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
 const HELLO: &str = "import bell_hello; bell_hello.VERSION";
+/// Runs the program of the same package, which the path has to lead to.
+const PROGRAM: &str =
+    "import subprocess; subprocess.run(['bell-hello'], capture_output=True, text=True, check=True).stdout";
 /// Time in which another session has imported what was installed before.
 const ANOTHER_SESSION_WITHIN: Duration = Duration::from_millis(300);
 
@@ -101,22 +104,27 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     println!("a second session had imported it after {quickest:?}");
     let of_t = |daemon: &Daemon| text(&daemon.run("t", HELLO), "/result/repr").to_owned();
     assert_eq!(of_t(&daemon), "'2.0'");
-    // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox.
+    // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox, with their
+    // programs on the path.
+    let is_there = |daemon: &Daemon| {
+        assert_eq!(value(daemon, HELLO), "'2.0'");
+        assert_eq!(value(daemon, PROGRAM), "'hello 2.0\\n'");
+    };
     post(&daemon, "undo", &json!({"cells": 1})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     daemon.run(S, "import os; os._exit(1)");
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     post(&daemon, "reset", &json!({})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     restart_by(&mut daemon, "KILL");
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     eventually("the sandbox of `t` goes", || {
         let view = daemon.http("GET", "/v1/sessions/t", b"").expect_status(200);
         (text(&view, "state") == "asleep").then_some(())
     });
     assert_eq!(of_t(&daemon), "'2.0'");
     post(&daemon, "replay", &json!({})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     end(&mut daemon, "TERM");
 }
 
