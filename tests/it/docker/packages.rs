@@ -8,7 +8,7 @@ use super::asking::{
     answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
 };
-use super::helpers::{S, end, list, post, raised, restart_by, text, value};
+use super::helpers::{S, end, list, outcome, post, queue, raised, restart_by, text, value};
 use super::repl::{Step, play};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
@@ -345,6 +345,44 @@ fn with_model(index: &PackageIndex, policy: &str) -> Daemon {
     let cell = runs("!pip install bell-hello\nimport bell_hello\nprint(bell_hello.VERSION)");
     write_script(&daemon, &conversation("go", &[cell, says("done")]));
     daemon
+}
+
+#[test]
+fn an_owner_installs_as_the_policy_says() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let with_policy = |policy: &str| {
+        let daemon = index.daemon(&format!("by_owner = \"{policy}\"\n"));
+        daemon.session(S, json!({"image": "belljar/base"}));
+        daemon
+    };
+    let cell = json!({"code": "install_packages(['bell-dep'])"});
+
+    let daemon = with_policy("never");
+    let refused = install(&daemon, S, &["bell-dep"], 403);
+    assert_eq!(text(&refused, "code"), "forbidden", "{refused:#}");
+    let is_told = |said: &str| assert!(said.contains("`packages.by_owner` is `never`"), "{said}");
+    is_told(text(&refused, "message"));
+    is_told(text(&outcome(&daemon, queue(&daemon, &cell)), "/exception/value"));
+    is_told(&daemon.run(S, "!pip install bell-dep").to_string());
+    is_told(&daemon.cli(["new", "a", "--with", "bell-dep"]).exits(125).stderr);
+    let script = daemon.home().join("script.py");
+    std::fs::write(&script, "import bell_dep\n").expect("a script");
+    is_told(&daemon.cli(["job", "run", "--with", "bell-dep", script.to_str().expect("UTF-8")]).stderr);
+    assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
+
+    let daemon = with_policy("ask");
+    let waiting = queue(&daemon, &cell);
+    decide_next(&daemon, json!({"reject": {"reason": "not now"}}));
+    assert_eq!(text(&outcome(&daemon, waiting), "/exception/type"), "tools.ToolError");
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+    let waiting = queue(&daemon, &cell);
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&outcome(&daemon, waiting), "/result/repr"), "['bell-dep 1.0']");
+    // What an owner asks for is a person's own word.
+    install(&daemon, S, &["bell-set-id"], 200);
 }
 
 #[test]
