@@ -50,6 +50,7 @@ Version: {}
 FETCHING = re.compile(r"\s*Downloading (\S+) \(([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([kMG]?B|[KMG]iB)\)|\s*Downloaded (\S+)")
 UNITS = {"B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "kB": 1000, "MB": 1000**2, "GB": 1000**3}
 EXTRA = re.compile(r";.*\bextra\b")
+NAME = re.compile(r"[A-Za-z0-9._-]*")
 WORKERS = "2"
 # Where images have their `uv`: first that of Belljar's images, which is not on the PATH. The PATH itself is not asked: it
 # begins with a `uv` for code in cells, which asks for what this file does.
@@ -72,10 +73,7 @@ class Failure(Exception):
 def main(task_folder, output, relay):
     with open(os.path.join(task_folder, "task.json"), encoding="utf-8") as file:
         task = json.load(file)
-    report = {
-        "python": "{}.{}.{}".format(*sys.version_info),
-        "platform": sysconfig.get_platform(),
-    }
+    report = {"python": "{}.{}.{}".format(*sys.version_info), "platform": sysconfig.get_platform()}
     try:
         report.update(Installation(task, task_folder, output, relay).run())
     except Failure as failure:
@@ -116,13 +114,21 @@ class Installation:
         """What is wanted by name, and what of the session or the image it replaces."""
         there = {**image, **session}
         try:
-            return self._compile(tool, there, self._stand_ins(image)), []
+            return self._compile(tool, there, self._stand_ins(image, "image", EXTRA.search)), []
         except Failure as failure:
             if failure.kind != "not_found":
                 raise
         # Without what is there, and without older requirements of the same names, it may work: the versions that are in
         # the way are named then.
-        wanted = self._compile(tool, {}, without=self._task["superseded"])
+        try:
+            wanted = self._compile(tool, {}, without=self._task["superseded"])
+        except Failure as failure:
+            # What only the image has is on no index. It may stay beside others, with all that it needs of the image.
+            whole = self._stand_ins(image, "whole", lambda need: normal(NAME.match(need)[0]) in image)
+            try:
+                wanted = self._compile(tool, {}, whole, self._task["superseded"])
+            except Failure:
+                raise failure from None
         replaced = [
             {"name": name, "has": there[name], "wants": version}
             for name, (version, _) in sorted(wanted.items())
@@ -131,41 +137,35 @@ class Installation:
         return wanted, replaced
 
     def _compile(self, tool, constraints, stand_ins=None, without=()):
-        requirements = [line for line in self._task["requirements"] if line not in without]
-        requirements = self._write("requirements.txt", requirements)
+        lines = (line for line in self._task["requirements"] if line not in without)
+        requirements = self._write("requirements.txt", lines)
         limits = self._write("constraints.txt", ["{}=={}".format(*item) for item in sorted(constraints.items())])
         options = ["--constraint", limits] if constraints else []
         return tool.resolve(options + (["--find-links", stand_ins] if stand_ins else []), requirements)
 
-    def _stand_ins(self, image):
+    def _stand_ins(self, image, folder, is_told):
         """A folder of wheels without content for what the image has.
 
         The index may have no such version, as those of Linux distributions have names of their own, or no wheel of it
-        for this Python. What the image has fits together, so that a stand-in needs nothing but for its extras.
+        for this Python. What the image has fits together: beside all of it, a stand-in needs nothing but for its extras.
         """
-        folder = os.path.join(self._output, "image")
+        folder = os.path.join(self._output, folder)
         os.mkdir(folder)
         for distribution in metadata.distributions():
             name, version = normal(distribution.metadata["Name"] or ""), distribution.version
             if name in image and image[name] == version:
                 extras = ["Provides-Extra: " + extra for extra in distribution.metadata.get_all("Provides-Extra") or ()]
-                extras += ["Requires-Dist: " + need for need in distribution.requires or () if EXTRA.search(need)]
+                extras += ["Requires-Dist: " + need for need in distribution.requires or () if is_told(need)]
                 write_stand_in(folder, name, version, extras)
         return folder
 
     def _install(self, tool, packages):
-        lines = []
-        for name, (version, hashes) in sorted(packages.items()):
-            lines.append(" ".join(["{}=={}".format(name, version), *("--hash={}".format(value) for value in hashes)]))
+        lines = (" --hash=".join((name + "==" + found[0], *found[1])) for name, found in sorted(packages.items()))
         pinned = self._write("pinned.txt", lines)
-        options = ["--no-deps", "--require-hashes", "--target", self._site]
-        tool.install([*options, "--requirement", pinned])
+        tool.install(["--no-deps", "--require-hashes", "--target", self._site, "--requirement", pinned])
 
     def _compile_bytecode(self):
-        """Compile what can be compiled; tracebacks show the path under which a session has it.
-
-        In a process of its own, which has no threads when it starts others.
-        """
+        """Compile what can be compiled, in a process without threads; tracebacks show the path that a session has it at."""
         options = ["-q", "-j", WORKERS, "--invalidation-mode", "unchecked-hash"]
         words = [sys.executable, "-I", "-m", "compileall", *options, "-s", self._site, "-p", INSTALLED_AS, self._site]
         subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -15,6 +15,7 @@ impl Reader<'_> {
             names: self.package_names(),
             names_by_user: Some(users),
             names_by_group: Some(groups),
+            by_owner: self.required("packages.by_owner"),
             by_models: self.required("packages.by_models"),
             sources: self.required("packages.sources"),
             shared: self.required("packages.shared"),

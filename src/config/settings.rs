@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::agent::{Agent, CommandTool, Model, Named, Template};
 use super::quota::Quota;
-use crate::packages::requirement::NameRules;
+use crate::packages::requirement::{NameRules, Requirement, parse_all};
 use crate::protocol::api::Checkpointing;
 use crate::protocol::principal::Principal;
+use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::{Backend, Isolation};
 use crate::protocol::timeout::Timeouts;
 use crate::protocol::word_enums::words;
@@ -188,6 +189,8 @@ pub struct Packages {
     /// What holds for single users, by name or uid, and for members of groups, in addition.
     pub names_by_user: Named<NameRules>,
     pub names_by_group: Named<NameRules>,
+    /// Whether owners of sessions, and their own code, may install packages.
+    pub by_owner: InstallPolicy,
     /// Whether models, and code since one of theirs ran, may install packages.
     pub by_models: InstallPolicy,
     /// Whether packages may be built from their sources, where a request wants it.
@@ -207,6 +210,16 @@ impl Packages {
     /// Whether anything depends on who the user is.
     pub fn know_users(&self) -> bool {
         !self.names_by_user.is_empty() || !self.names_by_group.is_empty()
+    }
+
+    /// What an owner wants installed, by a request or by code; a person was asked for that of code, if that is the rule.
+    pub fn wanted_by_owner(&self, packages: &[String]) -> Result<Vec<Requirement>, Problem> {
+        if self.by_owner == InstallPolicy::Never && security_controls::holds("owners_install_by_policy") {
+            let what = "no packages are installed here: `packages.by_owner` is `never`";
+            return Err(Problem::new(Code::Forbidden, what)
+                .hint("`belljar image show` lists what the image has; the administrator can allow more"));
+        }
+        parse_all(packages, &self.names)
     }
 
     /// The lists of a user; all of them have to permit a package.

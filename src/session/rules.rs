@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use super::digest::json_bytes;
 use crate::agent::ModelApprovals;
-use crate::config::Agent;
+use crate::config::{Agent, InstallPolicy};
 use crate::protocol::ask::{ApprovalPolicy, AskNumber, AskSpec};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::APPROVAL_BYTES;
 use crate::protocol::saved_state::BoundRules;
-use crate::protocol::tool_names::{COMMAND_TOOL, COMPUTE_TOOL, is_cell_tool};
+use crate::protocol::tool_names::{COMMAND_TOOL, COMPUTE_TOOL, INSTALL_TOOL, is_cell_tool};
 use crate::security_controls;
 use crate::tools::{Definition, Registry};
 
@@ -64,8 +64,11 @@ impl CellRules {
 
     /// The rules for cells of clients. The configuration may use an alias of a tool's name.
     #[must_use]
-    pub fn of_client(agent: &Agent, tools: &Registry) -> Self {
-        let named = Self::of_policy(&agent.approval);
+    pub fn of_client(agent: &Agent, by_owner: InstallPolicy, tools: &Registry) -> Self {
+        let mut named = Self::of_policy(&agent.approval);
+        if by_owner == InstallPolicy::Ask && security_controls::holds("owners_install_by_policy") {
+            named.approve.insert(INSTALL_TOOL.into());
+        }
         let right = |name: String| match tools.definition(&name) {
             Some(tool) => tool.name.clone(),
             None => name,

@@ -7,6 +7,9 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
+from importlib import metadata
+from unittest import mock
 
 from harness import KERNEL
 
@@ -84,6 +87,63 @@ print("Installing collected packages: jar, glass-bell")
                 return json.load(file)
         except FileNotFoundError:
             return None
+
+
+class Resolver:
+    """Knows an index that has only `bell-hello`, in a version that the image does not have."""
+
+    def __init__(self, can_stay=True):
+        self.can_stay = can_stay
+        self.stand_ins = []
+
+    def resolve(self, limits, _requirements):
+        if "--constraint" in limits:
+            raise install.Failure("not_found", "with all that is there, nothing fits")
+        if "--find-links" not in limits:
+            raise install.Failure("not_found", "the index has no `bell-debian`")
+        folder = limits[limits.index("--find-links") + 1]
+        for name in sorted(os.listdir(folder)):
+            with zipfile.ZipFile(os.path.join(folder, name)) as wheel:
+                told = next(wheel.read(path).decode() for path in wheel.namelist() if path.endswith("METADATA"))
+            self.stand_ins += [(name, [line for line in told.splitlines() if line.startswith("Requires-Dist")])]
+        if not self.can_stay:
+            raise install.Failure("not_found", "beside that, nothing fits")
+        return {"bell-debian": ("3.0", []), "bell-hello": ("2.0", [])}
+
+
+class Versions(unittest.TestCase):
+    IMAGE = {"bell-debian": "3.0", "bell-hello": "1.0"}
+
+    def resolved(self, resolver):
+        folders = [tempfile.TemporaryDirectory() for _ in range(2)]
+        for folder in folders:
+            self.addCleanup(folder.cleanup)
+        output, site = (folder.name for folder in folders)
+        needs = "Requires-Dist: Bell.Hello (>=1)\nRequires-Dist: bell-gone\n"
+        for name, more in (("bell_debian-3.0", needs), ("bell_hello-1.0", "")):
+            os.mkdir(os.path.join(site, name + ".dist-info"))
+            with open(os.path.join(site, name + ".dist-info", "METADATA"), "w", encoding="utf-8") as file:
+                file.write("Metadata-Version: 2.1\nName: {}\nVersion: {}\n{}".format(*name.split("-"), more))
+        task = {**TASK, "requirements": ["bell-debian", "bell-hello>=2"], "superseded": []}
+        found = list(metadata.distributions(path=[site]))
+        with mock.patch.object(install, "start_relay", lambda _path: 1):
+            installation = install.Installation(task, site, output, None)
+        with mock.patch.object(install.metadata, "distributions", lambda: found):
+            return installation._resolve(resolver, self.IMAGE, {})
+
+    def test_what_no_index_has_stays_where_another_package_has_to_give_way(self):
+        resolver = Resolver()
+        wanted, replaced = self.resolved(resolver)
+        self.assertEqual({name: found[0] for name, found in wanted.items()}, {"bell-debian": "3.0", "bell-hello": "2.0"})
+        self.assertEqual(replaced, [{"name": "bell-hello", "has": "1.0", "wants": "2.0"}])
+        # It needs there what it needs in the image, as far as the image has that.
+        debian, hello = "bell_debian-3.0-py3-none-any.whl", "bell_hello-1.0-py3-none-any.whl"
+        self.assertEqual(resolver.stand_ins, [(debian, ["Requires-Dist: Bell.Hello (>=1)"]), (hello, [])])
+
+    def test_where_nothing_fits_the_words_are_those_about_the_index(self):
+        with self.assertRaises(install.Failure) as caught:
+            self.resolved(Resolver(can_stay=False))
+        self.assertEqual((caught.exception.kind, str(caught.exception)), ("not_found", "the index has no `bell-debian`"))
 
 
 if __name__ == "__main__":

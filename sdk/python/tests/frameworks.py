@@ -10,6 +10,7 @@ import tempfile
 import unittest
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from .harness import WithDaemon, eventually
@@ -23,6 +24,24 @@ def needs(framework: str) -> None:
     """Leaves out the tests of an adapter whose framework is not installed, and says so."""
     if importlib.util.find_spec(framework) is None:
         raise unittest.SkipTest(f"`{framework}` IS NOT INSTALLED: its adapter is not tested")
+
+
+def script(*messages: Any) -> Any:
+    """A chat model of LangChain that plays messages, whatever it is told, and takes all tools."""
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+
+    class Script(GenericFakeChatModel):
+        def bind_tools(self, tools: Any, **_options: Any) -> Any:
+            return self
+
+    return Script(messages=iter(messages))
+
+
+def call(tool: str, **arguments: Any) -> Any:
+    """A message of such a model that calls a tool."""
+    from langchain_core.messages import AIMessage
+
+    return AIMessage("", tool_calls=[{"name": tool, "args": arguments, "id": f"{tool}-call"}])
 
 
 class WithFramework(WithDaemon):

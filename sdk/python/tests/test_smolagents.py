@@ -16,7 +16,7 @@ from .frameworks import WithFramework, needs
 
 needs("smolagents")
 
-from smolagents import CodeAgent, Model, Tool, ToolCollection, tool  # noqa: E402
+from smolagents import CodeAgent, Model, Tool, ToolCollection, WebSearchTool, tool  # noqa: E402
 from smolagents.models import ChatMessage, MessageRole  # noqa: E402
 
 from belljar import BadRequestError, Sandbox  # noqa: E402
@@ -174,6 +174,26 @@ class SmolagentsCases(WithFramework):
                     agent = CodeAgent(tools=[*collection.tools], model=model, executor=executor, verbosity_level=0)
                     answer = agent.run("Greet.")
                     self.assertEqual(answer["result"] if structured else answer, "Hello, Ulm")
+
+    def test_its_example_of_sandboxes_runs_with_this_one(self) -> None:
+        # That example, with another executor, a model that plays what was written before, and a web that is not asked.
+        found = [{"title": "Bridges", "link": "https://bridges.test", "description": "The Pont des Arts: 155 metres."}]
+        model = Script(
+            "found = web_search(query='How long is the Pont des Arts?')\nprint(found)",
+            "import re\nmetres = int(re.search(r'([0-9]+) metres', found)[1])\nfinal_answer(round(metres / (58 / 3.6), 1))",
+        )
+        with mock.patch.object(WebSearchTool, "search", lambda _tool, _query: found):
+            with CodeAgent(
+                tools=[WebSearchTool()], model=model, executor=BelljarExecutor(), verbosity_level=0
+            ) as agent:
+                seconds = agent.run("How long does a leopard at full speed take to cross the Pont des Arts?")
+        self.assertEqual(seconds, 9.6)
+        self.assertIn("[Bridges](https://bridges.test)", model.told)
+        with CodeAgent(
+            tools=[], model=Script("import math\nfinal_answer(math.sqrt(125))"), executor=BelljarExecutor(), verbosity_level=0
+        ) as agent:
+            self.assertAlmostEqual(agent.run("What is the square root of 125?"), 125**0.5)
+        self.assertEqual(self.ground.sessions(), [], "an agent that ends takes its sandbox with it")
 
     def test_the_example_runs(self) -> None:
         self.assertTrue(self.example("smolagents_mcp").endswith("GBP at 1.2\n"))

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import socket
 import tempfile
 import unittest
 from pathlib import Path
@@ -135,9 +136,44 @@ class Places(unittest.TestCase):
             with self.assertRaises(DaemonError):
                 self.path(7, **environment)
 
-    def test_the_daemon_of_somebody_else_is_not_used(self) -> None:
-        import socket
+    def test_the_daemon_of_the_machine_is_used_unless_the_user_has_one(self) -> None:
+        with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listener:
+            folder = Path(name)
+            of_machine, home = str(folder / "machine"), folder / "state/belljar"
+            environment = {"HOME": name, "XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder / "run")}
+            own = folder / "run/belljar/belljar.sock"
+            own.parent.mkdir(parents=True)
 
+            def found() -> str:
+                return _daemon.socket_path()
+
+            with (
+                mock.patch("os.geteuid", lambda: 7),
+                mock.patch.dict(os.environ, environment, clear=True),
+                mock.patch.object(_daemon, "_SYSTEM_SOCKET", of_machine),
+            ):
+                self.assertEqual(found(), str(own), "none listens")
+                listener.bind(of_machine)
+                self.assertEqual(found(), str(own), "its daemon has ended")
+                listener.listen()
+                self.assertEqual(found(), of_machine)
+                self.assertEqual(_daemon.socket_path(environment), str(own), "these are not the words of this process")
+                # The user's own runs.
+                with socket.socket(socket.AF_UNIX) as other:
+                    other.bind(str(own))
+                    self.assertEqual(found(), of_machine, "it does not listen")
+                    other.listen()
+                    self.assertEqual(found(), str(own))
+                self.assertEqual(found(), of_machine, "it has ended")
+                # It has sessions for when it runs again.
+                (home / "w").mkdir(parents=True)
+                self.assertEqual(found(), of_machine, "no session is left")
+                (home / "w/a-session").mkdir()
+                self.assertEqual(found(), str(own))
+                with mock.patch.dict(os.environ, {"BELLJAR_HOME": str(folder / "another")}):
+                    self.assertEqual(found(), str(folder / "another/belljar.sock"), "it was named")
+
+    def test_the_daemon_of_somebody_else_is_not_used(self) -> None:
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             path = str(Path(folder) / "s")
             listener.bind(path)

@@ -143,7 +143,13 @@ impl SessionPort for Port {
     }
 
     async fn install(&self, packages: Vec<String>) -> Result<InstalledPackages, Problem> {
-        let requirements = parse_all(&packages, &self.settings.now().packages.names)?;
+        let is_models = match &self.caller {
+            PortCaller::Model(asking) => asking.is_some(),
+            PortCaller::Code(calling) => calling.origin.ask().is_some(),
+        };
+        let rules = &self.settings.now().packages;
+        let requirements =
+            if is_models { parse_all(&packages, &rules.names) } else { rules.wanted_by_owner(&packages) }?;
         let message = |reply_to| {
             SessionMsg::Install(InstallRequest { requirements, replace: false, sources: false, reply_to })
         };

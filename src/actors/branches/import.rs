@@ -15,7 +15,6 @@ use crate::actors::asks::spec::default_approval;
 use crate::actors::replay::{self, Recorded};
 use crate::actors::supervisor::admission::sandbox_request;
 use crate::memory::{Charge, MemoryPurpose};
-use crate::packages::requirement::parse_all;
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{ArchiveManifest, Imported};
@@ -226,7 +225,7 @@ async fn packages(
     if wanted.is_empty() {
         return Ok(None);
     }
-    let requirements = parse_all(wanted, &maker.settings.packages.names)?;
+    let requirements = maker.settings.packages.wanted_by_owner(wanted)?;
     let settings = &maker.settings.sandbox;
     let image = maker.launcher.built_images.wanted(owner, request.image.as_deref(), &settings.images);
     let sandbox = SandboxRequest { image, ..sandbox_request(settings, request, false) };

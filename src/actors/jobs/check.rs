@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::Settings;
-use crate::packages::requirement::{Requirement, parse_all};
+use crate::packages::requirement::Requirement;
 use crate::protocol::glob::PATTERN_CHARS;
 use crate::protocol::job::NewJob;
 use crate::protocol::limits::{JOB_NAME_CHARS, JOB_WORDS, JOB_WORDS_BYTES};
@@ -52,7 +52,7 @@ pub fn check(job: &NewJob, manifest: &Manifest, settings: &Settings) -> Result<D
         required(text)?;
     }
     if !job.with.is_empty() {
-        parse_all(&job.with, &settings.packages.names)?;
+        settings.packages.wanted_by_owner(&job.with)?;
     }
     Timeouts { default: settings.jobs.timeout, ..settings.cells.timeouts() }.checked(job.timeout_s)
 }

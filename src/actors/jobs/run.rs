@@ -14,7 +14,6 @@ use crate::actors::session::install_request::InstallRequest;
 use crate::actors::session::messages::{CellRequest, CellStatus, Handles, SessionMsg, SessionRef};
 use crate::actors::session::removers::Remover;
 use crate::actors::supervisor::messages::{ForJob, SupervisorMsg, SupervisorRef};
-use crate::packages::requirement::parse_all;
 use crate::protocol::api::NewSession;
 use crate::protocol::ids::{CellNumber, JobId, SessionId};
 use crate::protocol::job::{JobEnd, JobReceipt, NewJob};
@@ -224,7 +223,7 @@ impl JobRun {
         if self.record.job.with.is_empty() {
             return Ok(());
         }
-        let requirements = parse_all(&self.record.job.with, &self.launcher.settings.packages.names)?;
+        let requirements = self.launcher.settings.packages.wanted_by_owner(&self.record.job.with)?;
         let message = |reply_to| {
             SessionMsg::Install(InstallRequest { requirements, replace: true, sources: false, reply_to })
         };

@@ -47,7 +47,9 @@ impl SessionActorState {
         let cells = &args.launcher.settings.cells;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let caps = OutputCaps { head: size(cells.output_head), tail: size(cells.output_tail) };
-        let client_rules = Arc::new(CellRules::of_client(&args.launcher.settings.agent, &args.tools));
+        let settings = &args.launcher.settings;
+        let rules = CellRules::of_client(&settings.agent, settings.packages.by_owner, &args.tools);
+        let client_rules = Arc::new(rules);
         let (restored, asks_before) = if args.before.is_some() {
             restore::read_restored(&args, &log, &client_rules).await?
         } else {

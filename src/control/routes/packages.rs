@@ -10,7 +10,6 @@ use crate::control::app::App;
 use crate::control::body::{JsonBody, Query};
 use crate::control::caller::Caller;
 use crate::control::problems::ApiResult;
-use crate::packages::requirement::parse_all;
 use crate::protocol::packages::{ClearedPackages, InstalledPackages, KeptPackagesList, NewPackages};
 
 /// Installs packages, which takes as long as the downloads do.
@@ -18,7 +17,7 @@ pub async fn install(
     request: SessionRequest,
     JsonBody(NewPackages { packages, reset, sources }, _charge): JsonBody<NewPackages>,
 ) -> ApiResult<Json<InstalledPackages>> {
-    let requirements = parse_all(&packages, &request.app.settings.packages.names)?;
+    let requirements = request.app.settings.packages.wanted_by_owner(&packages)?;
     let message =
         |reply_to| SessionMsg::Install(InstallRequest { requirements, replace: reset, sources, reply_to });
     request.try_call(message).await.map(Json)

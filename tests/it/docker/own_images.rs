@@ -5,6 +5,7 @@ use std::process::Command;
 
 use super::helpers::{list, text};
 use super::many_users::{ALICE, CAROL, ask, shared};
+use super::packages::install;
 use crate::support::{Daemon, PackageIndex, docker, engine, eventually};
 
 /// A name for an image that no other test uses; gone at the end with what it stands for. A test makes it before its daemon,
@@ -143,6 +144,35 @@ fn packages_are_built_into_an_image_that_needs_no_index() {
     assert_eq!(text(&refused.expect_status(403), "code"), "image_forbidden");
     assert!(!daemon.cli(["quota"]).ok().stdout.contains(&format!("image {image}")));
     daemon.assert_sound();
+}
+
+#[test]
+fn a_version_that_the_image_has_in_another_is_told_and_a_reset_replaces_it() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let name = Name::fresh();
+    let daemon = index.daemon("");
+    let image = name.0.as_str();
+    daemon.cli(["image", "build", image, "--from", "belljar/science", "--with", "bell-hello<2"]).ok();
+    daemon.session("s", json!({"image": image}));
+    let hello = "import bell_hello; bell_hello.VERSION";
+    // The index has no `pandas`, which is no reason why the conflict would not be told.
+    for packages in [&["bell-hello>=2"][..], &["pandas", "bell-hello>=2"]] {
+        let conflict = install(&daemon, "s", packages, 409);
+        assert_eq!(text(&conflict, "code"), "package_conflict", "{conflict:#}");
+        let message = text(&conflict, "message");
+        assert!(message.contains("`bell-hello` 1.0 is there, 2.0 is needed"), "{message}");
+        assert!(text(&conflict, "hint").contains("--reset"), "{conflict:#}");
+    }
+    assert_eq!(value(&daemon, "s", hello), "'1.0'", "nothing has changed");
+    let told = daemon.cli(["install", "-s", "s", "--reset", "pandas", "bell-hello>=2"]).ok();
+    assert!(told.stderr.contains("bell-hello 1.0 by 2.0"), "{told:?}");
+    assert_eq!(value(&daemon, "s", hello), "'2.0'");
+    assert_eq!(value(&daemon, "s", "import pandas; pandas.__name__"), "'pandas'");
+    daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
+    daemon.cli(["image", "rm", image]).ok();
 }
 
 #[test]

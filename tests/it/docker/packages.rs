@@ -9,11 +9,14 @@ use super::asking::{
     answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
 };
-use super::helpers::{S, end, list, post, raised, restart_by, text, value};
+use super::helpers::{S, end, list, outcome, post, queue, raised, restart_by, text, value};
 use super::repl::{Step, play};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
 const HELLO: &str = "import bell_hello; bell_hello.VERSION";
+/// Runs the program of the same package, which the path has to lead to.
+const PROGRAM: &str =
+    "import subprocess; subprocess.run(['bell-hello'], capture_output=True, text=True, check=True).stdout";
 /// Time in which another session has imported what was installed before.
 const ANOTHER_SESSION_WITHIN: Duration = Duration::from_millis(300);
 
@@ -102,22 +105,27 @@ pub fn installed_packages_are_there_at_once_and_stay() {
     println!("a second session had imported it after {quickest:?}");
     let of_t = |daemon: &Daemon| text(&daemon.run("t", HELLO), "/result/repr").to_owned();
     assert_eq!(of_t(&daemon), "'2.0'");
-    // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox.
+    // They are there after a reset, an undo, the end of the worker and of the daemon, and in the next sandbox, with their
+    // programs on the path.
+    let is_there = |daemon: &Daemon| {
+        assert_eq!(value(daemon, HELLO), "'2.0'");
+        assert_eq!(value(daemon, PROGRAM), "'hello 2.0\\n'");
+    };
     post(&daemon, "undo", &json!({"cells": 1})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     daemon.run(S, "import os; os._exit(1)");
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     post(&daemon, "reset", &json!({})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     restart_by(&mut daemon, "KILL");
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     eventually("the sandbox of `t` goes", || {
         let view = daemon.http("GET", "/v1/sessions/t", b"").expect_status(200);
         (text(&view, "state") == "asleep").then_some(())
     });
     assert_eq!(of_t(&daemon), "'2.0'");
     post(&daemon, "replay", &json!({})).expect_status(200);
-    assert_eq!(value(&daemon, HELLO), "'2.0'");
+    is_there(&daemon);
     end(&mut daemon, "TERM");
 }
 
@@ -361,6 +369,44 @@ fn with_model(index: &PackageIndex, policy: &str) -> Daemon {
     let cell = runs("!pip install bell-hello\nimport bell_hello\nprint(bell_hello.VERSION)");
     write_script(&daemon, &conversation("go", &[cell, says("done")]));
     daemon
+}
+
+#[test]
+fn an_owner_installs_as_the_policy_says() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let with_policy = |policy: &str| {
+        let daemon = index.daemon(&format!("by_owner = \"{policy}\"\n"));
+        daemon.session(S, json!({"image": "belljar/base"}));
+        daemon
+    };
+    let cell = json!({"code": "install_packages(['bell-dep'])"});
+
+    let daemon = with_policy("never");
+    let refused = install(&daemon, S, &["bell-dep"], 403);
+    assert_eq!(text(&refused, "code"), "forbidden", "{refused:#}");
+    let is_told = |said: &str| assert!(said.contains("`packages.by_owner` is `never`"), "{said}");
+    is_told(text(&refused, "message"));
+    is_told(text(&outcome(&daemon, queue(&daemon, &cell)), "/exception/value"));
+    is_told(&daemon.run(S, "!pip install bell-dep").to_string());
+    is_told(&daemon.cli(["new", "a", "--with", "bell-dep"]).exits(125).stderr);
+    let script = daemon.home().join("script.py");
+    std::fs::write(&script, "import bell_dep\n").expect("a script");
+    is_told(&daemon.cli(["job", "run", "--with", "bell-dep", script.to_str().expect("UTF-8")]).stderr);
+    assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
+
+    let daemon = with_policy("ask");
+    let waiting = queue(&daemon, &cell);
+    decide_next(&daemon, json!({"reject": {"reason": "not now"}}));
+    assert_eq!(text(&outcome(&daemon, waiting), "/exception/type"), "tools.ToolError");
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+    let waiting = queue(&daemon, &cell);
+    decide_next(&daemon, json!({"accept": {}}));
+    assert_eq!(text(&outcome(&daemon, waiting), "/result/repr"), "['bell-dep 1.0']");
+    // What an owner asks for is a person's own word.
+    install(&daemon, S, &["bell-set-id"], 200);
 }
 
 #[test]
