@@ -127,8 +127,18 @@ fn what_did_not_run_again_does_not_do_so_later_either_before_what_ran_without_it
         unreachable!()
     };
     result.exit_code = None;
-    let on = [again, vec![EventBody::CellFinished { result }, gone()]].concat();
+    let on = [again.clone(), vec![EventBody::CellFinished { result }, gone()]].concat();
     assert_eq!(wakes(&restored_from(&on)), with("s1", &[2, 3]));
+    // One that never ran, for a reason that passes, and those after it.
+    let EventBody::CellFinished { mut result } = finished(4, Status::Interrupted, StateKind::Kept) else {
+        unreachable!()
+    };
+    result.reason = Reason::ByCancel;
+    let refused = [again.clone(), vec![EventBody::CellFinished { result }]].concat();
+    let restored = restored_from(&refused);
+    assert_eq!((&restored.waking[..], restored.ran_otherwise.len()), (&[2, 3][..], 0));
+    assert!(!restored.pending_note.unwrap().contains("broken off"));
+    assert_eq!(wakes(&restored_from(&[refused, vec![gone()]].concat())), with("s1", &[2, 3]));
     // Those that a daemon could not run.
     let begin = [vec![ready()], ran(1..=2), vec![gone(), ready(), rebuilds(&[1, 2])]].concat();
     let on = [begin, ran_again(3, 1), ran(4..=4), vec![gone()]].concat();
