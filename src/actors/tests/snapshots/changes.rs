@@ -185,6 +185,20 @@ async fn the_newest_snapshot_does_for_a_branch_only_if_a_fresh_one_would_be_the_
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_has_what_an_ask_gave_after_the_newest_snapshot() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    let values = [("data".to_owned(), json!(1))].into_iter().collect();
+    client.session.cast(SessionMsg::Seed { values, anew: true }).unwrap();
+    let take = |reply_to| SessionMsg::TakeSnapshot { name: None, at: None, or_newest: true, reply_to };
+    within("a snapshot", try_call(&client.session, take)).await.unwrap();
+    assert_eq!(client.times(is_taken), 2);
+}
+
 /// It may have made the call when the cells first ran.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cells_left_behind_calls_no_tool_while_they_run_again() {

@@ -68,6 +68,19 @@ fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
 }
 
 #[test]
+fn a_snapshot_that_could_be_loaded_only_in_part_is_not_what_the_session_has() {
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1), gone(), ready()]].concat();
+    let up_to_date = |more: Vec<EventBody>| {
+        let restored = restored_from(&[begin.clone(), more].concat());
+        restored.saved.up_to_date().map(|snapshot| snapshot.id.clone())
+    };
+    assert_eq!(up_to_date(vec![woken("s1", 1, &[])]).as_deref(), Some("s1"));
+    assert_eq!(up_to_date(vec![woken_without("s1", 1, &["large"])]), None);
+    let again = vec![woken_without("s1", 1, &["large"]), taken("s2", 1)];
+    assert_eq!(up_to_date(again).as_deref(), Some("s2"), "it is of what is there");
+}
+
+#[test]
 fn what_could_not_be_loaded_is_told_even_if_a_snapshot_lacks_as_much_as_can_be_told() {
     let mut first = snapshot("s1", 1, None);
     let unsaved: Vec<String> = (0..MISSING_NAMES).map(|number| format!("v{number}")).collect();
