@@ -14,7 +14,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::problem::Problem;
-use crate::protocol::result::Mode;
+use crate::protocol::result::{ExecutionResult, Mode};
 use crate::session::machine::Input;
 use crate::session::replay::{RecordedCell, Replay};
 use crate::session::restore::{Fold, Restored};
@@ -156,17 +156,17 @@ async fn run_recorded(
         Records::Given(_) => Vec::new(),
     };
     try_call(session, |reply_to| SessionMsg::Reset { replay: Some(cells), reply_to }).await?;
-    let is_whole = run_all(session, &mut replay, &mut records).await?;
-    Ok((replay.report(), is_whole))
+    let last = run_all(session, &mut replay, &mut records).await?;
+    Ok((replay.report(), last.is_none()))
 }
 
-/// Runs cells of the session's journal again, one after the other. Gives whether all of them have run.
+/// Runs cells of the session's journal again, one after the other. Gives the result that was the last, if not all have run.
 pub(super) async fn run_cells(
     session: &SessionRef,
     log: &Arc<EventLog>,
     past: &Restored,
     replay: &mut Replay,
-) -> Result<bool, Problem> {
+) -> Result<Option<Arc<ExecutionResult>>, Problem> {
     run_all(session, replay, &mut Records::Journal { log, past }).await
 }
 
@@ -174,7 +174,7 @@ async fn run_all(
     session: &SessionRef,
     replay: &mut Replay,
     records: &mut Records<'_>,
-) -> Result<bool, Problem> {
+) -> Result<Option<Arc<ExecutionResult>>, Problem> {
     while let Some(cell) = replay.next_cell() {
         let Some(Recorded { was, rules, _charge }) = records.take(cell).await? else { continue };
         let request = CellRequest {
@@ -184,11 +184,12 @@ async fn run_all(
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
         };
         let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
-        if !replay.ran(cell, was.result, &*ticket.result(session).await?) {
-            return Ok(false);
+        let result = ticket.result(session).await?;
+        if !replay.ran(cell, was.result, &result) {
+            return Ok(Some(result));
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// Tells the session that the replay is over, also if a panic ends it.

@@ -311,19 +311,8 @@ impl<W> SessionMachine<W> {
                 self.stay(out);
                 self.replay = ReplayPhase::Prepared;
             }
-            // A reset ends a replay as well, and discards it. A replay that had not begun has changed
-            // nothing.
-            Input::ReplayEnded { finished } => match std::mem::take(&mut self.replay) {
-                ReplayPhase::Running | ReplayPhase::Waking if finished => {
-                    out.push(Effect::Append(EventBody::ReplayFinished));
-                }
-                ReplayPhase::Running => self.note.set(notices::REPLAY_CUT.into()),
-                ReplayPhase::Waking => {
-                    let before = self.note.told_by(Mode::Main);
-                    self.note.set(notices::wake_cut(before));
-                }
-                ReplayPhase::Prepared | ReplayPhase::None => {}
-            },
+            Input::ReplayEnded { finished } => self.replay_ended(finished, out),
+            Input::NotRebuilt(problem) => self.not_rebuilt(&problem, out),
             Input::Freeze => {
                 // Its copy would be frozen with the rest, and hold up those of other sessions.
                 self.drop_saving(out);

@@ -61,7 +61,6 @@ impl ExecutorState {
                 let list = if passed { &mut fence.unclear } else { &mut fence.ended };
                 list.push(cell);
             }
-            self.replays |= start.replay.is_some();
             let since = Instant::now().checked_sub(ran).unwrap_or_else(Instant::now);
             self.running.insert(cell, RunningCell::resumed(start, since, completed, to_end));
             // What ran beside it before is not known.

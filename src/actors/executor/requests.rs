@@ -89,6 +89,9 @@ impl ExecutorState {
                     self.requests.remove(&request)
                 {
                     drop(cpu_boost);
+                    // Nothing is left behind of cells that ran again before. One of a replay that began with this reset may
+                    // run already.
+                    self.replays = self.runs_a_cell_again();
                     self.bound.reset(up_to, inherited.as_deref());
                     self.args.inherited = inherited;
                     // The answers of tools to the earlier code are forgotten with it.

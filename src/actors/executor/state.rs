@@ -98,7 +98,8 @@ pub struct ExecutorState {
     /// While the sandbox is being launched or attached to: the callers that wait for its removal.
     pub(super) arriving: Option<Vec<RpcReplyPort<()>>>,
     pub(super) running: HashMap<CellNumber, RunningCell>,
-    /// Whether cells run again. Between two of them, code that they left behind calls no tools.
+    /// Whether a replay goes on, or the session wakes: between two cells that run again, code that they left behind calls no
+    /// tools.
     pub(super) replays: bool,
     /// Cells that ran when this daemon attached but are not in the journal, and when each was killed.
     pub(super) unrecorded: HashMap<CellNumber, Instant>,

@@ -261,7 +261,7 @@ impl ExecutorState {
         let mut none = RecordedCalls::default();
         let replay = match cell {
             Some(cell) => self.running.get_mut(&cell)?.start.replay.as_mut()?,
-            None if self.replays => &mut none,
+            None if self.replays || self.runs_a_cell_again() => &mut none,
             None => return None,
         };
         let gives_text = self.args.tools.definition(name).is_some_and(|tool| tool.output.is_none());
@@ -270,6 +270,11 @@ impl ExecutorState {
             Value::String(text) if gives_text => ToolOutput::Text(text),
             value => ToolOutput::Value(value),
         })))
+    }
+
+    /// Whether a cell runs again at this moment; its replay may have ended with an earlier daemon.
+    pub(super) fn runs_a_cell_again(&self) -> bool {
+        self.running.values().any(|running| running.start.replay.is_some())
     }
 
     pub(super) fn tool_done(&mut self, call: u64, outcome: Result<ToolOutput, ToolFailure>) {

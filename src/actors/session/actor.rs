@@ -156,7 +156,7 @@ impl SessionActorState {
             SessionMsg::Sleep { reply_to } => state.sleep(reply_to),
             SessionMsg::WakeDied { snapshot, reason } => state.wake_failed(snapshot, reason, false),
             SessionMsg::WakeInterrupted { snapshot, problem } => state.wake_interrupted(snapshot, &problem),
-            SessionMsg::Rebuilt { number, finished, otherwise } => state.rebuilt(number, finished, otherwise),
+            SessionMsg::Rebuilt { number, outcome } => state.rebuilt(number, outcome),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
             SessionMsg::ReplayEnded { finished, reply_to } => {
                 state.replay_ended(finished);

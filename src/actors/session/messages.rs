@@ -190,6 +190,14 @@ pub enum WakeOutcome {
     Failed { snapshot: String, reason: String },
 }
 
+/// What became of the cells that run again when a session wakes.
+pub struct RanAgain {
+    /// Whether all of them have run. After one that died or was interrupted, the others do not.
+    pub finished: bool,
+    /// The cells that ended with another status than before.
+    pub otherwise: Vec<CellNumber>,
+}
+
 pub enum SessionMsg {
     /// A message of its executor, its asks or one of its tasks; ignored if that belongs to an earlier generation.
     Own {
@@ -392,12 +400,10 @@ pub enum SessionMsg {
         snapshot: String,
         reason: String,
     },
-    /// The cells after a snapshot have run again, or were broken off.
+    /// The cells after a snapshot have run again, or were broken off, or could not run for a reason that may pass.
     Rebuilt {
         number: u64,
-        finished: bool,
-        /// The cells that ended with another status than before.
-        otherwise: Vec<CellNumber>,
+        outcome: Result<RanAgain, Problem>,
     },
     /// The executor has attached to the earlier sandbox, whose variables are intact.
     SandboxAttached {

@@ -138,18 +138,14 @@ impl SessionActorState {
         self.begin_snapshot(None, changes, (name, at, true), Some(reply_to));
     }
 
-    /// The newest snapshot, if it holds the variables as they are and nothing runs that could change them. What the session
-    /// began with is none: the number of its cell is that of another session. Without a checkpoint after each cell, a fresh
-    /// snapshot may have what threads have changed since.
+    /// The newest snapshot, if it holds the variables as they are and nothing runs that could change them. Without a checkpoint
+    /// after each cell, a fresh snapshot may have what threads have changed since.
     pub(super) fn newest_snapshot(&self) -> Option<SnapshotRecord> {
-        let (states, machine) = (&self.saving.states, &self.machine);
-        let is_saved = !machine.is_unsaved() && !states.is_unsaved();
-        let wanted = &self.args.wanted;
+        let (machine, wanted) = (&self.machine, &self.args.wanted);
         let would_be_the_same = wanted.checkpoints > 0 && !wanted.checkpoints_at_rest;
         let is_idle = machine.queue().is_idle() && !machine.is_replaying();
-        let is_current = is_saved && is_idle && would_be_the_same;
-        let is_base = |latest: &SnapshotRecord| states.base().is_some_and(|base| base.id == latest.id);
-        states.latest().filter(|latest| is_current && !is_base(latest)).cloned()
+        let is_current = !machine.is_unsaved() && is_idle && would_be_the_same;
+        self.saving.states.up_to_date().filter(|_| is_current).cloned()
     }
 
     fn is_saved(&self) -> Result<(), Problem> {

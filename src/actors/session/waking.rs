@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::messages::{OwnSession, SessionMsg, WakeOutcome};
+use super::messages::{OwnSession, RanAgain, SessionMsg, WakeOutcome};
 use super::refusals::base_is_unusable;
 use super::restore::fold;
 use super::state::SessionActorState;
@@ -18,7 +18,7 @@ use crate::protocol::clock::Moment;
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::Status;
+use crate::protocol::result::{ExecutionResult, Reason, Status};
 use crate::session::machine::Input;
 use crate::session::notices::{self, WokenFrom};
 use crate::session::replay::Replay;
@@ -90,6 +90,26 @@ fn not_awake(problem: &Problem, times: u32) -> Problem {
         )
     };
     Problem::new(problem.code, format!("{what}; {next}"))
+}
+
+/// Why a session did not wake whose cells could not run again.
+fn not_rebuilt(problem: &Problem) -> Problem {
+    let what = format!(
+        "cells of before could not run again, which make variables of the session: {}; nothing is lost, and the next cell tries \
+         again (`belljar reset` begins without them)",
+        problem.message.trim_end_matches('.')
+    );
+    Problem::new(problem.code, what)
+}
+
+/// Whether no other cell runs again after one with this result: it died, or was interrupted. What did not run at all is a
+/// problem, because it runs as well as before in the next sandbox.
+fn is_cut_by(result: &ExecutionResult) -> Result<bool, Problem> {
+    if result.reason == Reason::ByCancel {
+        let why = result.state.note.as_deref().unwrap_or("one of them was cancelled");
+        return Err(Problem::new(Code::Busy, why));
+    }
+    Ok(!matches!(result.status, Status::Success | Status::Failure))
 }
 
 /// What a new sandbox wakes with, by the journal.
@@ -202,46 +222,50 @@ impl SessionActorState {
         self.rebuilding.number += 1;
         let (number, open) = (self.rebuilding.number, self.rebuilding.open.take());
         let (session, log) = (self.myself.clone(), Arc::clone(&self.log));
-        let (worker, id) = (session.clone(), self.args.id);
-        let turn = self.args.restore_turn.clone();
-        let work = async move {
-            let rebuilt = rebuild(&worker, &log, &turn, open).await;
-            rebuilt.unwrap_or_else(|problem| {
-                tracing::warn!(%problem, session = %id, "cells were not run again");
-                (false, Vec::new())
-            })
-        };
-        let task = spawn_reporting(work, move |finished| {
-            let (finished, otherwise) = finished.unwrap_or_default();
-            let _ = session.cast(SessionMsg::Rebuilt { number, finished, otherwise });
+        let (worker, turn) = (session.clone(), self.args.restore_turn.clone());
+        let work = async move { rebuild(&worker, &log, &turn, open).await };
+        let task = spawn_reporting(work, move |outcome| {
+            let panicked = || Err(Problem::new(Code::Internal, "an internal error ended that"));
+            let outcome = outcome.unwrap_or_else(panicked);
+            let _ = session.cast(SessionMsg::Rebuilt { number, outcome });
         });
         self.rebuilding.task = Some(AbortOnDropHandle::new(task));
     }
 
-    pub(super) fn rebuilt(&mut self, number: u64, finished: bool, otherwise: Vec<CellNumber>) {
-        if self.rebuilding.number == number && self.rebuilding.task.take().is_some() {
-            self.apply(Input::RanOtherwise { cells: otherwise });
-            self.replay_ended(finished);
-            self.resume_deferred();
+    /// What could not run again does so in the next sandbox: this one ends, before any cell runs without what they make.
+    pub(super) fn rebuilt(&mut self, number: u64, outcome: Result<RanAgain, Problem>) {
+        if self.rebuilding.number != number || self.rebuilding.task.take().is_none() {
+            return;
+        }
+        match outcome {
+            Ok(RanAgain { finished, otherwise }) => {
+                self.apply(Input::RanOtherwise { cells: otherwise });
+                self.replay_ended(finished);
+                self.resume_deferred();
+            }
+            Err(problem) => {
+                tracing::warn!(%problem, session = %self.args.id, "cells were not run again");
+                let problem = not_rebuilt(&problem);
+                self.refuse_deferred(&problem);
+                self.apply(Input::NotRebuilt(problem));
+            }
         }
     }
 }
 
-/// Runs the cells that the journal says have to run again. Gives whether all of them have, and those that ended with another
-/// status than before.
+/// Runs the cells that the journal says have to run again.
 async fn rebuild(
     session: &OwnSession,
     log: &Arc<EventLog>,
     turn: &UserTurn,
     open: Option<CellNumber>,
-) -> Result<(bool, Vec<CellNumber>), Problem> {
+) -> Result<RanAgain, Problem> {
     let actor = session.any_generation();
     let mut is_cut = false;
     if let Some(cell) = open {
         let ticket = calls::call(actor, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?;
         if let Some(ticket) = ticket {
-            let result = ticket.result(actor).await?;
-            is_cut = !matches!(result.status, Status::Success | Status::Failure);
+            is_cut = is_cut_by(&*ticket.result(actor).await?)?;
         }
     }
     if !log.is_flushed().await {
@@ -249,16 +273,19 @@ async fn rebuild(
     }
     let restored = read(log, &Arc::default(), turn).await?;
     let mut replay = Replay::again(&restored);
-    let finished = !is_cut && run_cells(actor, log, &restored, &mut replay).await?;
+    if !is_cut && let Some(last) = run_cells(actor, log, &restored, &mut replay).await? {
+        is_cut = is_cut_by(&last)?;
+    }
     // An earlier daemon saw those of the journal.
     let mut otherwise = restored.ran_otherwise;
     otherwise.append(&mut replay.ended_otherwise());
-    Ok((finished, otherwise))
+    Ok(RanAgain { finished: !is_cut, otherwise })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::exit_codes;
 
     #[test]
     fn who_has_tried_often_enough_is_told_of_other_ways() {
@@ -269,6 +296,17 @@ mod tests {
         assert_eq!(times, [1, 2, 1, 2, 3]);
         let names_replay = times.map(|times| not_awake(&cause, times).message.contains("belljar replay"));
         assert_eq!(names_replay, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_cell_that_did_not_run_cuts_nothing_off() {
+        let ended = |status, reason| is_cut_by(&exit_codes::tests::result(status, reason, None));
+        assert!(!ended(Status::Success, Reason::Ok).unwrap());
+        assert!(!ended(Status::Failure, Reason::Exception).unwrap());
+        assert!(ended(Status::Interrupted, Reason::ByUser).unwrap());
+        assert!(ended(Status::Crashed, Reason::Signal).unwrap());
+        let problem = not_rebuilt(&ended(Status::Interrupted, Reason::ByCancel).unwrap_err());
+        assert!(problem.message.contains("nothing is lost"), "{problem}");
     }
 
     #[test]

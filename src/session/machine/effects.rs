@@ -93,6 +93,8 @@ pub enum Input<W> {
     ReplayEnded {
         finished: bool,
     },
+    /// The cells of a session that wakes could not run again, for a reason that may pass.
+    NotRebuilt(Problem),
     /// A freeze that `may_freeze` allowed; `freezes` gives its number.
     Freeze,
     /// The freeze with this number has failed.

@@ -2,8 +2,11 @@
 
 use super::{Effect, ReplayPhase, SessionMachine};
 use crate::protocol::ask::AskNumber;
+use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
+use crate::protocol::result::Mode;
+use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::queue::QueueItem;
 
@@ -57,6 +60,31 @@ impl<W> SessionMachine<W> {
             if self.open.remove(&start.cell) {
                 out.push(Effect::Lost(start, ended_by.cloned()));
             }
+        }
+    }
+
+    /// A replay, or the waking of the session, is over. A reset ends a replay as well, and discards it. A replay that had not
+    /// begun has changed nothing.
+    pub(super) fn replay_ended(&mut self, finished: bool, out: &mut Vec<Effect<W>>) {
+        match std::mem::take(&mut self.replay) {
+            ReplayPhase::Running | ReplayPhase::Waking if finished => {
+                out.push(Effect::Append(EventBody::ReplayFinished));
+            }
+            ReplayPhase::Running => self.note.set(notices::REPLAY_CUT.into()),
+            ReplayPhase::Waking => {
+                let before = self.note.told_by(Mode::Main);
+                self.note.set(notices::wake_cut(before));
+            }
+            ReplayPhase::Prepared | ReplayPhase::None => {}
+        }
+    }
+
+    /// The cells that make the variables of a session that wakes could not run again, for a reason that may pass. Without them
+    /// no other cell runs: what waits is refused, and the sandbox ends, so that the next one wakes from the start.
+    pub(super) fn not_rebuilt(&mut self, problem: &Problem, out: &mut Vec<Effect<W>>) {
+        if self.is_waking() && self.is_ready() {
+            self.cancel_queue(&format!("The cell was not run: {}.", problem.message), problem, out);
+            self.end_unused(problem.message.clone(), out);
         }
     }
 

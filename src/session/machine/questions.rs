@@ -87,7 +87,8 @@ impl<W> SessionMachine<W> {
         self.queue.take_waiting()
     }
 
-    /// Whether a cell may be queued; at most `limit` cells may wait.
+    /// Whether a cell may be queued; at most `limit` cells may wait. Those that run again come one at a time, and the cells
+    /// that wait need what they make.
     pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
         if replays && !self.is_replaying() && !self.is_waking() {
             return Err(replay_has_ended());
@@ -99,7 +100,7 @@ impl<W> SessionMachine<W> {
             return Err(a_replay_goes_on());
         }
         self.may_change()?;
-        if self.queue.waiting() >= limit {
+        if !replays && self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
                 .hint("wait for one to end, or `belljar interrupt` the session"));
         }

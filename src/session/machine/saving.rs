@@ -253,8 +253,8 @@ impl<W> SessionMachine<W> {
         }
     }
 
-    fn end_unused(&mut self, reason: String, out: &mut Vec<Effect<W>>) {
-        self.lose_running(None, out); // commands: nothing else runs
+    pub(super) fn end_unused(&mut self, reason: String, out: &mut Vec<Effect<W>>) {
+        self.lose_running(None, out); // commands, or what was to make the variables of before: nothing else runs
         out.push(Effect::Sleeps { reason: reason.clone() });
         out.push(Effect::EndSandbox);
         self.sandbox_gone(reason, out);

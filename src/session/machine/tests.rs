@@ -147,6 +147,41 @@ fn a_sandbox_takes_the_rest_of_a_replay_with_it_that_has_rebuilt_something_there
     machine.may_replay().unwrap();
 }
 
+/// A session that waits until a cell of before has run again, and another cell that waits for that.
+fn wakes(now: Instant) -> SessionMachine<u32> {
+    let mut machine = SessionMachine::new(NEVER, now);
+    machine.step(Input::Placed, now);
+    machine.step(Input::Cell(CellStart { cell: 2, ..CellStart::default() }), now);
+    machine.step(Input::Woken { note: "it woke".into(), replays: true }, now);
+    machine.step(Input::SandboxReady, now);
+    machine
+}
+
+#[test]
+fn cells_that_run_again_need_no_place_among_those_that_wait_for_them() {
+    let machine = wakes(Instant::now());
+    assert_eq!(machine.may_run(Mode::Main, false, 1).unwrap_err().code, Code::Busy);
+    machine.may_run(Mode::Main, true, 1).unwrap();
+}
+
+#[test]
+fn where_cells_cannot_run_again_no_other_cell_runs_and_the_sandbox_ends() {
+    let now = Instant::now();
+    let mut machine = wakes(now);
+    let effects = machine.step(Input::NotRebuilt(Problem::new(Code::Busy, "no room")), now);
+    assert!(ends_unrun(&effects, 2), "{effects:?}");
+    let sleeps = effects.iter().position(|effect| matches!(effect, Effect::Sleeps { .. }));
+    let ends = effects.iter().position(|effect| matches!(effect, Effect::EndSandbox));
+    let is_gone = |effect: &Effect<u32>| matches!(effect, Effect::Append(EventBody::SandboxGone { .. }));
+    let gone = effects.iter().position(is_gone);
+    assert!(sleeps.is_some() && sleeps < ends && ends < gone, "{effects:?}");
+    assert!(machine.phase() == Phase::None && !machine.is_waking());
+    let next = machine.step(Input::Cell(CellStart { cell: 3, ..CellStart::default() }), now);
+    assert!(matches!(next[..], [Effect::StartSandbox]), "{next:?}");
+    // What comes late changes nothing.
+    assert!(machine.step(Input::NotRebuilt(Problem::new(Code::Busy, "no room")), now).is_empty());
+}
+
 const SAVED: Expiry = Expiry {
     idle: Duration::from_secs(60),
     max_age: Duration::MAX,

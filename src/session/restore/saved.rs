@@ -364,6 +364,23 @@ impl SavedStates {
         self.latest.as_ref().map(|latest| &latest.snapshot)
     }
 
+    /// The newest snapshot, if it holds the variables as they are. What the session began with is none: the number of its cell
+    /// is that of another session. One that could be loaded only in part holds more than is there, and what an ask has given
+    /// since is in none.
+    #[must_use]
+    pub fn up_to_date(&self) -> Option<&SnapshotRecord> {
+        let Latest { snapshot, place, .. } = self.latest.as_ref().filter(|_| !self.unsaved)?;
+        let is_base = self.base().is_some_and(|base| base.id == snapshot.id);
+        let is_in_part = self.loaded_in_part.as_ref() == Some(&snapshot.id);
+        let holds_all = self.given_after(*place).next().is_none();
+        (holds_all && !is_base && !is_in_part).then_some(snapshot)
+    }
+
+    /// The variables that asks have given after a place.
+    fn given_after(&self, place: Place) -> impl Iterator<Item = &String> {
+        self.given.iter().filter(move |(_, given)| **given > place).map(|(name, _)| name)
+    }
+
     /// What the session began with, if it has not been reset since.
     #[must_use]
     pub fn base(&self) -> Option<&SnapshotRecord> {
@@ -418,14 +435,13 @@ impl SavedStates {
             left_out.append(&mut replays);
             left_out.sort_unstable();
         }
-        let given = self.given.iter().filter(|(_, given)| *given > place);
         let is_base = self.base().is_some_and(|base| base.id == snapshot.id);
         Some(Waking::Loads(Box::new(Wake {
             snapshot: snapshot.clone(),
             state_of: if is_base { 0 } else { snapshot.cell },
             replays,
             left_out,
-            keep: given.map(|(name, _)| name.clone()).collect(),
+            keep: self.given_after(*place).cloned().collect(),
         })))
     }
 

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::memory::MemoryPurpose;
-use crate::protocol::api::Checkpointing;
+use crate::protocol::api::{Checkpointing, ReplayReport};
 use crate::store::snapshots::WRITING_BYTES;
+use tokio::task::JoinHandle;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_while_variables_are_loaded_holds() {
@@ -185,6 +186,20 @@ async fn the_newest_snapshot_does_for_a_branch_only_if_a_fresh_one_would_be_the_
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_has_what_an_ask_gave_after_the_newest_snapshot() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    let values = [("data".to_owned(), json!(1))].into_iter().collect();
+    client.session.cast(SessionMsg::Seed { values, anew: true }).unwrap();
+    let take = |reply_to| SessionMsg::TakeSnapshot { name: None, at: None, or_newest: true, reply_to };
+    within("a snapshot", try_call(&client.session, take)).await.unwrap();
+    assert_eq!(client.times(is_taken), 2);
+}
+
 /// It may have made the call when the cells first ran.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cells_left_behind_calls_no_tool_while_they_run_again() {
@@ -219,8 +234,7 @@ async fn what_cells_left_behind_calls_tools_again_after_a_replay_that_was_given_
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
     client.runs("a").await;
-    let (session, log) = (client.session.clone(), client.journal.log(client.id).unwrap());
-    let replaying = tokio::spawn(async move { crate::actors::replay::replay(&session, &log).await });
+    let replaying = client.begins_a_replay();
     let kernel = home.backend.kernel();
     kernel.runs(2).await;
     replaying.abort();
@@ -228,9 +242,62 @@ async fn what_cells_left_behind_calls_tools_again_after_a_replay_that_was_given_
     kernel.lets_go_on(2);
     client.only_result(2).await;
     client.reset().await;
-    let is_made = |event: &EventBody| {
-        matches!(event, EventBody::ToolAnswered { outcome: ToolOutcome::Value(value), .. }
-            if *value == json!(42))
-    };
     client.has_event(is_made).await;
+}
+
+/// The next daemon does not go on with the replay.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cells_left_behind_calls_tools_again_after_a_replay_that_ended_with_its_daemon() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    home.backend.plays(WHILE_RESETTING, &[]);
+    home.backend.plays(WHILE_RESETTING, &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    let replaying = client.begins_a_replay();
+    let kernel = home.backend.kernel();
+    kernel.runs(2).await;
+    daemon.dies().await;
+    replaying.abort();
+    let daemon = home.daemon().await;
+    let client = daemon.client(client.id);
+    client.has_event(|event| matches!(event, EventBody::SandboxAttached)).await;
+    kernel.lets_go_on(2);
+    client.only_result(2).await;
+    client.reset().await;
+    client.has_event(is_made).await;
+}
+
+/// No cell comes after the reset that would say that nothing runs again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_after_a_reset_of_a_session_that_woke_calls_tools() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    home.backend.plays(WHILE_RESETTING, &[]);
+    home.backend.plays(WHILE_RESETTING, &[Step::Call("answer")]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    client.run("b").await;
+    second_sandbox(&home).await;
+    home.backend.kernel().runs(3).await;
+    client.reset().await;
+    client.reset().await;
+    client.has_event(is_made).await;
+}
+
+impl Client {
+    fn begins_a_replay(&self) -> JoinHandle<Result<ReplayReport, Problem>> {
+        let (session, log) = (self.session.clone(), self.journal.log(self.id).unwrap());
+        tokio::spawn(async move { crate::actors::replay::replay(&session, &log).await })
+    }
+}
+
+fn is_made(event: &EventBody) -> bool {
+    matches!(event, EventBody::ToolAnswered { outcome: ToolOutcome::Value(value), .. } if *value == json!(42))
 }

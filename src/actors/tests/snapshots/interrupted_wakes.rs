@@ -1,6 +1,7 @@
 //! Sandboxes that end before they have loaded a snapshot: nothing is lost, and whatever needs the session next tries again.
 
 use super::*;
+use crate::memory::MemoryPurpose;
 use crate::protocol::frames::RefusedCode;
 
 fn is_wake_failed(event: &EventBody) -> bool {
@@ -110,6 +111,50 @@ async fn a_reset_begins_without_the_snapshot_that_no_sandbox_has_loaded() {
     client.reset().await;
     assert_eq!(client.runs("c").await.status, Status::Success);
     assert_eq!(work_of(&home.backend.kernel()), ["3: c"]);
+}
+
+/// A client that sends many cells to a session that sleeps does not know which of them wakes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_full_while_a_session_wakes_costs_no_variables() {
+    let home = Home::new();
+    let daemon = home.daemon_with(&format!("{SETTINGS}[cells]\nqueue = 2\n")).await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    client.runs("b").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    // The sandbox waits until both cells do.
+    let others = home.restores.acquire_many(u32::try_from(RESTORES_AT_ONCE).unwrap()).await.unwrap();
+    let (first, second) = (client.run("c").await, client.run("d").await);
+    drop(others);
+    assert_eq!(client.result(first).await.status, Status::Success);
+    assert_eq!(client.result(second).await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "5: b", "3: c", "4: d"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cells_that_could_not_run_again_for_want_of_memory_do_so_when_there_is_some() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    client.runs("b").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let all_memory = daemon.ledger.memory(OWNER).charge_anyway(MemoryPurpose::Cells, u64::MAX / 4);
+    // However often that is tried.
+    for code in ["c", "d", "e", "f"] {
+        let result = client.runs(code).await;
+        assert_ne!(result.status, Status::Success, "{code}");
+        let note = result.state.note.clone().unwrap_or_default();
+        assert!(note.contains("nothing is lost, and the next cell tries again"), "{note}");
+    }
+    assert!(client.take_snapshot(None).await.is_err(), "it waits for the same cells");
+    drop(all_memory);
+    assert_eq!(client.runs("g").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "8: b", "7: g"]);
 }
 
 /// Otherwise sessions that wake together would read their journals together.

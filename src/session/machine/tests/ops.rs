@@ -58,6 +58,8 @@ pub enum Op {
     ResetNoted,
     ReplayWanted,
     ReplayEnded(bool),
+    /// The cells of a session that wakes could not run again.
+    NotRebuilt,
     Freeze,
     FreezeFailed,
     Thaw,
@@ -94,6 +96,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::ResetNoted),
         1 => Just(Op::ReplayWanted),
         1 => any::<bool>().prop_map(Op::ReplayEnded),
+        1 => Just(Op::NotRebuilt),
         1 => Just(Op::Freeze),
         1 => Just(Op::FreezeFailed),
         1 => Just(Op::Thaw),

@@ -143,7 +143,8 @@ impl World {
             }
             Effect::EndSandbox => {
                 assert!(self.there && self.in_sandbox.is_empty(), "a sandbox in use is let go");
-                assert!(!self.unsaved || self.unsavable, "variables are let go that could have been saved");
+                let can_be_lost = self.unsavable || self.waking;
+                assert!(!self.unsaved || can_be_lost, "variables are let go that could have been saved");
                 (self.there, self.takes) = (false, true);
             }
             Effect::Save { number, .. } => {
@@ -206,8 +207,8 @@ impl World {
                 self.ended(start.cell);
             }
             Effect::Lost(start, _) => {
-                // A sandbox that only commands use expires with them.
-                let expires = start.mode == Mode::Command;
+                // A sandbox that only commands use expires with them, and one that cannot wake ends with what was to run again.
+                let expires = start.mode == Mode::Command || (self.waking && start.replay.is_some());
                 let has_sandbox = self.there && !self.machine.is_ending() && !expires;
                 assert!(!has_sandbox, "cell {} has its sandbox", start.cell);
                 self.in_sandbox.remove(&start.cell);
@@ -425,6 +426,11 @@ impl World {
                 self.waking = false;
                 self.take(Input::ReplayEnded { finished });
             }
+            Op::NotRebuilt if self.waking && self.there => {
+                self.take(Input::NotRebuilt(Problem::new(Code::Busy, "no room")));
+                assert!(!self.there, "cells would run without the variables of before");
+                self.waking = false;
+            }
             Op::Freeze if self.machine.may_freeze().is_ok() => self.take(Input::Freeze),
             Op::FreezeFailed if self.frozen => self.take(Input::FreezeFailed(self.machine.freezes())),
             Op::Thaw => self.take(Input::Thaw),
@@ -443,6 +449,7 @@ impl World {
             | Op::Reset { .. }
             | Op::ResetNoted
             | Op::ReplayWanted
+            | Op::NotRebuilt
             | Op::Freeze
             | Op::FreezeFailed => {}
         }

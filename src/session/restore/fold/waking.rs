@@ -3,7 +3,7 @@
 use super::Fold;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
-use crate::protocol::result::{ExecutionResult, Status};
+use crate::protocol::result::{ExecutionResult, Reason, Status};
 use crate::security_controls;
 use crate::session::notices;
 use crate::session::restore::Restored;
@@ -35,8 +35,11 @@ impl Fold {
     }
 
     /// A cell of before has run again in a session that wakes. After one that died, the others do not run any more, unless the
-    /// sandbox died with it: they run again in the next one.
+    /// sandbox died with it, or it never ran: then they run again in the next one.
     pub(super) fn rebuilt(&mut self, replayed: CellNumber, result: &ExecutionResult) {
+        if result.reason == Reason::ByCancel {
+            return;
+        }
         let status = result.status;
         let Restored { waking, pending_note, ran_otherwise, .. } = &mut self.restored;
         waking.retain(|cell| *cell != replayed);

@@ -308,10 +308,15 @@ fn what_an_ask_gives_is_newer_than_an_earlier_snapshot() {
     let turn = EventBody::ModelAsked { ask: 1, step: 1 };
     let begin = [vec![ready()], ran(1..=1)].concat();
     let keep = |events: &[EventBody]| loads(&restored_from(events)).keep;
-    let later = vec![taken("s1", 1), ask.clone(), turn.clone()];
-    assert_eq!(keep(&[begin.clone(), later].concat()), ["given"]);
+    let holds_all = |events: &[EventBody]| restored_from(events).saved.up_to_date().is_some();
+    let saved = [begin.clone(), vec![taken("s1", 1)]].concat();
+    assert!(holds_all(&saved));
+    let later = [saved, vec![ask.clone(), turn.clone()]].concat();
+    assert_eq!(keep(&later), ["given"]);
+    assert!(!holds_all(&later), "a branch would not have it");
     let before = [begin, vec![ask, turn], ran(2..=2), vec![taken("s2", 2)]].concat();
     assert!(keep(&before).is_empty(), "cells may have changed it since");
+    assert!(holds_all(&before));
 }
 
 /// The daemon dies while it imports an archive, whose cells have numbers that cells of this session have as well.

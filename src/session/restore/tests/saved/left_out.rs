@@ -68,6 +68,19 @@ fn what_could_be_loaded_only_in_part_is_kept_until_a_person_does_without_it() {
 }
 
 #[test]
+fn a_snapshot_that_could_be_loaded_only_in_part_is_not_what_the_session_has() {
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1), gone(), ready()]].concat();
+    let up_to_date = |more: Vec<EventBody>| {
+        let restored = restored_from(&[begin.clone(), more].concat());
+        restored.saved.up_to_date().map(|snapshot| snapshot.id.clone())
+    };
+    assert_eq!(up_to_date(vec![woken("s1", 1, &[])]).as_deref(), Some("s1"));
+    assert_eq!(up_to_date(vec![woken_without("s1", 1, &["large"])]), None);
+    let again = vec![woken_without("s1", 1, &["large"]), taken("s2", 1)];
+    assert_eq!(up_to_date(again).as_deref(), Some("s2"), "it is of what is there");
+}
+
+#[test]
 fn what_could_not_be_loaded_is_told_even_if_a_snapshot_lacks_as_much_as_can_be_told() {
     let mut first = snapshot("s1", 1, None);
     let unsaved: Vec<String> = (0..MISSING_NAMES).map(|number| format!("v{number}")).collect();
@@ -127,8 +140,18 @@ fn what_did_not_run_again_does_not_do_so_later_either_before_what_ran_without_it
         unreachable!()
     };
     result.exit_code = None;
-    let on = [again, vec![EventBody::CellFinished { result }, gone()]].concat();
+    let on = [again.clone(), vec![EventBody::CellFinished { result }, gone()]].concat();
     assert_eq!(wakes(&restored_from(&on)), with("s1", &[2, 3]));
+    // One that never ran, for a reason that passes, and those after it.
+    let EventBody::CellFinished { mut result } = finished(4, Status::Interrupted, StateKind::Kept) else {
+        unreachable!()
+    };
+    result.reason = Reason::ByCancel;
+    let refused = [again.clone(), vec![EventBody::CellFinished { result }]].concat();
+    let restored = restored_from(&refused);
+    assert_eq!((&restored.waking[..], restored.ran_otherwise.len()), (&[2, 3][..], 0));
+    assert!(!restored.pending_note.unwrap().contains("broken off"));
+    assert_eq!(wakes(&restored_from(&[refused, vec![gone()]].concat())), with("s1", &[2, 3]));
     // Those that a daemon could not run.
     let begin = [vec![ready()], ran(1..=2), vec![gone(), ready(), rebuilds(&[1, 2])]].concat();
     let on = [begin, ran_again(3, 1), ran(4..=4), vec![gone()]].concat();
