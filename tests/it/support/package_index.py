@@ -272,7 +272,8 @@ def main(folder, uv, many=0):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.socket = certify(folder).wrap_socket(server.socket, server_side=True)
+    # The thread of a connection shakes hands, so that one which says nothing keeps no other waiting.
+    server.socket = certify(folder).wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     port = server.server_address[1]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for path in folder.iterdir():
