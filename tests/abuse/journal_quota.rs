@@ -5,9 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::grounds::on_grounds_of_root;
 use crate::docker::asking::{says, write_script};
 use crate::docker::many_users::{ALICE, BOB, ask, run, session, shared, used};
 use crate::support::{Daemon, Pulse, engine, eventually, http_as};
+
+on_grounds_of_root!(tool_arguments_in_a_loop_end_the_cell_and_not_the_disk);
 
 const MIB: u64 = 1 << 20;
 /// The quota of the tests, and what is allowed beside it: the reserves of a few sessions, the write-ahead log of
@@ -58,7 +61,7 @@ fn on_disk(folder: &Path) -> u64 {
 /// What the daemon itself keeps: everything but workspaces and the prepared kernel.
 fn kept(daemon: &Daemon) -> u64 {
     let home = daemon.home();
-    let skipped: u64 = ["workspaces", "kernels"].iter().map(|name| on_disk(&home.join(name))).sum();
+    let skipped: u64 = ["w", "kernel"].iter().map(|name| on_disk(&home.join(name))).sum();
     on_disk(home).saturating_sub(skipped)
 }
 
@@ -97,11 +100,7 @@ where
 }
 
 /// 7 MB of arguments, again and again, within one cell.
-#[test]
 fn tool_arguments_in_a_loop_end_the_cell_and_not_the_disk() {
-    if !engine() {
-        return;
-    }
     let daemon = with_quota(SMALL_QUOTA);
     session(&daemon, ALICE, "flood");
     session(&daemon, BOB, "quiet");
