@@ -50,7 +50,8 @@ fn queue(daemon: &Daemon, key: &str, code: &str) -> u64 {
 fn outcome(daemon: &Daemon, cell: u64) -> Value {
     let began = Instant::now();
     loop {
-        let view = get(daemon, &format!("/v1/sessions/s/cells/{cell}"));
+        // Whoever waits sends few messages, however slow the machine is: each one more is a place to die at.
+        let view = get(daemon, &format!("/v1/sessions/s/cells/{cell}?wait=true"));
         if view["state"] == "done" {
             return view["result"].clone();
         }

@@ -3,12 +3,15 @@
 
 use serde_json::{Value, json};
 
+use super::grounds::on_every_ground;
 use crate::docker::asking::{
     answer, approval, approvals, begin, calls, conversation, decide, decide_next, end_of, events_of,
     notebook, notes, noting_tool, runs, says, scripted, write_script,
 };
 use crate::docker::helpers::{go, list, outcome, post, queue, restart_by, text, with_go, workspace};
 use crate::support::{Daemon, User, eventually};
+
+on_every_ground!(nothing_that_an_ask_left_behind_has_a_model_call_what_the_ask_may_not);
 
 /// A user id without an account; the kernel does not mind.
 const ANN: User = User { uid: 61_101, gid: 61_101, group: None };
@@ -73,7 +76,6 @@ class Shown:
 shown = Shown()
 ";
 
-#[test]
 fn nothing_that_an_ask_left_behind_has_a_model_call_what_the_ask_may_not() {
     let (_folder, file) = notebook();
     let Some(daemon) = scripted(&noting_tool("note", &file), &script(LEFT_BEHIND)) else { return };

@@ -29,7 +29,7 @@ pub fn ask(daemon: &Daemon, user: User, method: &str, path: &str, body: Value) -
 
 #[track_caller]
 pub fn session(daemon: &Daemon, user: User, name: &str) -> Value {
-    let request = json!({"name": name, "image": "belljar/base"});
+    let request = json!({"name": name, "image": daemon.image()});
     ask(daemon, user, "POST", "/v1/sessions", request).expect_status(201)
 }
 
