@@ -48,6 +48,7 @@ def load(frame, namespace, injected, commands):
         namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
+    snapshot_assigned.put_back_contents(loading.contents_early)
     missing.update(snapshot_assigned.set_again(of_modules, loading.attributes))
     missing.update(_done(loading))
     if settings["hashes_by_code"]:
@@ -86,8 +87,9 @@ class Loading:
         self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.homes = {}  # folders of modules that no path leads to
-        # Of modules, by the names that stand for what they hold; and what was there before, where one is set already.
-        self.attributes, self.attributes_before = {}, {}
+        # Of modules, by the names that stand for what they hold; and what was there before, where one is set already, with the
+        # contents of what was set.
+        self.attributes, self.attributes_before, self.contents_early = {}, {}, []
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.begin()
         self._reader = self._sizes = None
@@ -188,9 +190,10 @@ class Loading:
 
     def _set_early(self, name, of_module):
         if not self.is_trial:  # there the modules are those of the session
-            before = snapshot_assigned.set_early(name, of_module, self.attributes)
-            if before is not None:
-                self.attributes_before[name] = before
+            done = snapshot_assigned.set_early(name, of_module, self.attributes)
+            if done is not None:
+                self.attributes_before[name], contents = done
+                self.contents_early += contents
 
     def _next_size(self):
         size = next(self._sizes, None)

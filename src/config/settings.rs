@@ -212,13 +212,19 @@ impl Packages {
         !self.names_by_user.is_empty() || !self.names_by_group.is_empty()
     }
 
-    /// What an owner wants installed, by a request or by code; a person was asked for that of code, if that is the rule.
-    pub fn wanted_by_owner(&self, packages: &[String]) -> Result<Vec<Requirement>, Problem> {
+    /// Refuses whatever an owner wants installed, by a request or by code, if that is the rule.
+    pub fn check_owner_may_install(&self) -> Result<(), Problem> {
         if self.by_owner == InstallPolicy::Never && security_controls::holds("owners_install_by_policy") {
             let what = "no packages are installed here: `packages.by_owner` is `never`";
             return Err(Problem::new(Code::Forbidden, what)
                 .hint("`belljar image show` lists what the image has; the administrator can allow more"));
         }
+        Ok(())
+    }
+
+    /// What an owner wants installed, by a request or by code; a person was asked for that of code, if that is the rule.
+    pub fn wanted_by_owner(&self, packages: &[String]) -> Result<Vec<Requirement>, Problem> {
+        self.check_owner_may_install()?;
         parse_all(packages, &self.names)
     }
 

@@ -62,11 +62,12 @@ impl CellRules {
         }
     }
 
-    /// The rules for cells of clients. The configuration may use an alias of a tool's name.
+    /// The rules for cells of clients. The configuration may use an alias of a tool's name. What the owner may never install,
+    /// code that a client has left behind may not install by itself either, in the name of a model's cell that runs then.
     #[must_use]
     pub fn of_client(agent: &Agent, by_owner: InstallPolicy, tools: &Registry) -> Self {
         let mut named = Self::of_policy(&agent.approval);
-        if by_owner == InstallPolicy::Ask && security_controls::holds("owners_install_by_policy") {
+        if by_owner != InstallPolicy::Auto && security_controls::holds("owners_install_by_policy") {
             named.approve.insert(INSTALL_TOOL.into());
         }
         let right = |name: String| match tools.definition(&name) {

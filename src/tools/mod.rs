@@ -23,5 +23,5 @@ pub use client::{ClientTools, ExpectedAnswer, Lease, RecordedArguments, call_id}
 pub use contract::{Caller, Context, Definition, Image, OnWaiting, Tool, ToolFuture, ToolOutput};
 pub use markers::{Responses, before_begun_marker, expand_markers, replace_markers};
 pub use plan::{PlanHistory, PlanTree};
-pub use port::{FileRead, NestedAsk, Owner, SessionPort};
+pub use port::{FileRead, NestedAsk, Owner, SessionPort, as_failure};
 pub use registry::{Allowed, Registry, RegistryError};

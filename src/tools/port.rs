@@ -99,7 +99,7 @@ pub struct Owner {
 }
 
 /// Turns a problem of the session into a failure of the tool.
-pub(super) fn as_failure(problem: Problem) -> ToolFailure {
+pub fn as_failure(problem: Problem) -> ToolFailure {
     let code = match problem.code {
         Code::BadRequest => "bad_arguments",
         Code::Busy | Code::TooMany => "busy",

@@ -76,6 +76,20 @@ class Assigned(SnapshotTest):
         asked = "rule.v, rule.v[1] is rules.names, rules.limit, type(rules.parts[0]) is Part, hasattr(math, 'tau'), sys.argv, rules.loop is loop"
         self.assertEqual(kernel.run(asked, cell=9).value, "((9, ['a', {'b': (1, 2)}]), True, 9, True, False, ['mine'], True)")
 
+    def test_what_constructors_do_to_plain_values_while_they_are_loaded_is_undone(self):
+        self.run_ok(
+            "open('reg.py', 'w').write('names = counts = parts = None\\nclass Rule:\\n    def __init__(self, n):\\n        self.n = n; names.append(n); parts[0].add(len(parts[0]))\\n        counts[\"all\"] = counts.get(\"all\", 0) + 1; counts[\"by\"].append(self)\\n"
+            "    def __reduce__(self): return Rule, (self.n,)')\n"
+            "import reg; reg.names = []; reg.counts = {'by': []}; reg.parts = (set(), 'x'); names, seen = reg.names, reg.parts[0]\n"
+            "rule = reg.Rule('a'); reg.counts['by'].clear()"
+        )
+        asked = "reg.names, reg.counts, reg.parts, rule.n, names is reg.names, seen is reg.parts[0]"
+        before = self.value(asked)
+        self.assertEqual(before, "(['a'], {'by': [], 'all': 1}, ({0}, 'x'), 'a', True, True)")
+        kernel, report = self.wake(self.take())
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run(asked, cell=9).value, before)
+
     def test_a_load_that_fails_assigns_nothing(self):
         self.run_ok(
             "import math, os\nclass Late:\n    def __setstate__(self, _state):\n        if os.path.exists('armed'): raise ValueError('late')\n    def __getstate__(self): return 1\n"

@@ -22,6 +22,7 @@ use crate::protocol::limits::{EXCEPTION_CHARS, MARKERS_BYTES, TOOL_CALLS_LISTED,
 use crate::protocol::result::{Display, ValueView};
 use crate::protocol::text::{brief, truncate};
 use crate::protocol::tool::LentAnswer;
+use crate::protocol::tool_names::INSTALL_TOOL;
 use crate::protocol::values;
 use crate::security_controls;
 use crate::session::approvals::Question;
@@ -29,7 +30,7 @@ use crate::session::digest::json_bytes;
 use crate::session::replay::RecordedCalls;
 use crate::session::rules::{CallDecision, CallOrigin};
 use crate::store::{AppliedFrame, CellRecord, Durability};
-use crate::tools::{Caller, ToolFuture, ToolOutput, call_id, continued_ask, expand_markers};
+use crate::tools::{Caller, ToolFuture, ToolOutput, as_failure, call_id, continued_ask, expand_markers};
 
 /// The copies of a call's arguments while it is worked on: for the tool, and for the person who has to allow
 /// it.
@@ -182,6 +183,13 @@ impl ExecutorState {
         if continued.is_some_and(|ask| !self.lending.has(ask)) {
             let message = "the ask that called this function has ended; ask again".into();
             return StartedCall::Known(Err(ToolFailure { code: "failed".into(), message }));
+        }
+        // The tool itself would refuse an owner's code only after a person had allowed the call.
+        if definition.is_some_and(|tool| tool.name == INSTALL_TOOL)
+            && origin.ask().is_none()
+            && let Err(problem) = self.args.port.settings.now().packages.check_owner_may_install()
+        {
+            return StartedCall::Known(Err(as_failure(problem)));
         }
         let is_program = definition.is_some_and(|definition| definition.program);
         let is_read_only = definition.is_some_and(|definition| definition.read_only);

@@ -97,6 +97,22 @@ async fn a_person_who_was_asked_by_a_daemon_that_died_answers_the_next_one() {
     assert_eq!((client.count("approval_wanted"), client.count("tool_answered")), (1, 1));
 }
 
+/// A person who allowed it would see it refused all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_asked_for_what_an_owner_may_never_install() {
+    let home = Home::new();
+    home.model_says(ONE_CELL);
+    home.backend.plays("install", &[Step::Call("install_packages")]);
+    let daemon = home.daemon_with(&format!("{SETTINGS}[packages]\nby_owner = \"never\"\n")).await;
+    let client = daemon.makes_a_session().await;
+    // Since a model's cell ran, a person decides by `packages.by_models`.
+    client.start_ask(ApprovalPolicy::Auto).await;
+    client.only_end().await;
+    let ticket = client.run("install").await;
+    assert_eq!(client.result(ticket).await.stdout, "\"failed\"");
+    assert_eq!(client.count("approval_wanted"), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
     const MANY: usize = 200;

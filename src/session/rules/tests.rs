@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::load_text;
 use crate::protocol::ask::{AskLimits, Dialect, Language};
 
 const TOOLS: [&str; 4] = ["ask", "danger", "note", "read"];
@@ -263,6 +264,29 @@ fn a_person_allows_of_a_models_calls_what_the_policy_says() {
         let wanted = of_model(&spec(policy.clone(), &also), ["mail".to_owned()].into());
         assert_eq!(wanted.cells, cells, "{policy:?}");
         assert_eq!(wanted.tools.iter().map(String::as_str).collect::<Vec<_>>(), tools, "{policy:?}");
+    }
+}
+
+/// What the owner's code has left behind may call in the name of a model's cell.
+#[test]
+fn a_person_decides_for_a_models_cell_what_code_of_the_owner_may_not_install() {
+    let tools = Registry::built_in().unwrap();
+    let install = tools.definition(INSTALL_TOOL).unwrap();
+    let of_ask = CellRules { allowed: Some(named(&[INSTALL_TOOL])), ..CellRules::default() };
+    let person = CallDecision::Person { bound_by: None };
+    for (policy, decided) in [("auto", CallDecision::Free), ("ask", person.clone()), ("never", person)] {
+        let text = format!("[packages]\nby_owner = \"{policy}\"\n");
+        let settings = load_text(std::path::Path::new("x"), &text).unwrap().settings;
+        let of_client = CellRules::of_client(&settings.agent, settings.packages.by_owner, &tools);
+        let mut sandbox = SandboxRules::new(Arc::new(of_client.clone()));
+        sandbox.bind(Some(3), &of_ask, 1);
+        let decide = |sandbox: &SandboxRules| sandbox.decide(install, &Map::new(), CallOrigin::Cell(Some(3)));
+        assert_eq!(decide(&sandbox), CallDecision::Free, "{policy}: no cell of the owner ran");
+        sandbox.bind(None, &of_client, 2);
+        assert_eq!(decide(&sandbox), decided, "{policy}");
+        sandbox.reset(2, None);
+        sandbox.bind(Some(4), &of_ask, 3);
+        assert_eq!(decide(&sandbox), CallDecision::Free, "{policy}: a reset ended the owner's code");
     }
 }
 

@@ -9,7 +9,7 @@ use super::asking::{
     answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
 };
-use super::helpers::{S, end, list, outcome, post, queue, raised, restart_by, text, value};
+use super::helpers::{S, end, list, outcome, post, queue, raised, restart_by, text, value, with_go};
 use super::repl::{Step, play};
 use crate::support::{Daemon, PackageIndex, engine, eventually, jails};
 
@@ -395,6 +395,28 @@ fn an_owner_installs_as_the_policy_says() {
     let script = daemon.home().join("script.py");
     std::fs::write(&script, "import bell_dep\n").expect("a script");
     is_told(&daemon.cli(["job", "run", "--with", "bell-dep", script.to_str().expect("UTF-8")]).stderr);
+    assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
+
+    // A thread that the owner's code has left behind does not get round it in the name of a model's cell.
+    let more = "by_owner = \"never\"\nby_models = \"auto\"\n\
+                [model.script]\nprovider = \"script\"\nfile = \"script.toml\"\n";
+    let daemon = index.daemon(more);
+    daemon.session(S, json!({"image": "belljar/base"}));
+    daemon.run(
+        S,
+        &with_go(
+            "import threading\ndef later():\n    wait_for_go()\n    install_packages(['bell-dep'])\n\
+             thread = threading.Thread(target=later)\nthread.start()",
+        ),
+    );
+    let of_model = "open('/workspace/go', 'w').close()\nthread.join()";
+    write_script(&daemon, &conversation("go", &[runs(of_model), says("done")]));
+    let number = begin_ask(&daemon, json!({"text": "go"}));
+    decide_next(&daemon, json!({"reject": {"reason": "not now"}}));
+    assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+    // The owner's own cell is refused without a person.
+    is_told(text(&outcome(&daemon, queue(&daemon, &cell)), "/exception/value"));
+    assert_eq!(events_of(&daemon, "approval_wanted").len(), 1);
     assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
 
     let daemon = with_policy("ask");

@@ -14,14 +14,12 @@ from .errors import DaemonError
 
 
 class Connection:
-    __slots__ = ("_poll", "idle_since", "is_reused", "is_timed", "socket")
+    __slots__ = ("_poll", "idle_since", "is_reused", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.is_reused = False
         self.idle_since = 0.0
-        #: Whether the system itself ends a blocking call after a while, and not Python.
-        self.is_timed = False
         self._poll: select.poll | None = None
 
     def close(self) -> None:

@@ -48,12 +48,12 @@ class Exchanges(ABC):
 
     @abstractmethod
     def _write(self, connection: Connection, data: bytes) -> int:
-        """Sends what can be sent without an event loop, and says how much that is; raises an `OSError`, which is a
+        """Sends what can be sent without waiting, and says how much that is; raises an `OSError`, which is a
         `BlockingIOError` if it is nothing."""
 
     @abstractmethod
     async def _write_rest(self, connection: Connection, data: memoryview) -> None:
-        """Sends all of it; raises an `OSError`, which is a `TimeoutError` or a `BlockingIOError` if that takes too long."""
+        """Sends all of it; raises an `OSError`, which is a `TimeoutError` if that takes too long."""
 
     @abstractmethod
     def _read(self, connection: Connection, size: int) -> bytes | None:
@@ -148,7 +148,7 @@ class Exchanges(ABC):
                 sent = 0
             if sent < len(data):
                 await self._write_rest(connection, memoryview(data)[sent:])
-        except (TimeoutError, BlockingIOError) as error:
+        except TimeoutError as error:
             raise silent() from error
         except OSError as error:
             raise connection.broken(str(error)) from error

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any, Coroutine, TypeVar
 
 from . import _daemon
-from ._calls import QUIET_SECONDS, RECEIVE_BYTES, Call, time_to_send
+from ._calls import Call, time_to_send
 from ._connection import Connection, Place
 from ._exchange import BeforeAgain, Events, Exchanges
 from ._wire import ServerSentEvent
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TIMEVAL = struct.Struct("@ll")
-#: How long a first call waits for an answer, which is then waited for in a way that costs two more calls.
+#: How long is waited at first; most answers have come then.
 _BRIEF_SECONDS = 0.01
 
 
@@ -43,25 +41,23 @@ class _Blocking(Exchanges):
     async def _reach(self, stream: socket.socket) -> None:
         stream.settimeout(_daemon.CONNECT_SECONDS)
         stream.connect(self.place.path)
+        # Neither the system nor Python waits in a call to send or to read. The system's timeouts would begin anew after each
+        # signal, and hide silence if signals come fast; with Python's, a call to send would be preceded by one that waits.
+        stream.setblocking(False)
 
     def _write(self, connection: Connection, data: bytes) -> int:
-        if len(data) > RECEIVE_BYTES:
-            # The timeout of a socket is that of all pieces together.
-            connection.socket.settimeout(time_to_send(data))
-            connection.is_timed = False
         return connection.socket.send(data)
 
     async def _write_rest(self, connection: Connection, data: memoryview) -> None:
+        # The timeout of a socket is that of all pieces together.
+        connection.socket.settimeout(time_to_send(data))
         connection.socket.sendall(data)
+        connection.socket.setblocking(False)
 
     def _read(self, connection: Connection, size: int) -> bytes | None:
-        # With a timeout of Python's, each call would be preceded by one that waits. The system's own costs nothing, but begins
-        # anew after each signal: it is only long enough for most answers.
-        if not connection.is_timed:
-            connection.socket.settimeout(None)
-            for which, seconds in ((socket.SO_RCVTIMEO, _BRIEF_SECONDS), (socket.SO_SNDTIMEO, QUIET_SECONDS)):
-                connection.socket.setsockopt(socket.SOL_SOCKET, which, _duration(seconds))
-            connection.is_timed = True
+        # The answer is hardly ever there yet, so that to read first would cost a call, and an exception, in vain.
+        if not connection.is_readable(_BRIEF_SECONDS):
+            return None
         try:
             return connection.socket.recv(size)
         except BlockingIOError:
@@ -72,12 +68,6 @@ class _Blocking(Exchanges):
 
     async def _settle(self, outcomes: list[object]) -> None:
         pass
-
-
-def _duration(seconds: float) -> bytes:
-    """A duration as the system's `struct timeval` has it."""
-    whole = int(seconds)
-    return _TIMEVAL.pack(whole, int((seconds - whole) * 1e6))
 
 
 class SyncClient:
