@@ -58,16 +58,24 @@ def part_with_original(own_descriptors):
 
 def lead_nowhere(kept):
     """Give up all descriptors but these: no file or peer hears of what is written to the others. What could be read from a file
-    still can be, from the same position: code of the session may need what it holds."""
-    nowhere = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+    still can be, from the same position: code of the session may need what it holds. The result is whether one of these could
+    be written as well, and fails from now on when it is.
+
+    Writing to a copy would not fail, but a database that can write to its file makes a journal beside the session's own.
+    """
+    nowhere, is_refused = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC), False
     for name in posix.listdir(_LISTING):
         if int(name) not in kept:
             try:
-                if not _open_to_read(int(name)):
+                was_writable = _fcntl(int(name), fcntl.F_GETFL) & posix.O_ACCMODE == posix.O_RDWR
+                if _open_to_read(int(name)):
+                    is_refused |= was_writable
+                else:
                     _put(nowhere, int(name))
             except OSError:
                 pass  # the descriptor of the listing itself
     posix.close(nowhere)
+    return is_refused
 
 
 def _open_to_read(descriptor):

@@ -91,6 +91,7 @@ class Loading:
         # contents of what was set.
         self.attributes, self.attributes_before, self.contents_early = {}, {}, []
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
+        self.on_failure = lambda _error: None  # it does not come back where the trial itself may be the reason
         self.begin()
         self._reader = self._sizes = None
 
@@ -109,6 +110,7 @@ class Loading:
         try:
             names, _ = self._load(section, mark)
         except BaseException as error:
+            self.on_failure(error)
             return {self.name or LAST: f"it cannot be loaded again: {_told(error, None)}"}
         return self.without_lost(names)
 

@@ -3,6 +3,7 @@
 What follows cannot be tried out then, and is taken as it is; should it fail when the session wakes, that tells so.
 """
 
+import errno
 import posix
 import sys
 
@@ -31,19 +32,23 @@ _UNTOLD = (
 )
 _WRITES = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_APPEND
 _NOWHERE = "/dev/null"
+# How it fails to write to a file that can only be read, to cut it and to map it; and how a database tells of that.
+_REFUSED, _REFUSED_TO_DATABASE = (errno.EBADF, errno.EINVAL, errno.EACCES), "disk I/O error"
+_CAUSES = 100  # no error has more in earnest
 # Own references: a cell may replace what the module holds.
 _end, _this_process, _can_run = posix._exit, posix.getpid, posix.access
 
 
 def keep(loading, tell, needed):
     """From here on, end this process where it would touch anything. Before, `tell` is called; what it does itself is let be.
-    Descriptors that are open lead nowhere or can only be read, but for those that are `needed`.
+    Descriptors that are open lead nowhere or can only be read, but for those that are `needed`. Code that fails because it
+    would write to one of the latter has touched it, too.
 
     A hook cannot be taken away: this is for a process of its own.
     """
     sys.dont_write_bytecode = True
     own, is_telling = _this_process(), False
-    descriptors.lead_nowhere(needed)
+    is_refused = descriptors.lead_nowhere(needed)
     from_stdlib("_posixsubprocess")
 
     def hook(event, arguments):
@@ -73,13 +78,31 @@ def keep(loading, tell, needed):
         finally:
             _end(status)
 
+    def failed(error):
+        if is_refused and _is_refused_write(error):
+            end(STATUS)
+
     def untold(*_positional, **_named):
         end(STATUS)
 
     for module, name in _UNTOLD:
         if name in getattr(sys.modules.get(module), "__dict__", ()):
             sys.modules[module].__dict__[name] = untold
+    loading.on_failure = failed
     sys.addaudithook(hook)
+
+
+def _is_refused_write(error):
+    """Whether the error, or what has caused it, may be that of a write to a file that can only be read on trial."""
+    for _ in range(_CAUSES):
+        if isinstance(error, OSError) and error.errno in _REFUSED:
+            return True
+        if type(error).__module__ == "sqlite3" and _REFUSED_TO_DATABASE in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+        if error is None:
+            break
+    return False
 
 
 def _is_program(path):

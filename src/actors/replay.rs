@@ -23,9 +23,8 @@ use crate::store::{EventLog, Overdraft};
 
 /// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
-    try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
-    let under_way = UnderWay { session, is_told: false };
-    let replayed = run_again(session, log).await;
+    let under_way = UnderWay::begin(session).await?;
+    let replayed = run_again((session, under_way.number), log).await;
     under_way.end(replayed.as_ref().is_ok_and(|(_, is_whole)| *is_whole)).await;
     replayed.map(|(report, _)| report)
 }
@@ -37,17 +36,19 @@ pub(in crate::actors) async fn replay_records(
     replay: Replay,
     records: BTreeMap<CellNumber, Recorded>,
 ) -> Result<ReplayReport, Problem> {
-    try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
-    let under_way = UnderWay { session, is_told: false };
-    let replayed = run_recorded(session, replay, Records::Given(records)).await;
+    let under_way = UnderWay::begin(session).await?;
+    let replayed = run_recorded((session, under_way.number), replay, Records::Given(records)).await;
     under_way.end(replayed.as_ref().is_ok_and(|(_, is_whole)| *is_whole)).await;
     replayed.map(|(report, _)| report)
 }
 
+/// A replay or waking by its session and its number.
+type ReplayIn<'a> = (&'a SessionRef, u64);
+
 /// Runs the cells again. Also gives whether all of them have run.
-async fn run_again(session: &SessionRef, log: &Arc<EventLog>) -> Result<(ReplayReport, bool), Problem> {
+async fn run_again(of: ReplayIn<'_>, log: &Arc<EventLog>) -> Result<(ReplayReport, bool), Problem> {
     let past = fold_journal(log).await?;
-    run_recorded(session, Replay::of(&past), Records::Journal { log, past: &past }).await
+    run_recorded(of, Replay::of(&past), Records::Journal { log, past: &past }).await
 }
 
 /// What the journal of a session says of its past. The rules of clients are not in it.
@@ -146,7 +147,7 @@ impl Records<'_> {
 
 /// Runs the cells of a replay. The session was prepared for it.
 async fn run_recorded(
-    session: &SessionRef,
+    (session, number): ReplayIn<'_>,
     mut replay: Replay,
     mut records: Records<'_>,
 ) -> Result<(ReplayReport, bool), Problem> {
@@ -155,30 +156,30 @@ async fn run_recorded(
         Records::Journal { .. } => replay.to_run().to_vec(),
         Records::Given(_) => Vec::new(),
     };
-    try_call(session, |reply_to| SessionMsg::Reset { replay: Some(cells), reply_to }).await?;
-    let last = run_all(session, &mut replay, &mut records).await?;
+    try_call(session, |reply_to| SessionMsg::Reset { replay: Some((number, cells)), reply_to }).await?;
+    let last = run_all((session, number), &mut replay, &mut records).await?;
     Ok((replay.report(), last.is_none()))
 }
 
 /// Runs cells of the session's journal again, one after the other. Gives the result that was the last, if not all have run.
 pub(super) async fn run_cells(
-    session: &SessionRef,
+    of: ReplayIn<'_>,
     log: &Arc<EventLog>,
     past: &Restored,
     replay: &mut Replay,
 ) -> Result<Option<Arc<ExecutionResult>>, Problem> {
-    run_all(session, replay, &mut Records::Journal { log, past }).await
+    run_all(of, replay, &mut Records::Journal { log, past }).await
 }
 
 async fn run_all(
-    session: &SessionRef,
+    (session, number): ReplayIn<'_>,
     replay: &mut Replay,
     records: &mut Records<'_>,
 ) -> Result<Option<Arc<ExecutionResult>>, Problem> {
     while let Some(cell) = replay.next_cell() {
         let Some(Recorded { was, rules, _charge }) = records.take(cell).await? else { continue };
         let request = CellRequest {
-            replay: Some(ReplayOf { cell, calls: was.calls }),
+            replay: Some(ReplayOf { number, cell, calls: was.calls }),
             bound_by: was.ask,
             rules,
             ..CellRequest::new(was.code, Mode::Main, was.timeout)
@@ -195,14 +196,21 @@ async fn run_all(
 /// Tells the session that the replay is over, also if a panic ends it.
 struct UnderWay<'a> {
     session: &'a SessionRef,
+    /// The number of the replay in its session.
+    number: u64,
     is_told: bool,
 }
 
-impl UnderWay<'_> {
+impl<'a> UnderWay<'a> {
+    async fn begin(session: &'a SessionRef) -> Result<Self, Problem> {
+        let number = try_call(session, |reply_to| SessionMsg::PrepareReplay { reply_to }).await?;
+        Ok(Self { session, number, is_told: false })
+    }
+
     async fn end(mut self, finished: bool) {
         for _ in 0..TOO_MANY {
             // A session that dies over this message would take the replay for one that goes on, so it is told again.
-            let ended = |reply_to| SessionMsg::ReplayEnded { finished, reply_to };
+            let ended = |reply_to| SessionMsg::ReplayEnded { number: self.number, finished, reply_to };
             if try_call(self.session, ended).await.is_ok() {
                 break;
             }
@@ -214,7 +222,8 @@ impl UnderWay<'_> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.is_told {
-            let _ = self.session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
+            let ended = Input::ReplayEnded { number: self.number, finished: false };
+            let _ = self.session.cast(SessionMsg::Input(ended));
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
 
 use crate::config::{LiveSettings, Paths, Settings};
 use crate::protocol::ids::SandboxId;
@@ -320,6 +321,7 @@ impl Launcher {
         }
         let left = (self.volumes.clone(), Arc::clone(&self.left_sandboxes));
         let sandbox = Sandbox::new(backend_sandbox, spec, String::new(), folder, claim, left);
+        sandbox.is_of_session();
         sandbox.keep_until_gone(self.slot_of(workspace));
         sandbox.limit_cpus_again();
         Ok(Some(sandbox))
@@ -336,30 +338,60 @@ fn spec_mount(mount: &MountedFolder) -> std::io::Result<SpecMount> {
 }
 
 impl Prepared {
-    /// Starts the sandbox, which keeps its user id and what else it `has` until it is gone.
+    /// Starts the sandbox, which keeps its user id and what else it `has` until it is gone. Where this future is dropped, the
+    /// start goes on to its end, because the sandbox may come to be nevertheless, and is removed then.
     pub async fn start(self, has: impl Send + 'static) -> Result<Sandbox, Problem> {
-        let volumes = self.launcher.volumes.clone();
-        // From here on the sandbox may come to be, also if this future is dropped, and has its volumes until it is known
-        // to be gone.
+        let (answer, answered) = oneshot::channel();
+        tokio::spawn(async move {
+            let started = Box::pin(self.start_to_the_end(has)).await;
+            if let Err(Ok(unwanted)) = answer.send(started) {
+                unwanted.undo().await;
+            }
+        });
+        let panicked = |_| Problem::new(Code::Internal, "an internal error ended the start of a sandbox");
+        answered.await.map_err(panicked)?
+    }
+
+    async fn start_to_the_end(self, has: impl Send + 'static) -> Result<Sandbox, Problem> {
+        let (volumes, sandbox) = (self.launcher.volumes.clone(), self.spec.sandbox.clone());
+        // From here on the sandbox may come to be, and has its volumes, its folder and the rest until it is known to be gone.
         self.hold.leave();
-        let backend = self.launcher.backend(self.spec.backend);
+        self.folder.left.store(true, Ordering::Relaxed);
         let left = Arc::clone(&self.launcher.left_sandboxes);
+        let mut begun = BegunStart { has: Some((self.slot, has)), backend: self.spec.backend, sandbox, left };
+        let backend = self.launcher.backend(self.spec.backend);
         let backend_sandbox = match backend.start(&self.spec, &self.folder.path).await {
             Ok(backend_sandbox) => backend_sandbox,
             Err(error) => {
-                if error.is_left {
-                    // The note in it says which volumes the remains have.
-                    self.folder.left.store(true, Ordering::Relaxed);
-                    left.add(self.spec.backend, self.spec.sandbox.clone(), (self.slot, has));
-                } else {
+                if !error.is_left {
+                    self.folder.left.store(false, Ordering::Relaxed);
                     volumes.let_go(&self.spec.sandbox);
+                    drop(begun.has.take());
                 }
                 return Err(error.problem);
             }
         };
-        let sandbox =
-            Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, (volumes, left));
-        sandbox.keep_until_gone((self.slot, has));
+        self.folder.left.store(false, Ordering::Relaxed);
+        let left = (volumes, Arc::clone(&begun.left));
+        let sandbox = Sandbox::new(backend_sandbox, self.spec, self.why, self.folder, self.claim, left);
+        sandbox.keep_until_gone(begun.has.take());
         Ok(sandbox)
+    }
+}
+
+/// What a sandbox has whose start has begun. Unless it is taken out, also where a panic ends the start, the sandbox keeps it
+/// until the reaper has seen that it is gone.
+struct BegunStart<T: Send + 'static> {
+    has: Option<T>,
+    backend: Backend,
+    sandbox: SandboxId,
+    left: Arc<LeftSandboxes>,
+}
+
+impl<T: Send + 'static> Drop for BegunStart<T> {
+    fn drop(&mut self) {
+        if let Some(has) = self.has.take() {
+            self.left.add(self.backend, self.sandbox.clone(), has);
+        }
     }
 }

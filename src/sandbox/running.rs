@@ -24,7 +24,7 @@ use crate::security_controls;
 pub struct Sandbox {
     handle: Box<dyn RunningSandbox>,
     removed: AtomicBool,
-    /// Whether its removal has begun.
+    /// Whether no session goes on with it: it was not attested yet, or its removal has begun.
     is_unwanted: AtomicBool,
     /// What is given back when the sandbox is gone, and not before, because it runs with it until then.
     has: Mutex<Vec<Box<dyn Send>>>,
@@ -65,7 +65,7 @@ impl Sandbox {
             handle,
             packages: SandboxPackages::of(spec.packages_dir.clone()),
             removed: AtomicBool::new(false),
-            is_unwanted: AtomicBool::new(false),
+            is_unwanted: AtomicBool::new(true),
             has: Mutex::default(),
             left,
             spec,
@@ -117,7 +117,13 @@ impl Sandbox {
             let what = format!("the sandbox is not as isolated as it has to be: {}", differences.join("; "));
             return Err(Problem::new(Code::PolicyViolation, what).hint(self.handle.remedy(&differences)));
         }
+        self.is_of_session();
         Ok(Receipt { chosen: self.why.clone(), ..receipt })
+    }
+
+    /// From here on a session has the receipt of the sandbox, by which it finds it again.
+    pub(super) fn is_of_session(&self) {
+        self.is_unwanted.store(false, Ordering::Relaxed);
     }
 
     /// Checks that the sandbox still has the properties in its receipt. Settings may have changed since it was made, so

@@ -27,7 +27,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
 
 use effects::ReplayPhase;
-pub use effects::{Effect, Expiry, Input, Unfinished};
+pub use effects::{Effect, Expiry, Input, Replays, Unfinished};
 use pending_note::PendingNote;
 use saving::Saving;
 
@@ -85,6 +85,8 @@ pub struct SessionMachine<W> {
     /// The number of undos and resets under way; cells that arrive meanwhile wait.
     going_back: usize,
     replay: ReplayPhase,
+    /// The number of replays and wakings so far, so that the late end of an earlier one is told from that of a newer one.
+    replays: u64,
     /// Whether a cell of the replay has run, so that a sandbox that ends takes something of it away.
     rebuilt: bool,
     /// What of the variables is saved, and the saving that goes on.
@@ -117,6 +119,7 @@ impl<W> SessionMachine<W> {
             ending: false,
             going_back: 0,
             replay: ReplayPhase::None,
+            replays: 0,
             rebuilt: false,
             saving: Saving::new(now),
             frozen: false,
@@ -145,13 +148,14 @@ impl<W> SessionMachine<W> {
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
             reset_again: before.sandbox && before.reset,
-            replay: match (before.waking, before.replaying) {
+            replay: match (before.waking, before.replays.is_running) {
                 (true, _) => ReplayPhase::Waking,
                 (false, true) => ReplayPhase::Running,
                 (false, false) => ReplayPhase::None,
             },
+            replays: before.replays.newest + u64::from(before.waking),
             // It is not known whether one has.
-            rebuilt: before.replaying,
+            rebuilt: before.replays.is_running,
             saving: Saving::of_before(before.unsaved, now),
             frozen: before.frozen,
             ..machine
@@ -309,9 +313,10 @@ impl<W> SessionMachine<W> {
             }
             Input::ReplayWanted => {
                 self.stay(out);
+                self.replays += 1;
                 self.replay = ReplayPhase::Prepared;
             }
-            Input::ReplayEnded { finished } => self.replay_ended(finished, out),
+            Input::ReplayEnded { number, finished } => self.replay_ended(number, finished, out),
             Input::NotRebuilt(problem) => self.not_rebuilt(&problem, out),
             Input::Freeze => {
                 // Its copy would be frozen with the rest, and hold up those of other sessions.

@@ -38,13 +38,21 @@ pub struct CellStart {
     pub note: Option<String>,
     /// The record that tool calls are answered from, instead of being made.
     pub replay: Option<RecordedCalls>,
-    /// The ask that wants the cell.
+    /// The ask that wants the cell, or wanted it when it ran first.
     pub ask: Option<AskNumber>,
     pub rules: Arc<CellRules>,
     /// The number of sandboxes that ended before they took the cell.
     pub sandboxes_missed: u32,
     /// The memory charged for the code to the owner's share.
     pub memory: Option<Arc<Charge>>,
+}
+
+impl CellStart {
+    /// Whether the cell runs for this ask. One that runs again does so for the session, whose variables it makes.
+    #[must_use]
+    pub fn is_wanted_by(&self, ask: AskNumber) -> bool {
+        self.ask == Some(ask) && self.replay.is_none()
+    }
 }
 
 /// How the kernel, or its absence, reported the end.

@@ -234,21 +234,21 @@ impl<W> Queue<W> {
         std::mem::take(&mut self.running).into_values().collect()
     }
 
-    /// Takes the waiting cells of an ask, in their order.
+    /// Takes the waiting cells that an ask wants, in their order.
     pub fn take_waiting_of(&mut self, ask: AskNumber) -> Vec<CellStart> {
         let mut taken = Vec::new();
         for job in std::mem::take(&mut self.waiting) {
             match job {
-                QueueItem::Cell { start, .. } if start.ask == Some(ask) => taken.push(start),
+                QueueItem::Cell { start, .. } if start.is_wanted_by(ask) => taken.push(start),
                 job => self.waiting.push_back(job),
             }
         }
         taken
     }
 
-    /// The running cells of an ask.
+    /// The running cells that an ask wants.
     pub fn running_of(&self, ask: AskNumber) -> Vec<CellNumber> {
-        self.running.values().filter(|start| start.ask == Some(ask)).map(|start| start.cell).collect()
+        self.running.values().filter(|start| start.is_wanted_by(ask)).map(|start| start.cell).collect()
     }
 
     pub fn take_waiting(&mut self) -> Vec<QueueItem<W>> {

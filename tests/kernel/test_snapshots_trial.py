@@ -80,13 +80,34 @@ class Untouched(SnapshotTest):
             "import store\nrow = store.Row(); rec = store.Rec(); writes = store.Writes(True); x = 1"
         )
         snapshot = self.take()
-        self.assertEqual(set(snapshot.missing), {"store", "writes"})
+        self.assertEqual(set(snapshot.missing), {"store"})
         with open(self.in_workspace("rec"), encoding="ascii") as file:
             self.assertEqual(file.read(), "abcdef")
         self.assertEqual(self.value("store.F.tell()"), "2")
         kernel, report = self.wake(snapshot)
         self.assertEqual(report["missing"], [])
-        self.assertEqual(kernel.run("row.v, rec.v, x", cell=9).value, "(5, b'c', 1)")
+        self.assertEqual(kernel.run("row.v, rec.v, type(writes).__name__, x", cell=9).value, "(5, b'c', 'Writes', 1)")
+
+    def test_what_would_write_to_a_file_for_reading_and_writing_is_taken_as_it_is(self):
+        self.run_ok(
+            "import os\nopen('store.py', 'w').write(\"\"\"import sqlite3\nopen('rec', 'w').write('abcdef')\nPLAIN = open('rec', 'r+'); RAW = open('rec', 'r+b', 0)\n"
+            "EMPTIED = open('emptied', 'w+'); _ = EMPTIED.write('text'); EMPTIED.flush()\n"
+            "DB = sqlite3.connect('db'); DB.execute('create table t (v)'); DB.commit()\n"
+            "def insert(): DB.execute('insert into t values (5)'); DB.commit()\n"
+            "def other():\n    try: RAW.write(b'X')\n    except OSError as error: raise ValueError('no') from error\n"
+            "class Touches:\n    def __init__(self, code): self.code = code\n    def __getstate__(self): return self.code\n    def __setstate__(self, code): exec(code, globals())\n\"\"\")\n"
+            "import store"
+        )
+        for code in ("RAW.write(b'X')", "PLAIN.write('X'); PLAIN.flush()", "EMPTIED.write('X'); EMPTIED.flush()", "RAW.truncate(1)", "insert()", "other()"):
+            with self.subTest(code=code):
+                self.run_ok(f"before = 1; touches = store.Touches({code!r}); after = 2")
+                self.assertEqual(set(self.take().missing), {"store"})
+                for name, content in (("rec", "abcdef"), ("emptied", "text")):
+                    with open(self.in_workspace(name), encoding="ascii") as file:
+                        self.assertEqual(file.read(), content)
+                self.assertEqual(self.value("store.DB.execute('select v from t').fetchall()"), "[]")
+        self.run_ok("touches = store.Touches(\"raise ValueError('no')\")")
+        self.assertEqual(set(self.take().missing), {"store", "touches"}, "it fails for a reason of its own")
 
     def test_another_program_in_place_of_the_process_costs_only_the_name(self):
         self.run_ok(

@@ -158,8 +158,8 @@ impl SessionActorState {
             SessionMsg::WakeInterrupted { snapshot, problem } => state.wake_interrupted(snapshot, &problem),
             SessionMsg::Rebuilt { number, outcome } => state.rebuilt(number, outcome),
             SessionMsg::PrepareReplay { reply_to } => state.prepare_replay(reply_to),
-            SessionMsg::ReplayEnded { finished, reply_to } => {
-                state.replay_ended(finished);
+            SessionMsg::ReplayEnded { number, finished, reply_to } => {
+                state.replay_ended(number, finished);
                 let _ = reply_to.send(Ok(()));
             }
             SessionMsg::Reset { replay, reply_to } => state.reset(myself, replay, reply_to),
@@ -228,7 +228,9 @@ impl SessionActorState {
                 let failed = state.sandbox_failed(Problem::new(Code::SandboxFailed, reason));
                 state.apply(failed);
             }
-            SessionMsg::Input(Input::ReplayEnded { finished }) => state.replay_ended(finished),
+            SessionMsg::Input(Input::ReplayEnded { number, finished }) => {
+                state.replay_ended(number, finished);
+            }
             SessionMsg::Input(input) => {
                 let is_gone = matches!(input, Input::NotAttached { .. } | Input::SandboxGone { .. });
                 // What waits for a sandbox that wakes gets the next one only if this one never came to run cells.

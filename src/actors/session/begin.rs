@@ -39,7 +39,7 @@ impl SessionActorState {
             undoing,
             views,
             workspace_and_slot,
-            replaying,
+            replays,
         } = inheritance;
         let log = args.journal.log(args.id)?;
         let account = Arc::new(JournalAccount::new(args.gauge.clone(), &args.request));
@@ -81,7 +81,7 @@ impl SessionActorState {
             workspace_and_slot.map_or((None, None), |(workspace, slot)| (Some(workspace), slot));
         let asks = agent::spawn_asks(&myself, &args, &log, &clients, &common, asks_before).await?;
         let machine = match args.before {
-            Some(_) => restore::machine(&args, &restored, replaying),
+            Some(_) => restore::machine(&args, &restored, replays),
             None => SessionMachine::new(expiry(&args), Instant::now()),
         };
         let admin_acts = AdminActs::charged(&args.ledger, &restored.admin_acts);

@@ -103,7 +103,7 @@ impl SessionActorState {
 
     fn takes_cell(&self, request: &CellRequest) -> Result<(), Problem> {
         let limit = self.args.launcher.settings.cells.queue;
-        self.machine.may_run(request.mode, request.replay.is_some(), limit)?;
+        self.machine.may_run(request.mode, request.replay.as_ref().map(|replay| replay.number), limit)?;
         self.can_write()?;
         self.args.gauge.fits(Kind::Journal, ROOM_TO_BEGIN_BYTES)?;
         self.has_disk()

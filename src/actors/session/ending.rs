@@ -53,31 +53,36 @@ pub(super) async fn remove_folder(launcher: &Launcher, owner: Principal, id: Ses
 
 impl SessionActorState {
     /// Reserves the session for a replay before any data is read for it, so that no second replay starts
-    /// meanwhile.
-    pub(super) fn prepare_replay(&mut self, reply_to: Reply<()>) {
+    /// meanwhile. The answer is its number.
+    pub(super) fn prepare_replay(&mut self, reply_to: Reply<u64>) {
         self.touch();
         let may = self.machine.may_replay().and_then(|()| self.can_write());
         if may.is_ok() {
             self.apply(Input::ReplayWanted);
         }
-        let _ = reply_to.send(may);
+        let _ = reply_to.send(may.map(|()| self.machine.replays().newest));
     }
 
     /// Ends a replay, or the waking of the session, also for the executor: what the cells left behind calls tools from
-    /// then on.
-    pub(super) fn replay_ended(&mut self, finished: bool) {
-        self.apply(Input::ReplayEnded { finished });
-        self.command(Command::Replayed);
+    /// then on. Nothing follows from the end of one that a newer one came after.
+    pub(super) fn replay_ended(&mut self, number: u64, finished: bool) {
+        if number == self.machine.replays().newest {
+            self.apply(Input::ReplayEnded { number, finished });
+            self.command(Command::Replayed);
+        }
     }
 
     pub(super) fn reset(
         &mut self,
         myself: &OwnSession,
-        replay: Option<Vec<CellNumber>>,
+        replay: Option<(u64, Vec<CellNumber>)>,
         reply_to: Reply<()>,
     ) {
         self.touch();
-        let may = self.machine.may_reset(replay.is_some()).and_then(|()| self.can_write());
+        let may = self
+            .machine
+            .may_reset(replay.as_ref().map(|(number, _)| *number))
+            .and_then(|()| self.can_write());
         if let Err(problem) = may {
             let _ = reply_to.send(Err(problem));
             return;
@@ -86,7 +91,7 @@ impl SessionActorState {
         self.rebuilding.stop();
         self.apply(Input::Reset { replay: replay.is_some() });
         let event = match replay {
-            Some(cells) => EventBody::ReplayStarted { cells },
+            Some((_, cells)) => EventBody::ReplayStarted { cells },
             None => EventBody::Reset,
         };
         self.saving.states.take(&event);
@@ -150,7 +155,7 @@ impl SessionActorState {
         let (base, inherited) = (self.base_of_replay(), self.inherited());
         let reset = |reply_to| ExecutorMsg::Command(Command::Reset { base, inherited, reply_to });
         let done = send_now(executor, reset);
-        let session = self.myself.clone();
+        let (session, number) = (self.myself.clone(), self.machine.replays().newest);
         tokio::spawn(async move {
             let done = done.await.unwrap_or_else(|| Err(base_is_lost()));
             if let Err(problem) = &done
@@ -158,7 +163,7 @@ impl SessionActorState {
             {
                 // The cells of a replay need what it begins with.
                 tracing::warn!(%problem, "a late reset failed");
-                let _ = session.cast(SessionMsg::Input(Input::ReplayEnded { finished: false }));
+                let _ = session.cast(SessionMsg::Input(Input::ReplayEnded { number, finished: false }));
             }
             if let Some(reply_to) = replay {
                 let _ = reply_to.send(done);

@@ -32,7 +32,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::launch::UserSlot;
 use crate::sandbox::workspace::Workspace;
 use crate::security_controls;
-use crate::session::machine::Input;
+use crate::session::machine::{Input, Replays};
 use crate::session::queue::QueueItem;
 use crate::tools::ClientTools;
 
@@ -56,8 +56,8 @@ pub(super) struct Inheritance {
     /// The waiting requests for lists of variables.
     pub views: Vec<Input<Reply<VariableList>>>,
     pub workspace_and_slot: Option<(Arc<Workspace>, Option<UserSlot>)>,
-    /// Whether a replay of earlier cells is under way and continues in the next generation.
-    pub replaying: bool,
+    /// A replay of earlier cells that is under way continues in the next generation.
+    pub replays: Replays,
 }
 
 impl Inheritance {
@@ -73,7 +73,7 @@ impl Inheritance {
             undoing: None,
             views: Vec::new(),
             workspace_and_slot: None,
-            replaying: false,
+            replays: Replays::default(),
         }
     }
 }
@@ -262,7 +262,8 @@ impl Generations {
         let ParkedSession { inheritance, view, sandboxes, slot, since, .. } = parked;
         let spare = inheritance.spare();
         let own = OwnSession::new(myself.clone(), self.number);
-        let born = AssertUnwindSafe(SessionActorState::begin(own, inheritance)).catch_unwind().await;
+        let begins = Box::pin(SessionActorState::begin(own, inheritance));
+        let born = AssertUnwindSafe(begins).catch_unwind().await;
         let why = match born {
             Ok(Ok(state)) => {
                 self.current = Generation::Living(Box::new(state));
@@ -383,7 +384,8 @@ impl Inheritance {
             (Arc::clone(workspace), slot.as_ref().map(|slot| launcher.slots.keep(slot.uid)))
         });
         let (clients, common, holders) = (self.clients.clone(), self.common.clone(), self.holders.clone());
-        Self { clients, common, holders, workspace_and_slot, ..Self::first(self.args.again()) }
+        let replays = Replays { is_running: false, ..self.replays };
+        Self { clients, common, holders, workspace_and_slot, replays, ..Self::first(self.args.again()) }
     }
 }
 
@@ -433,7 +435,7 @@ impl SessionActorState {
                 undoing: self.undoing,
                 views: views.collect(),
                 workspace_and_slot,
-                replaying: self.machine.is_replaying(),
+                replays: self.machine.replays(),
             },
         }
     }

@@ -142,6 +142,8 @@ impl CellRequest {
 /// A cell that ran before, with the tool calls that it made.
 #[derive(Clone, Debug)]
 pub struct ReplayOf {
+    /// The number of the replay or waking for which the cell runs again.
+    pub number: u64,
     pub cell: CellNumber,
     pub calls: RecordedCalls,
 }
@@ -305,18 +307,19 @@ pub enum SessionMsg {
         reply_to: Reply<Asleep>,
     },
     /// Reserve the session for a replay of its earlier cells: `busy` while anything runs or waits, or another
-    /// replay is under way. The replay then counts as under way until `ReplayEnded`.
+    /// replay is under way. The replay with the number in the answer then counts as under way until `ReplayEnded`.
     PrepareReplay {
-        reply_to: Reply<()>,
+        reply_to: Reply<u64>,
     },
     ReplayEnded {
+        number: u64,
         finished: bool,
         reply_to: Reply<()>,
     },
-    /// Drop queued cells, end the running one, start afresh; with `replay`, these cells stay recorded,
-    /// because they are about to be replayed.
+    /// Drop queued cells, end the running one, start afresh; with `replay`, the cells of the replay with this number
+    /// stay recorded, because they are about to be replayed.
     Reset {
-        replay: Option<Vec<CellNumber>>,
+        replay: Option<(u64, Vec<CellNumber>)>,
         reply_to: Reply<()>,
     },
     /// The reset is in the journal, so that the next daemon repeats it if this one ends now; or, if it is not

@@ -50,12 +50,12 @@ impl SessionMsg {
             Self::Handles { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Asks { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Lend { reply_to, .. } => drop(reply_to.send(Err(problem))),
+            Self::PrepareReplay { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Sleep { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Hold { reply_to } => drop(reply_to.send(Err(problem))),
             Self::Freeze { reply_to }
             | Self::Thaw { reply_to }
             | Self::Linger { reply_to }
-            | Self::PrepareReplay { reply_to }
             | Self::ReplayEnded { reply_to, .. }
             | Self::Reset { reply_to, .. }
             | Self::ResetNoted { reply_to, .. }

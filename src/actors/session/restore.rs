@@ -16,7 +16,7 @@ use crate::protocol::ids::{CellNumber, Seq};
 use crate::protocol::receipt::Receipt;
 use crate::protocol::values;
 use crate::sandbox::attest::cgroup::Cgroup;
-use crate::session::machine::{Input, Phase, SessionMachine, Unfinished};
+use crate::session::machine::{Input, Phase, Replays, SessionMachine, Unfinished};
 use crate::session::notices;
 use crate::session::replay::RecordedCell;
 use crate::session::restore::{AsksFold, BegunCell, Fold, RecalledAsks, Recording, Restored, Span};
@@ -108,11 +108,11 @@ pub(super) async fn read_restored(
     Ok((restored, asks))
 }
 
-/// The machine of a restored session. `replays`: the replay that was under way continues.
+/// The machine of a restored session. A replay that runs continues.
 pub(super) fn machine(
     args: &SessionArgs,
     restored: &Restored,
-    replays: bool,
+    replays: Replays,
 ) -> SessionMachine<Reply<VariableList>> {
     let before = Unfinished {
         cells: restored.cells,
@@ -125,7 +125,7 @@ pub(super) fn machine(
         },
         idle: restored.active_at.as_deref().map_or(Duration::ZERO, clock::since),
         frozen: restored.frozen_since.is_some(),
-        replaying: replays && restored.replaying,
+        replays: Replays { is_running: replays.is_running && restored.replaying, ..replays },
         waking: restored.sandbox.is_some() && !restored.waking.is_empty(),
         unsaved: restored.unsaved,
         sandbox: restored.sandbox.is_some(),

@@ -223,7 +223,8 @@ impl SessionActorState {
         let (number, open) = (self.rebuilding.number, self.rebuilding.open.take());
         let (session, log) = (self.myself.clone(), Arc::clone(&self.log));
         let (worker, turn) = (session.clone(), self.args.restore_turn.clone());
-        let work = async move { rebuild(&worker, &log, &turn, open).await };
+        let waking = self.machine.replays().newest;
+        let work = async move { rebuild(&worker, &log, &turn, waking, open).await };
         let task = spawn_reporting(work, move |outcome| {
             let panicked = || Err(Problem::new(Code::Internal, "an internal error ended that"));
             let outcome = outcome.unwrap_or_else(panicked);
@@ -240,7 +241,7 @@ impl SessionActorState {
         match outcome {
             Ok(RanAgain { finished, otherwise }) => {
                 self.apply(Input::RanOtherwise { cells: otherwise });
-                self.replay_ended(finished);
+                self.replay_ended(self.machine.replays().newest, finished);
                 self.resume_deferred();
             }
             Err(problem) => {
@@ -258,6 +259,7 @@ async fn rebuild(
     session: &OwnSession,
     log: &Arc<EventLog>,
     turn: &UserTurn,
+    waking: u64,
     open: Option<CellNumber>,
 ) -> Result<RanAgain, Problem> {
     let actor = session.any_generation();
@@ -273,7 +275,7 @@ async fn rebuild(
     }
     let restored = read(log, &Arc::default(), turn).await?;
     let mut replay = Replay::again(&restored);
-    if !is_cut && let Some(last) = run_cells(actor, log, &restored, &mut replay).await? {
+    if !is_cut && let Some(last) = run_cells((actor, waking), log, &restored, &mut replay).await? {
         is_cut = is_cut_by(&last)?;
     }
     // An earlier daemon saw those of the journal.

@@ -226,6 +226,48 @@ async fn a_sandbox_that_never_was_ready_keeps_its_room_until_its_remains_are_gon
     assert_eq!(used(), 0);
 }
 
+/// Otherwise a session of another user could get the user id of a sandbox that comes to be a moment later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_nobody_waits_for_keeps_what_it_took_until_its_sandbox_is_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let (launcher, owner) = (&daemon.launcher, daemon.launcher.service.principal());
+    let name = VolumeName::parse("v").unwrap();
+    launcher.volumes.create(&daemon.ledger, owner, &name, 1 << 20).await.unwrap();
+    let (mut workspace, wanted) = beside_volume(&daemon, &name);
+    let slot = launcher.slots.take().unwrap();
+    let uid = slot.uid;
+    workspace.slot = Some(uid);
+    let room = Arc::new(());
+    let begin = async || launcher.prepare(&wanted, &workspace, &|_| {}).await.unwrap();
+    let has = || (Arc::strong_count(&room) == 2, launcher.volumes.holders(Backend::Process).len());
+    let slow = home.backend.next_start_is_slow();
+    let mut start = Box::pin(begin().await.start(Arc::clone(&room)));
+    assert!(futures_util::poll!(start.as_mut()).is_pending());
+    drop(start);
+    drop(slot);
+    launcher.reap().await;
+    assert!(has() == (true, 1) && launcher.slots.is_taken(uid), "its sandbox may come to be");
+    home.backend.let_removals_fail(true);
+    drop(slow);
+    within("it was tried to remove the sandbox", async {
+        while !launcher.reap().await.1.iter().any(|left| !launcher.is_live(&left.0)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(has() == (true, 1) && launcher.slots.is_taken(uid), "it is there");
+    home.backend.let_removals_fail(false);
+    launcher.reap().await;
+    assert!(has() == (false, 0) && !launcher.slots.is_taken(uid));
+    assert_eq!((home.backend.started(), home.backend.living()), (1, 0));
+    // Somebody has waited for this one, but no session has come to know it.
+    drop(begin().await.start(Arc::clone(&room)).await.unwrap());
+    assert!(has() == (true, 1) && launcher.slots.is_taken(uid));
+    launcher.reap().await;
+    assert!(has() == (false, 0) && !launcher.slots.is_taken(uid));
+}
+
 /// The sandbox of an earlier daemon fails attestation, and the engine fails to remove it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_that_cannot_be_taken_over_keeps_its_room_until_it_is_gone() {

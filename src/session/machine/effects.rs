@@ -90,7 +90,9 @@ pub enum Input<W> {
     ResetNoted,
     /// A replay that `may_replay` allowed begins: until it has ended, no other cell changes the variables.
     ReplayWanted,
+    /// The replay or waking with this number is over.
     ReplayEnded {
+        number: u64,
         finished: bool,
     },
     /// The cells of a session that wakes could not run again, for a reason that may pass.
@@ -178,6 +180,15 @@ pub(super) enum ReplayPhase {
     Waking,
 }
 
+/// The replays and wakings of a session so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Replays {
+    /// The number of the newest.
+    pub newest: u64,
+    /// Whether that is a replay that goes on.
+    pub is_running: bool,
+}
+
 /// When a sandbox is removed: after a time without use, or at an age; and when its variables are saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Expiry {
@@ -200,7 +211,7 @@ pub struct Unfinished {
     /// How long the session has been idle.
     pub idle: Duration,
     pub frozen: bool,
-    pub replaying: bool,
+    pub replays: Replays,
     /// Whether cells after a snapshot run again.
     pub waking: bool,
     /// Whether the variables have changed since the newest snapshot.

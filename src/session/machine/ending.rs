@@ -11,7 +11,8 @@ use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::queue::QueueItem;
 
 impl<W> SessionMachine<W> {
-    /// An ask has ended: its queued cells are not run, and its running cells are interrupted.
+    /// An ask has ended: its queued cells are not run, and its running cells are interrupted. Those of its cells that run again
+    /// make variables of the session, and go on.
     pub(super) fn cancel_cells(&mut self, ask: AskNumber, out: &mut Vec<Effect<W>>) {
         const ENDED: &str = "The ask that wanted this cell has ended.";
         for start in self.queue.take_waiting_of(ask) {
@@ -64,8 +65,11 @@ impl<W> SessionMachine<W> {
     }
 
     /// A replay, or the waking of the session, is over. A reset ends a replay as well, and discards it. A replay that had not
-    /// begun has changed nothing.
-    pub(super) fn replay_ended(&mut self, finished: bool, out: &mut Vec<Effect<W>>) {
+    /// begun has changed nothing. The end of an earlier one may come late, and is none of the newest.
+    pub(super) fn replay_ended(&mut self, number: u64, finished: bool, out: &mut Vec<Effect<W>>) {
+        if number != self.replays {
+            return;
+        }
         match std::mem::take(&mut self.replay) {
             ReplayPhase::Running | ReplayPhase::Waking if finished => {
                 out.push(Effect::Append(EventBody::ReplayFinished));

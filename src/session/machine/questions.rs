@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Phase, ReplayPhase, SessionMachine};
+use super::{Phase, ReplayPhase, Replays, SessionMachine};
 use crate::protocol::event::Counters;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
@@ -42,6 +42,10 @@ impl<W> SessionMachine<W> {
 
     pub fn is_replaying(&self) -> bool {
         self.replay == ReplayPhase::Running
+    }
+
+    pub fn replays(&self) -> Replays {
+        Replays { newest: self.replays, is_running: self.is_replaying() }
     }
 
     /// Whether cells after a snapshot run again, and all others wait for them.
@@ -88,19 +92,20 @@ impl<W> SessionMachine<W> {
     }
 
     /// Whether a cell may be queued; at most `limit` cells may wait. Those that run again come one at a time, and the cells
-    /// that wait need what they make.
-    pub fn may_run(&self, mode: Mode, replays: bool, limit: usize) -> Result<(), Problem> {
-        if replays && !self.is_replaying() && !self.is_waking() {
+    /// that wait need what they make. `replay` is the number of the replay or waking for which the cell runs again.
+    pub fn may_run(&self, mode: Mode, replay: Option<u64>, limit: usize) -> Result<(), Problem> {
+        let goes_on = |number| number == self.replays && (self.is_replaying() || self.is_waking());
+        if replay.is_some_and(|number| !goes_on(number)) {
             return Err(replay_has_ended());
         }
         // A main cell during a replay would find half-rebuilt variables, and the replay would overwrite its
         // changes.
         let is_in_the_way = matches!(self.replay, ReplayPhase::Prepared | ReplayPhase::Running);
-        if !replays && is_in_the_way && (mode.is_in_line() || mode == Mode::Background) {
+        if replay.is_none() && is_in_the_way && (mode.is_in_line() || mode == Mode::Background) {
             return Err(a_replay_goes_on());
         }
         self.may_change()?;
-        if !replays && self.queue.waiting() >= limit {
+        if replay.is_none() && self.queue.waiting() >= limit {
             return Err(Problem::new(Code::Busy, format!("{limit} cells wait already"))
                 .hint("wait for one to end, or `belljar interrupt` the session"));
         }
@@ -134,12 +139,14 @@ impl<W> SessionMachine<W> {
         self.may_go_back()
     }
 
-    /// Whether a reset is allowed. The reset of a replay needs the replay to be prepared.
-    pub fn may_reset(&self, replay: bool) -> Result<(), Problem> {
+    /// Whether a reset is allowed. That of the replay with a number needs this replay to be prepared.
+    pub fn may_reset(&self, replay: Option<u64>) -> Result<(), Problem> {
         match replay {
-            true if self.replay != ReplayPhase::Prepared => Err(replay_has_ended()),
-            true => self.may_go_back(),
-            false => self.may_change(),
+            Some(number) if self.replay == ReplayPhase::Prepared && number == self.replays => {
+                self.may_go_back()
+            }
+            Some(_) => Err(replay_has_ended()),
+            None => self.may_change(),
         }
     }
 

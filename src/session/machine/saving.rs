@@ -264,6 +264,7 @@ impl<W> SessionMachine<W> {
     pub(super) fn woken(&mut self, note: String, replays: bool) {
         self.note.set(note);
         if replays && self.may_run_again() {
+            self.replays += 1;
             self.replay = ReplayPhase::Waking;
         }
     }

@@ -85,18 +85,18 @@ fn what_is_cancelled_before_its_sandbox_is_attached_to_is_interrupted_then() {
 fn a_replay_that_is_being_prepared_is_the_only_one() {
     let now = Instant::now();
     let mut machine = SessionMachine::<u32>::new(NEVER, now);
-    assert!(machine.may_reset(true).is_err(), "nobody has prepared it");
+    assert!(machine.may_reset(Some(1)).is_err(), "nobody has prepared it");
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);
-    assert!(machine.may_replay().is_err() && machine.may_run(Mode::Main, false, 8).is_err());
-    assert!(machine.may_run(Mode::Main, true, 8).is_err(), "its reset comes first");
+    assert!(machine.may_replay().is_err() && machine.may_run(Mode::Main, None, 8).is_err());
+    assert!(machine.may_run(Mode::Main, Some(1), 8).is_err(), "its reset comes first");
     // The events of the cells to replay could not be read.
-    machine.step(Input::ReplayEnded { finished: false }, now);
+    machine.step(Input::ReplayEnded { number: 1, finished: false }, now);
     machine.may_replay().unwrap();
     machine.step(Input::ReplayWanted, now);
     // A plain reset by another client ends the replay.
     machine.step(Input::Reset { replay: false }, now);
-    assert!(machine.may_reset(true).is_err());
+    assert!(machine.may_reset(Some(2)).is_err());
 }
 
 /// The start of a cell that runs again.
@@ -128,7 +128,7 @@ fn no_cell_runs_again_without_what_its_replay_begins_with() {
     let now = Instant::now();
     let mut machine = replays_a_cell(now);
     assert!(ends_unrun(&machine.step(Input::NotWoken { reason: "it was changed".into() }, now), 1));
-    assert!(!machine.is_replaying() && machine.may_run(Mode::Main, true, 8).is_err());
+    assert!(!machine.is_replaying() && machine.may_run(Mode::Main, Some(1), 8).is_err());
 }
 
 #[test]
@@ -160,8 +160,51 @@ fn wakes(now: Instant) -> SessionMachine<u32> {
 #[test]
 fn cells_that_run_again_need_no_place_among_those_that_wait_for_them() {
     let machine = wakes(Instant::now());
-    assert_eq!(machine.may_run(Mode::Main, false, 1).unwrap_err().code, Code::Busy);
-    machine.may_run(Mode::Main, true, 1).unwrap();
+    assert_eq!(machine.may_run(Mode::Main, None, 1).unwrap_err().code, Code::Busy);
+    machine.may_run(Mode::Main, Some(1), 1).unwrap();
+}
+
+#[test]
+fn what_an_earlier_replay_still_says_is_not_meant_for_a_newer_one_or_a_waking() {
+    let now = Instant::now();
+    let mut machine = SessionMachine::<u32>::new(NEVER, now);
+    machine.step(Input::Placed, now);
+    machine.step(Input::ReplayWanted, now);
+    // A plain reset by another client ends it, which its own client has not learnt yet.
+    machine.step(Input::Reset { replay: false }, now);
+    machine.step(Input::ResetNoted, now);
+    machine.step(Input::ReplayWanted, now);
+    machine.step(Input::ReplayEnded { number: 1, finished: false }, now);
+    assert!(machine.may_reset(Some(1)).is_err());
+    machine.may_reset(Some(2)).unwrap();
+    machine.step(Input::ReplayEnded { number: 2, finished: false }, now);
+    machine.step(Input::Woken { note: "it woke".into(), replays: true }, now);
+    machine.step(Input::SandboxReady, now);
+    assert!(machine.may_run(Mode::Main, Some(2), 8).is_err(), "it would run among those of the waking");
+    for finished in [false, true] {
+        assert!(machine.step(Input::ReplayEnded { number: 2, finished }, now).is_empty());
+    }
+    assert!(machine.is_waking());
+    machine.may_run(Mode::Main, Some(3), 8).unwrap();
+    machine.step(Input::ReplayEnded { number: 3, finished: true }, now);
+    assert!(!machine.is_waking());
+}
+
+#[test]
+fn the_end_of_an_ask_leaves_its_cells_alone_that_run_again() {
+    let now = Instant::now();
+    let mut machine = wakes(now);
+    machine.step(Input::Cell(CellStart { ask: Some(1), ..again(3) }), now);
+    let begins = machine.step(Input::MayRun, now);
+    let [Effect::Begin { begin, cell: 3 }] = &begins[..] else { panic!("{begins:?}") };
+    assert!(machine.step(Input::CancelCells(1), now).is_empty(), "it is about to run");
+    machine.step(Input::Started { begin: *begin, is_written: true }, now);
+    assert!(machine.step(Input::CancelCells(1), now).is_empty(), "it runs");
+    machine.step(Input::Cell(CellStart { ask: Some(1), ..again(4) }), now);
+    machine.step(Input::Cell(CellStart { cell: 5, ask: Some(1), ..CellStart::default() }), now);
+    let effects = machine.step(Input::CancelCells(1), now);
+    assert!(ends_unrun(&effects, 5) && effects.len() == 1, "what waits to run again stays: {effects:?}");
+    assert!(machine.is_waking());
 }
 
 #[test]

@@ -223,6 +223,32 @@ async fn what_cells_left_behind_calls_no_tool_while_they_run_again() {
     client.has_event(is_refused).await;
 }
 
+/// Its client may learn late that a reset has ended it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_late_end_of_a_replay_does_not_break_off_a_waking() {
+    let home = Home::new();
+    home.backend.plays("a", &[]);
+    home.backend.plays("a", &[Step::Wait]);
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let prepare = |reply_to| SessionMsg::PrepareReplay { reply_to };
+    let number = within("a replay is prepared", try_call(&client.session, prepare)).await.unwrap();
+    client.reset().await;
+    client.runs("a").await;
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let ticket = client.run("b").await;
+    second_sandbox(&home).await;
+    let kernel = home.backend.kernel();
+    kernel.runs(3).await;
+    let ended = |reply_to| SessionMsg::ReplayEnded { number, finished: false, reply_to };
+    within("an answer", try_call(&client.session, ended)).await.unwrap();
+    kernel.lets_go_on(3);
+    let note = client.result(ticket).await.state.note.clone().unwrap_or_default();
+    assert!(note.contains("cell 1") && !note.contains("broken off"), "{note}");
+    assert_eq!(client.times(|event| matches!(event, EventBody::ReplayFinished)), 1);
+}
+
 /// No cell comes after it that would say that nothing runs again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cells_left_behind_calls_tools_again_after_a_replay_that_was_given_up() {

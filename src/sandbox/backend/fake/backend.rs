@@ -48,6 +48,8 @@ struct Shared {
     failing_freezes: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// The next thaws are reported late, each when its sender is used or dropped.
     late_thaws: Mutex<VecDeque<oneshot::Receiver<()>>>,
+    /// The next starts take long, each until its sender is used or dropped.
+    slow_starts: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// The next removals take long, each until its sender is used or dropped.
     slow_removals: Mutex<VecDeque<oneshot::Receiver<()>>>,
     /// Set while no sandbox can be removed.
@@ -71,6 +73,7 @@ impl FakeBackend {
             freezes: Mutex::default(),
             failing_freezes: Mutex::default(),
             late_thaws: Mutex::default(),
+            slow_starts: Mutex::default(),
             slow_removals: Mutex::default(),
             removals_fail: AtomicBool::new(false),
             starts_fail: AtomicBool::new(false),
@@ -118,6 +121,13 @@ impl FakeBackend {
     pub fn next_thaw_is_reported_late(&self) -> oneshot::Sender<()> {
         let (sender, receiver) = oneshot::channel();
         self.0.late_thaws.lock().push_back(receiver);
+        sender
+    }
+
+    /// The next start of a sandbox takes until the test says so.
+    pub fn next_start_is_slow(&self) -> oneshot::Sender<()> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.slow_starts.lock().push_back(receiver);
         sender
     }
 
@@ -205,6 +215,10 @@ impl SandboxBackend for FakeBackend {
     }
 
     async fn start(&self, spec: &SandboxSpec, _folder: &Path) -> Result<Box<dyn RunningSandbox>, StartError> {
+        let slow = self.0.slow_starts.lock().pop_front();
+        if let Some(slow) = slow {
+            let _ = slow.await;
+        }
         if self.0.starts_fail.load(Ordering::Relaxed) {
             let problem = Problem::new(Code::SandboxFailed, "as the test wants it");
             return Err(StartError { problem, is_left: self.0.removals_fail.load(Ordering::Relaxed) });

@@ -11,7 +11,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::Mode;
-use crate::session::machine::{Effect, Expiry, Input, SessionMachine, Unfinished};
+use crate::session::machine::{Effect, Expiry, Input, Replays, SessionMachine, Unfinished};
 use crate::session::outcome::CellStart;
 use crate::session::replay::RecordedCalls;
 
@@ -73,7 +73,7 @@ pub fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
         note: None,
         idle: Duration::ZERO,
         frozen: left.frozen,
-        replaying: left.replaying,
+        replays: Replays { newest: u64::from(left.replaying), is_running: left.replaying },
         waking: false,
         unsaved: left.unsaved,
         sandbox: left.sandbox,
@@ -278,21 +278,26 @@ impl World {
     fn cell_comes(&mut self, mode: Mode, ask: Option<AskNumber>) {
         if self.machine.is_waking() {
             assert!(
-                self.machine.may_run(Mode::Main, false, usize::MAX).is_ok(),
+                self.machine.may_run(Mode::Main, None, usize::MAX).is_ok(),
                 "cells wait until it is awake"
             );
         }
         let replays = (self.machine.is_replaying() || self.machine.is_waking()) && mode == Mode::Main;
-        let by_client = self.machine.may_run(mode, false, usize::MAX);
+        let by_client = self.machine.may_run(mode, None, usize::MAX);
         let is_replay = self.machine.is_replaying() && mode == Mode::Main;
         assert!(!is_replay || by_client.is_err(), "a client's cell comes between those of a replay");
-        if self.machine.may_run(mode, replays, 8).is_ok() {
+        let newest = self.machine.replays().newest;
+        if self.machine.may_run(mode, replays.then_some(newest), 8).is_ok() {
             let cell = self.machine.cells() + 1;
             self.cells.insert(cell, 0);
             let replay = replays.then(RecordedCalls::default);
             let start = CellStart { cell, mode, replay, ask, ..CellStart::default() };
             self.take(Input::Cell(start));
         }
+    }
+
+    fn may_reset(&self, replay: bool) -> bool {
+        self.machine.may_reset(replay.then(|| self.machine.replays().newest)).is_ok()
     }
 
     fn is_ready(&mut self, good: bool, wakes: Option<bool>) {
@@ -408,7 +413,7 @@ impl World {
                 self.take(Input::UndoDone);
             }
             Op::ReplayWanted if self.machine.may_replay().is_ok() => self.take(Input::ReplayWanted),
-            Op::Reset { replay } if self.machine.may_reset(replay).is_ok() => {
+            Op::Reset { replay } if self.may_reset(replay) => {
                 self.take(Input::Reset { replay });
                 self.resetting += 1;
                 (self.changed, self.waking) = (false, false);
@@ -424,7 +429,8 @@ impl World {
             }
             Op::ReplayEnded(finished) => {
                 self.waking = false;
-                self.take(Input::ReplayEnded { finished });
+                let number = self.machine.replays().newest;
+                self.take(Input::ReplayEnded { number, finished });
             }
             Op::NotRebuilt if self.waking && self.there => {
                 self.take(Input::NotRebuilt(Problem::new(Code::Busy, "no room")));
