@@ -276,9 +276,10 @@ async fn rebuild(
     if !is_cut && let Some(last) = run_cells(actor, log, &restored, &mut replay).await? {
         is_cut = is_cut_by(&last)?;
     }
+    let mut newly = replay.ended_otherwise(&restored);
     // An earlier daemon saw those of the journal.
     let mut otherwise = restored.ran_otherwise;
-    otherwise.append(&mut replay.ended_otherwise());
+    otherwise.append(&mut newly);
     Ok(RanAgain { finished: !is_cut, otherwise })
 }
 
