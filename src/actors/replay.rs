@@ -19,7 +19,7 @@ use crate::session::machine::Input;
 use crate::session::replay::{RecordedCell, Replay};
 use crate::session::restore::{Fold, Restored};
 use crate::session::rules::{CallOrigin, CellRules};
-use crate::store::{EventLog, Overdraft};
+use crate::store::{EventLog, JournalError, Overdraft};
 
 /// Runs the cells of a session again whose changes its variables hold.
 pub async fn replay(session: &SessionRef, log: &Arc<EventLog>) -> Result<ReplayReport, Problem> {
@@ -132,7 +132,7 @@ enum Records<'a> {
 }
 
 impl Records<'_> {
-    async fn take(&mut self, cell: CellNumber) -> Result<Option<Recorded>, Problem> {
+    async fn take(&mut self, cell: CellNumber) -> Result<Option<Recorded>, JournalError> {
         let (log, past) = match self {
             Self::Journal { log, past } => (*log, *past),
             Self::Given(records) => return Ok(records.remove(&cell)),
@@ -157,17 +157,27 @@ async fn run_recorded(
         Records::Given(_) => Vec::new(),
     };
     try_call(session, |reply_to| SessionMsg::Reset { replay: Some((number, cells)), reply_to }).await?;
-    let last = run_all((session, number), &mut replay, &mut records).await?;
-    Ok((replay.report(), last.is_none()))
+    match run_all((session, number), &mut replay, &mut records).await? {
+        Some(Cut::NoMemory { problem, .. }) => Err(problem),
+        cut => Ok((replay.report(), cut.is_none())),
+    }
 }
 
-/// Runs cells of the session's journal again, one after the other. Gives the result that was the last, if not all have run.
+/// What cut a replay off before all of its cells had run.
+pub(super) enum Cut {
+    /// The last cell that ran died, or was interrupted.
+    Ended(Arc<ExecutionResult>),
+    /// The record of the next cell is larger than the memory that its owner may have, so it did not run, and cannot.
+    NoMemory { cell: CellNumber, problem: Problem },
+}
+
+/// Runs cells of the session's journal again, one after the other. Gives what cut that off, if not all have run.
 pub(super) async fn run_cells(
     of: ReplayIn<'_>,
     log: &Arc<EventLog>,
     past: &Restored,
     replay: &mut Replay,
-) -> Result<Option<Arc<ExecutionResult>>, Problem> {
+) -> Result<Option<Cut>, Problem> {
     run_all(of, replay, &mut Records::Journal { log, past }).await
 }
 
@@ -175,9 +185,16 @@ async fn run_all(
     (session, number): ReplayIn<'_>,
     replay: &mut Replay,
     records: &mut Records<'_>,
-) -> Result<Option<Arc<ExecutionResult>>, Problem> {
+) -> Result<Option<Cut>, Problem> {
     while let Some(cell) = replay.next_cell() {
-        let Some(Recorded { was, rules, _charge }) = records.take(cell).await? else { continue };
+        let recorded = match records.take(cell).await {
+            Err(JournalError::NoRoom(no_room)) if no_room.is_for_ever() => {
+                let problem = no_room.too_large(&format!("what cell {cell} needs to run again"));
+                return Ok(Some(Cut::NoMemory { cell, problem }));
+            }
+            recorded => recorded?,
+        };
+        let Some(Recorded { was, rules, _charge }) = recorded else { continue };
         let request = CellRequest {
             replay: Some(ReplayOf { number, cell, calls: was.calls }),
             bound_by: was.ask,
@@ -187,7 +204,7 @@ async fn run_all(
         let ticket = try_call(session, |reply_to| SessionMsg::Run { request, reply_to }).await?;
         let result = ticket.result(session).await?;
         if !replay.ran(cell, was.result, &result) {
-            return Ok(Some(result));
+            return Ok(Some(Cut::Ended(result)));
         }
     }
     Ok(None)

@@ -110,7 +110,7 @@ impl Inner {
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        Err(NoRoom { wanted: bytes, used, limit, of_all: true, by: Vec::new() })
+        Err(NoRoom { wanted: bytes, own: 0, used, limit, of_all: true, by: Vec::new() })
     }
 
     fn add(&mut self, owner: Principal, what: MemoryPurpose, bytes: u64) {

@@ -88,6 +88,8 @@ impl MemoryPurpose {
 #[error("{}", self.sentence())]
 pub struct NoRoom {
     pub wanted: u64,
+    /// What the request has taken already, and cannot go on without.
+    pub own: u64,
     pub used: u64,
     pub limit: u64,
     /// Whether this is the limit for all users together.
@@ -124,19 +126,43 @@ impl NoRoom {
     #[must_use]
     pub fn hint(&self) -> String {
         let way_out = match self.by.first() {
-            _ if self.wanted > self.limit => "ask for less",
+            _ if self.is_for_ever() => "ask for less",
             _ if self.of_all => "try again later",
             Some((largest, _)) => largest.way_out(),
             None => "ask for less",
         };
-        let setting = if self.of_all { "machine.daemon_memory" } else { "quota.daemon_memory" };
-        format!("{way_out}, or have `{setting}` raised; `belljar quota` shows all of it")
+        format!("{way_out}, or have `{}` raised; `belljar quota` shows all of it", self.setting())
+    }
+
+    fn setting(&self) -> &'static str {
+        if self.of_all { "machine.daemon_memory" } else { "quota.daemon_memory" }
+    }
+
+    /// The refusal of a part of a request, which has taken `own` bytes besides.
+    #[must_use]
+    pub fn beside(self, own: u64) -> Self {
+        Self { own: self.own.saturating_add(own), ..self }
+    }
+
+    /// All that the request is known to need.
+    fn needed(&self) -> u64 {
+        self.own.saturating_add(self.wanted)
     }
 
     /// Whether the request is larger than the limit itself, so that waiting never helps.
     #[must_use]
     pub fn is_for_ever(&self) -> bool {
-        self.wanted > self.limit
+        self.needed() > self.limit
+    }
+
+    /// Why `what` can never be read, for which [`Self::is_for_ever`] holds.
+    #[must_use]
+    pub fn too_large(&self, what: &str) -> Problem {
+        let (needed, limit) = (show_size(self.needed()), show_size(self.limit));
+        let setting = self.setting();
+        let message =
+            format!("{what} takes at least {needed} of the daemon's memory, and `{setting}` is {limit}");
+        Problem::new(Code::QuotaExceeded, message).hint(format!("have `{setting}` raised"))
     }
 }
 
@@ -165,7 +191,7 @@ impl TakenBytes {
         if used.saturating_add(bytes) <= limit {
             return Ok(());
         }
-        Err(NoRoom { wanted: bytes, used, limit, of_all: false, by: self.by() })
+        Err(NoRoom { wanted: bytes, own: 0, used, limit, of_all: false, by: self.by() })
     }
 
     pub fn add(&mut self, what: MemoryPurpose, bytes: u64) {
@@ -219,6 +245,14 @@ mod tests {
              raised; `belljar quota` shows all of it"
         );
         assert!(taken.fits(300 << 20, Some(256 << 20)).unwrap_err().is_for_ever());
+        let part = taken.fits(47 << 20, Some(256 << 20)).unwrap_err();
+        assert!(!part.clone().beside(209 << 20).is_for_ever());
+        let part = part.beside(200 << 20).beside(10 << 20);
+        assert!(part.is_for_ever());
+        assert_eq!(
+            part.too_large("it").message,
+            "it takes at least 257 MiB of the daemon's memory, and `quota.daemon_memory` is 256 MiB"
+        );
         taken.fits(u64::MAX, None).unwrap();
     }
 

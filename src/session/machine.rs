@@ -177,6 +177,7 @@ impl<W> SessionMachine<W> {
             }
             Input::Woken { note, replays } => self.woken(note, replays),
             Input::RanOtherwise { cells } => self.ran_otherwise(&cells),
+            Input::NotRunAgain { cells, problem } => self.not_run_again(&cells, &problem),
             Input::NotWoken { reason } => {
                 let before = self.note.told_by(Mode::Main);
                 self.note.set(notices::not_woken(before.as_deref(), &reason));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::protocol::ids::CellNumber;
+use crate::protocol::problem::Problem;
 use crate::protocol::saved_state::BaseSource;
 use crate::protocol::snapshot::{MissingVariable, ReopenedFile};
 use crate::protocol::text::quotable;
@@ -121,6 +122,17 @@ pub fn not_woken(before: Option<&str>, reason: &str) -> String {
 /// Adds that the replay after waking was cut short.
 pub fn wake_cut(note: Option<String>) -> String {
     note.map_or_else(|| REPLAY_CUT.to_owned(), |note| format!("{note} {REPLAY_CUT}"))
+}
+
+/// Adds that cells did not run again after waking, because they cannot.
+pub fn not_run_again(note: Option<&str>, numbers: &[CellNumber], problem: &Problem) -> String {
+    let note = note.map(|note| format!("{note} ")).unwrap_or_default();
+    let way_out = problem.hint.as_ref().map(|hint| format!(" ({hint}, then replay)")).unwrap_or_default();
+    let cells = cells(numbers);
+    format!(
+        "{note}These could not run again, so what they made is missing: {cells}; {}{way_out}.",
+        problem.message
+    )
 }
 
 /// Adds that cells which ran again after waking ended otherwise than before.

@@ -101,9 +101,6 @@ pub struct ResultDigest {
     exception: Option<Digest>,
 }
 
-/// What differs if a cell succeeded once and failed the other time, or did not come to its end.
-const STATUS: &str = "status";
-
 impl ResultDigest {
     #[must_use]
     pub fn of(result: &ExecutionResult) -> Self {
@@ -119,7 +116,7 @@ impl ResultDigest {
     /// The differences that a person would see; times in the text count too.
     fn differences(&self, after: &Self) -> Vec<String> {
         let checks = [
-            (STATUS, self.status == after.status),
+            ("status", self.status == after.status),
             ("stdout", self.stdout == after.stdout),
             ("stderr", self.stderr == after.stderr),
             ("result", self.value == after.value),
@@ -133,6 +130,8 @@ impl ResultDigest {
 #[derive(Debug)]
 pub struct Replay {
     report: ReplayReport,
+    /// How the cells ended that have run.
+    ended: Vec<(CellNumber, Status)>,
 }
 
 impl Replay {
@@ -140,14 +139,15 @@ impl Replay {
     #[must_use]
     pub fn of(past: &Restored) -> Self {
         let (not_run, left_out) = (past.replayable.clone(), past.interrupted.clone());
-        Self { report: ReplayReport { cells: Vec::new(), not_run, left_out } }
+        Self { report: ReplayReport { cells: Vec::new(), not_run, left_out }, ended: Vec::new() }
     }
 
     /// The cells that run again after the session woke.
     #[must_use]
     pub fn again(past: &Restored) -> Self {
         let not_run = past.waking.clone();
-        Self { report: ReplayReport { cells: Vec::new(), not_run, left_out: Vec::new() } }
+        let report = ReplayReport { cells: Vec::new(), not_run, left_out: Vec::new() };
+        Self { report, ended: Vec::new() }
     }
 
     /// The cells that are still to run.
@@ -167,14 +167,16 @@ impl Replay {
         let differences = before.map(|before| before.differences(&ResultDigest::of(result)));
         let differences = differences.unwrap_or_default();
         self.report.cells.push(ReplayedCell { cell, replayed_as: result.cell, differences });
+        self.ended.push((cell, result.status));
         !matches!(result.status, Status::Timeout | Status::Crashed | Status::Interrupted)
     }
 
-    /// The cells so far that ended with another status than before.
+    /// The cells so far that ended with another status than before. The record of a cell does not say that: it may be of an
+    /// earlier wake, which was broken off before a result told how the cell ended then.
     #[must_use]
-    pub fn ended_otherwise(&self) -> Vec<CellNumber> {
-        let differs = |run: &&ReplayedCell| run.differences.iter().any(|difference| difference == STATUS);
-        self.report.cells.iter().filter(differs).map(|run| run.cell).collect()
+    pub fn ended_otherwise(&self, past: &Restored) -> Vec<CellNumber> {
+        let differs = |(cell, status): &&(CellNumber, Status)| past.status_before(*cell) != *status;
+        self.ended.iter().filter(differs).map(|(cell, _)| *cell).collect()
     }
 
     #[must_use]

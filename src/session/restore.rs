@@ -10,7 +10,7 @@ mod saved;
 mod tests;
 
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::protocol::packages::PackageSet;
 use crate::protocol::preload::Preloaded;
 use crate::protocol::principal::Principal;
 use crate::protocol::receipt::Receipt;
+use crate::protocol::result::Status;
 use crate::protocol::tool::LentAnswer;
 use crate::session::approvals::Approvals;
 use crate::session::outcome::{CellStart, EndedBy};
@@ -84,6 +85,8 @@ pub struct Restored {
     pub waking: Vec<CellNumber>,
     /// Those of them that have run again and ended with another status than before.
     pub ran_otherwise: Vec<CellNumber>,
+    /// Cells that can be replayed and that failed, as far as results have told so.
+    pub failed: BTreeSet<CellNumber>,
     /// Whether the variables have changed since the newest snapshot.
     pub unsaved: bool,
     /// The snapshots, and what a new sandbox wakes from.
@@ -185,6 +188,12 @@ impl Restored {
     fn admin_acted(&mut self, admin: Principal, act: &str) {
         let bytes = self.admin_acts.entry(admin).or_default();
         *bytes = bytes.saturating_add(act_bytes(act));
+    }
+
+    /// How a cell that can be replayed ended when a result last told of it.
+    #[must_use]
+    pub fn status_before(&self, cell: CellNumber) -> Status {
+        if self.failed.contains(&cell) { Status::Failure } else { Status::Success }
     }
 
     /// The rules for the cells of an ask; the strictest ones for an unknown ask.

@@ -33,6 +33,17 @@ pub(super) enum WriteTrouble {
     Failed,
 }
 
+impl JournalError {
+    /// The error of a part of what has taken `own` bytes of memory besides.
+    #[must_use]
+    pub fn beside(self, own: u64) -> Self {
+        match self {
+            Self::NoRoom(no_room) => Self::NoRoom(no_room.beside(own)),
+            other => other,
+        }
+    }
+}
+
 impl From<WriteTrouble> for JournalError {
     fn from(trouble: WriteTrouble) -> Self {
         match trouble {

@@ -51,7 +51,7 @@ impl SessionActorState {
         let rules = CellRules::of_client(&settings.agent, settings.packages.by_owner, &args.tools);
         let client_rules = Arc::new(rules);
         let (restored, asks_before) = if args.before.is_some() {
-            restore::read_restored(&args, &log, &client_rules).await?
+            Box::pin(restore::read_restored(&args, &log, &client_rules)).await?
         } else {
             let packages = args.carried.packages.clone();
             (Restored { packages, ..Restored::default() }, RecalledAsks::default())

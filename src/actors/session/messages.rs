@@ -198,6 +198,8 @@ pub struct RanAgain {
     pub finished: bool,
     /// The cells that ended with another status than before.
     pub otherwise: Vec<CellNumber>,
+    /// Those that did not run because they cannot, and why.
+    pub not_run: Option<(Vec<CellNumber>, Problem)>,
 }
 
 pub enum SessionMsg {

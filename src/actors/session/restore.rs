@@ -25,6 +25,7 @@ use crate::store::{EventLog, JournalError, Overdraft};
 use crate::tools;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Folds the events of a session between two numbers, without output and displays. Reading and parsing them
@@ -54,6 +55,8 @@ pub(in crate::actors) async fn recorded(
     overdraft: Overdraft,
 ) -> Result<(Option<RecordedCell>, Option<Charge>), JournalError> {
     let charge = log.memory().map(|pool| pool.open(MemoryPurpose::Cells));
+    let held = Arc::new(AtomicU64::new(0));
+    let holds = Arc::clone(&held);
     let take = move |(recording, charge): &mut (Recording, Option<Charge>), event| {
         recording.take(event);
         let Some(charge) = charge else { return Ok(()) };
@@ -62,10 +65,14 @@ pub(in crate::actors) async fn recorded(
             charge.grow_anyway(more);
             return Ok(());
         }
-        charge.try_grow(more).map_err(JournalError::NoRoom)
+        charge.try_grow(more).map_err(JournalError::NoRoom)?;
+        holds.store(charge.bytes(), Ordering::Relaxed);
+        Ok(())
     };
     let between = (span.first.saturating_sub(1), span.last);
-    let (recording, charge) = fold(log, between, overdraft, (Recording::of(cell), charge), take).await?;
+    let read = fold(log, between, overdraft, (Recording::of(cell), charge), take).await;
+    // A record grows event by event, so no part of it alone says whether all of it can ever be in memory.
+    let (recording, charge) = read.map_err(|error| error.beside(held.load(Ordering::Relaxed)))?;
     Ok((recording.end(), charge))
 }
 

@@ -2,6 +2,7 @@
 //! answers of their tools, before any other. Where no snapshot was taken yet, all cells run again.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -11,7 +12,7 @@ use super::restore::fold;
 use super::state::SessionActorState;
 use crate::actors::calls;
 use crate::actors::executor::messages::WakePlan;
-use crate::actors::replay::run_cells;
+use crate::actors::replay::{Cut, run_cells};
 use crate::actors::turns::UserTurn;
 use crate::panics::spawn_reporting;
 use crate::protocol::clock::Moment;
@@ -19,6 +20,7 @@ use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::result::{ExecutionResult, Reason, Status};
+use crate::protocol::snapshot::SnapshotRecord;
 use crate::session::machine::Input;
 use crate::session::notices::{self, WokenFrom};
 use crate::session::replay::Replay;
@@ -92,11 +94,19 @@ fn not_awake(problem: &Problem, times: u32) -> Problem {
     Problem::new(problem.code, format!("{what}; {next}"))
 }
 
-/// Why a session did not wake whose cells could not run again.
-fn not_rebuilt(problem: &Problem) -> Problem {
+/// Why a session did not wake whose cells could not run again. `saved` is the snapshot that it has.
+fn not_rebuilt(problem: &Problem, saved: Option<&SnapshotRecord>) -> Problem {
+    let others = match saved {
+        Some(snapshot) => format!(
+            "`belljar branch --snapshot {}` makes a session with the variables that are saved; `belljar reset` begins without \
+             any, also without those that are saved",
+            snapshot.name.as_ref().unwrap_or(&snapshot.id)
+        ),
+        None => "`belljar reset` begins without them".to_owned(),
+    };
     let what = format!(
         "cells of before could not run again, which make variables of the session: {}; nothing is lost, and the next cell tries \
-         again (`belljar reset` begins without them)",
+         again ({others})",
         problem.message.trim_end_matches('.')
     );
     Problem::new(problem.code, what)
@@ -239,14 +249,17 @@ impl SessionActorState {
             return;
         }
         match outcome {
-            Ok(RanAgain { finished, otherwise }) => {
+            Ok(RanAgain { finished, otherwise, not_run }) => {
                 self.apply(Input::RanOtherwise { cells: otherwise });
+                if let Some((cells, problem)) = not_run {
+                    self.apply(Input::NotRunAgain { cells, problem });
+                }
                 self.replay_ended(self.machine.replays().newest, finished);
                 self.resume_deferred();
             }
             Err(problem) => {
                 tracing::warn!(%problem, session = %self.args.id, "cells were not run again");
-                let problem = not_rebuilt(&problem);
+                let problem = not_rebuilt(&problem, self.saving.states.latest());
                 self.refuse_deferred(&problem);
                 self.apply(Input::NotRebuilt(problem));
             }
@@ -263,7 +276,7 @@ async fn rebuild(
     open: Option<CellNumber>,
 ) -> Result<RanAgain, Problem> {
     let actor = session.any_generation();
-    let mut is_cut = false;
+    let (mut is_cut, mut not_run) = (false, None);
     if let Some(cell) = open {
         let ticket = calls::call(actor, |reply_to| SessionMsg::Ticket { cell, reply_to }).await?;
         if let Some(ticket) = ticket {
@@ -275,13 +288,21 @@ async fn rebuild(
     }
     let restored = read(log, &Arc::default(), turn).await?;
     let mut replay = Replay::again(&restored);
-    if !is_cut && let Some(last) = run_cells((actor, waking), log, &restored, &mut replay).await? {
-        is_cut = is_cut_by(&last)?;
+    if !is_cut && let Some(cut) = run_cells((actor, waking), log, &restored, &mut replay).await? {
+        is_cut = match cut {
+            Cut::Ended(last) => is_cut_by(&last)?,
+            // It would be refused at each wake, so the session goes on without it and those after it.
+            Cut::NoMemory { cell, problem } => {
+                not_run = Some((iter::once(cell).chain(replay.to_run().iter().copied()).collect(), problem));
+                true
+            }
+        };
     }
+    let mut newly = replay.ended_otherwise(&restored);
     // An earlier daemon saw those of the journal.
     let mut otherwise = restored.ran_otherwise;
-    otherwise.append(&mut replay.ended_otherwise());
-    Ok(RanAgain { finished: !is_cut, otherwise })
+    otherwise.append(&mut newly);
+    Ok(RanAgain { finished: !is_cut, otherwise, not_run })
 }
 
 #[cfg(test)]
@@ -307,7 +328,7 @@ mod tests {
         assert!(!ended(Status::Failure, Reason::Exception).unwrap());
         assert!(ended(Status::Interrupted, Reason::ByUser).unwrap());
         assert!(ended(Status::Crashed, Reason::Signal).unwrap());
-        let problem = not_rebuilt(&ended(Status::Interrupted, Reason::ByCancel).unwrap_err());
+        let problem = not_rebuilt(&ended(Status::Interrupted, Reason::ByCancel).unwrap_err(), None);
         assert!(problem.message.contains("nothing is lost"), "{problem}");
     }
 

@@ -26,6 +26,11 @@ pub enum Input<W> {
     RanOtherwise {
         cells: Vec<CellNumber>,
     },
+    /// These of them did not run, because they cannot.
+    NotRunAgain {
+        cells: Vec<CellNumber>,
+        problem: Problem,
+    },
     /// The sandbox that is about to be ready has no variables, because the snapshot could not be loaded.
     NotWoken {
         reason: String,

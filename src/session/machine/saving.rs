@@ -279,6 +279,14 @@ impl<W> SessionMachine<W> {
         }
     }
 
+    /// The next result tells of cells that did not run again, because they cannot.
+    pub(super) fn not_run_again(&mut self, cells: &[CellNumber], problem: &Problem) {
+        if self.replay == ReplayPhase::Waking {
+            let before = self.note.told_by(Mode::Main);
+            self.note.set(notices::not_run_again(before.as_deref(), cells, problem));
+        }
+    }
+
     /// Whether cells can run again when the session wakes. A replay that somebody wants takes care of that itself.
     pub fn may_run_again(&self) -> bool {
         self.replay == ReplayPhase::None && !self.ending

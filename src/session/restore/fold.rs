@@ -48,8 +48,8 @@ pub struct Fold {
     open_resets: u32,
     /// The cells of this journal that run again, since the last reset or since the session woke.
     runs_again: BTreeSet<CellNumber>,
-    /// Those of the cells that can be replayed which failed.
-    failed: BTreeSet<CellNumber>,
+    /// Whether cells failed that ran again since a result last told of such cells.
+    untold: BTreeMap<CellNumber, bool>,
     /// Finished cells of an unfinished replay, with the cells that they replace.
     replayed: BTreeMap<CellNumber, CellNumber>,
 }
@@ -357,10 +357,12 @@ impl Fold {
         }
         // A cell that a user interrupted must not be replayed to its end.
         let changed = matches!(result.status, Status::Success | Status::Failure);
-        if let Some(replayed) = replays.filter(|_| !self.restored.waking.is_empty()) {
+        let rebuilt = replays.filter(|_| !self.restored.waking.is_empty());
+        if let Some(replayed) = rebuilt {
             self.rebuilt(replayed, result);
         } else if result.mode.is_in_line() && result.reason != Reason::ByCancel {
             self.restored.pending_note = None;
+            self.told();
         }
         if result.mode == Mode::Main
             && result.reason == Reason::ByUser
@@ -372,9 +374,7 @@ impl Fold {
             self.restored.spans.remove(&result.cell);
             return;
         }
-        if result.status == Status::Failure {
-            self.failed.insert(result.cell);
-        }
+        self.ended(result, rebuilt);
         let replayable = &mut self.restored.replayable;
         match original.and_then(|replayed| replayable.iter_mut().find(|cell| **cell == replayed)) {
             Some(entry) => {
@@ -406,7 +406,8 @@ impl Fold {
         let restored = &mut self.restored;
         let still: BTreeSet<CellNumber> = kept_cells.iter().chain(self.open.keys()).copied().collect();
         restored.spans.retain(|cell, _| still.contains(cell));
-        self.failed.retain(|cell| still.contains(cell));
+        restored.failed.retain(|cell| still.contains(cell));
+        self.untold.clear();
         (restored.replayable, restored.replaying, restored.reset, restored.pending_note) =
             (kept_cells, replaying, false, None);
         restored.interrupted.clear();

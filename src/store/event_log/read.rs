@@ -1,7 +1,7 @@
 //! Reading the events of a session: the newest from memory, older ones from the journal.
 
 use super::{EventLog, EventsGone, READ_BYTES};
-use crate::memory::MemoryPurpose;
+use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::event::Event;
 use crate::protocol::ids::{CellNumber, SandboxId, Seq};
 use crate::store::account::Overdraft;
@@ -101,17 +101,28 @@ impl EventLog {
     /// that cannot be read is an error, because a session restored from the remaining events would have a wrong state.
     pub fn each_event(
         &self,
+        between: (Seq, Seq),
+        overdraft: Overdraft,
+        take: impl FnMut(Event) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let mut charge = self.memory().map(|pool| pool.open(MemoryPurpose::Reads));
+        let read = self.each_charged(between, overdraft, &mut charge, take);
+        read.map_err(|error| error.beside(charge.as_ref().map_or(0, Charge::bytes)))
+    }
+
+    fn each_charged(
+        &self,
         (mut after, until): (Seq, Seq),
         overdraft: Overdraft,
+        charge: &mut Option<Charge>,
         mut take: impl FnMut(Event) -> Result<(), JournalError>,
     ) -> Result<(), JournalError> {
         let (session, until) = (self.state.session, until.min(self.newest()));
-        let mut charge = self.memory().map(|pool| pool.open(MemoryPurpose::Reads));
         while after < until {
-            if let Some(charge) = &mut charge {
+            if let Some(charge) = charge {
                 charge.shrink_to(0);
             }
-            let reserve = |bytes: u64| match (&mut charge, bytes.saturating_mul(READ_COPIES)) {
+            let reserve = |bytes: u64| match (&mut *charge, bytes.saturating_mul(READ_COPIES)) {
                 (Some(charge), bytes) if overdraft == Overdraft::Refused => charge.try_grow(bytes),
                 (Some(charge), bytes) => {
                     charge.grow_anyway(bytes);

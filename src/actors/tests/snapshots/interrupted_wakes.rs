@@ -3,6 +3,8 @@
 use super::*;
 use crate::memory::MemoryPurpose;
 use crate::protocol::frames::RefusedCode;
+use crate::protocol::quota::Kind;
+use crate::session::notices;
 
 fn is_wake_failed(event: &EventBody) -> bool {
     matches!(event, EventBody::WakeFailed { .. })
@@ -139,7 +141,7 @@ async fn cells_that_could_not_run_again_for_want_of_memory_do_so_when_there_is_s
     let daemon = home.daemon().await;
     let client = daemon.makes_a_session().await;
     client.runs("a").await;
-    client.take_snapshot(None).await.unwrap();
+    let saved = client.take_snapshot(None).await.unwrap();
     client.runs("b").await;
     home.backend.kernel().end();
     client.has_event(is_gone).await;
@@ -150,11 +152,51 @@ async fn cells_that_could_not_run_again_for_want_of_memory_do_so_when_there_is_s
         assert_ne!(result.status, Status::Success, "{code}");
         let note = result.state.note.clone().unwrap_or_default();
         assert!(note.contains("nothing is lost, and the next cell tries again"), "{note}");
+        assert!(note.contains(&format!("`belljar branch --snapshot {}` makes", saved.id)), "{note}");
+        assert!(
+            note.contains("`belljar reset` begins without any, also without those that are saved"),
+            "{note}"
+        );
     }
     assert!(client.take_snapshot(None).await.is_err(), "it waits for the same cells");
     drop(all_memory);
     assert_eq!(client.runs("g").await.status, Status::Success);
     assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "8: b", "7: g"]);
+}
+
+/// Neither the event nor the record alone is too large for the limit, but both are in memory while the cell is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cell_that_needs_more_memory_than_there_can_be_does_not_keep_its_session_asleep() {
+    let large = format!("large{}", " ".repeat(3 << 20));
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    client.runs("a").await;
+    client.take_snapshot(None).await.unwrap();
+    for code in ["b", &large, "c"] {
+        client.runs(code).await;
+    }
+    let limit = [(Kind::DaemonMemory, 16 << 20)].into_iter().collect();
+    daemon.ledger.set_limits(OWNER, limit);
+    home.backend.kernel().end();
+    client.has_event(is_gone).await;
+    let result = client.runs("d").await;
+    assert_eq!(result.status, Status::Success);
+    let note = result.state.note.clone().unwrap_or_default();
+    for part in [
+        "as after cell 1.",
+        "what they made is missing: cell 3, cell 4; what cell 3 needs to run again takes at least 18 MiB",
+        "`quota.daemon_memory` is 16 MiB",
+        notices::REPLAY_CUT,
+    ] {
+        assert!(note.contains(part), "{note}");
+    }
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "6: b", "5: d"]);
+    // The cells after them ran without them, and so do the next sandboxes.
+    home.backend.kernel().end();
+    client.has_gone(2).await;
+    assert_eq!(client.runs("e").await.status, Status::Success);
+    assert_eq!(work_of(&home.backend.kernel()), ["state of 1", "8: b", "9: d", "7: e"]);
 }
 
 /// Otherwise sessions that wake together would read their journals together.

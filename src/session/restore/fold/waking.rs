@@ -40,10 +40,9 @@ impl Fold {
         if result.reason == Reason::ByCancel {
             return;
         }
-        let status = result.status;
+        let (status, before) = (result.status, self.restored.status_before(replayed));
         let Restored { waking, pending_note, ran_otherwise, .. } = &mut self.restored;
         waking.retain(|cell| *cell != replayed);
-        let before = if self.failed.contains(&replayed) { Status::Failure } else { Status::Success };
         if status != before {
             ran_otherwise.push(replayed);
         }
@@ -58,6 +57,33 @@ impl Fold {
             } else {
                 waking.push(replayed);
                 self.saved.leaves_out(&std::mem::take(waking));
+            }
+        }
+    }
+
+    /// A cell has ended that can be replayed. One that has run again in the place of another counts as that one until a result
+    /// has told that it ended otherwise: if the wake is broken off before, the next one finds that out as well.
+    pub(super) fn ended(&mut self, result: &ExecutionResult, in_place_of: Option<CellNumber>) {
+        let failed = result.status == Status::Failure;
+        let counts_as_failed = match in_place_of {
+            Some(replayed) => {
+                self.untold.insert(result.cell, failed);
+                self.restored.failed.contains(&replayed)
+            }
+            None => failed,
+        };
+        if counts_as_failed {
+            self.restored.failed.insert(result.cell);
+        }
+    }
+
+    /// A result has told which of the cells that ran again ended otherwise. From now on they are expected to end as they did.
+    pub(super) fn told(&mut self) {
+        for (cell, failed) in std::mem::take(&mut self.untold) {
+            if failed {
+                self.restored.failed.insert(cell);
+            } else {
+                self.restored.failed.remove(&cell);
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::protocol::result::Reason;
 use crate::protocol::snapshot::{MISSING_NAMES, MissingVariable};
+use crate::session::replay::{Replay, ResultDigest};
 
 /// A tool that code calls which no cell runs.
 fn called_by_what_is_left(call: u64, refused_bytes: Option<u64>) -> EventBody {
@@ -109,11 +110,49 @@ fn cells_that_end_otherwise_when_they_run_again_are_told() {
     assert!(!is_told(halfway.pending_note), "it is told with the others");
     let woke = [begin.concat(), first, rest, vec![EventBody::ReplayFinished]].concat();
     assert!(is_told(restored_from(&woke).pending_note));
-    // What ends as it did is as before.
-    let again = vec![gone(), ready(), rebuilds(&[4, 5, 6])];
+    // What ends as it did is as before, once somebody was told.
+    let again = [ran(20..=20), vec![gone(), ready(), rebuilds(&[4, 5, 6])]].concat();
     let as_before = [vec![replayed(7, 4), started(7), failed(7)], ran_again(8, 6)].concat();
     let restored = restored_from(&[woke, again, as_before].concat());
     assert_eq!((restored.ran_otherwise, restored.waking), (vec![], vec![5]));
+}
+
+/// The cell after it was refused for want of memory, for example, so that no result has told of it.
+#[test]
+fn cells_that_ended_otherwise_in_a_wake_that_was_broken_off_are_told_by_the_next_one() {
+    let failed = |cell| finished(cell, Status::Failure, StateKind::Kept);
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1)], ran(2..=3)].concat();
+    let fails = |cell, of| vec![replayed(cell, of), started(cell), failed(cell)];
+    let slept = EventBody::Slept { reason: "no room".into(), snapshot: None };
+    let refused = vec![slept, gone(), ready()];
+    let first = [vec![gone(), ready(), woken("s1", 1, &[2, 3])], fails(5, 2), refused].concat();
+    let second = [begin, first, vec![woken("s1", 1, &[5, 3])]].concat();
+    let restored = restored_from(&second);
+    assert_eq!((&restored.waking[..], &restored.replayable[..]), (&[5, 3][..], &[1, 5, 3][..]));
+    // The daemon that runs them again finds it out, and so does the next one.
+    let otherwise = |result: &EventBody| {
+        let EventBody::CellFinished { result } = result else { unreachable!() };
+        let mut replay = Replay::again(&restored);
+        replay.next_cell();
+        replay.ran(5, Some(ResultDigest::of(result)), result);
+        replay.ended_otherwise(&restored)
+    };
+    assert_eq!((otherwise(&failed(6)), otherwise(&done(6))), (vec![5], vec![]));
+    let woke = [second.clone(), fails(6, 5)].concat();
+    assert_eq!(restored_from(&woke).ran_otherwise, [5]);
+    let as_at_first = [second, ran_again(6, 5)].concat();
+    assert!(restored_from(&as_at_first).ran_otherwise.is_empty(), "what the first one made is there");
+    // A cell that was not run has told nobody.
+    let EventBody::CellFinished { mut result } = finished(4, Status::Interrupted, StateKind::Kept) else {
+        unreachable!()
+    };
+    result.reason = Reason::ByCancel;
+    let unrun = vec![queued(4, Mode::Main), EventBody::CellFinished { result }];
+    let third = |told: Vec<EventBody>| {
+        let again = vec![gone(), ready(), woken("s1", 1, &[6, 3])];
+        restored_from(&[woke.clone(), told, again, fails(7, 6)].concat()).ran_otherwise
+    };
+    assert_eq!((third(unrun), third(ran(8..=8))), (vec![6], vec![]));
 }
 
 #[test]
