@@ -120,7 +120,7 @@ fn cut(text: &mut String, chars: usize) {
 pub struct SnapshotRecord {
     /// The first digits of `digest`.
     pub id: String,
-    /// SHA-256 of the file that lists what the snapshot is made of.
+    /// BLAKE3 hash of the file that lists what the snapshot is made of.
     pub digest: String,
     /// The newest cell whose changes it has.
     pub cell: CellNumber,

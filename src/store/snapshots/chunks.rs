@@ -2,7 +2,6 @@
 //! content, is written once and is never changed.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -22,13 +21,14 @@ pub(super) const DRAFT: &str = ".draft";
 /// The folder of the chunks in that of a session.
 const FOLDER: &str = "chunks";
 
-/// The SHA-256 of a content, which is its name.
+/// The BLAKE3 hash of a content, which is its name. All bytes of a snapshot are hashed when it is taken and when it is loaded,
+/// and where the processor does not help with SHA-256, that would take longer than all else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
     pub fn of(content: &[u8]) -> Self {
-        Self(Sha256::digest(content).into())
+        Self(*blake3::hash(content).as_bytes())
     }
 
     /// Reads lower-case hex digits, the only way in which one is written.
@@ -60,7 +60,7 @@ impl Serialize for ContentDigest {
 impl<'de> Deserialize<'de> for ContentDigest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("no SHA-256 in hex digits"))
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("no hash in hex digits"))
     }
 }
 
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for ContentDigest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChunkRef {
-    #[serde(rename = "sha256")]
+    #[serde(rename = "blake3")]
     pub digest: ContentDigest,
     /// Length of the content.
     pub bytes: u32,
@@ -171,7 +171,7 @@ impl ChunkFiles {
     /// The content of a chunk, if the file is what was written.
     pub fn read(&self, chunk: &ChunkRef) -> Result<Vec<u8>, ChunkError> {
         let stored = self.read_stored(chunk)?;
-        let content = decode(&stored, chunk.bytes as usize).ok_or(ChunkError::Differs)?;
+        let content = decode(stored, chunk.bytes as usize).ok_or(ChunkError::Differs)?;
         if ContentDigest::of(&content) != chunk.digest
             && security_controls::holds("snapshot_chunks_are_verified")
         {
@@ -224,10 +224,13 @@ pub(super) fn encode(content: &[u8], compressor: &mut Compressor) -> Vec<u8> {
     stored
 }
 
-fn decode(stored: &[u8], length: usize) -> Option<Vec<u8>> {
-    match stored.split_first()? {
-        (&PLAIN, content) => (content.len() == length).then(|| content.to_vec()),
-        (&COMPRESSED, block) => decompress(block, length),
+fn decode(mut stored: Vec<u8>, length: usize) -> Option<Vec<u8>> {
+    match *stored.first()? {
+        PLAIN => {
+            stored.drain(..1);
+            (stored.len() == length).then_some(stored)
+        }
+        COMPRESSED => decompress(&stored[1..], length),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use crate::protocol::text::quotable;
 use crate::security_controls;
 
 /// Version of the layout of the file, and of the folder that it lies in.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// A snapshot is named by so many of the first digits of the hash of its file.
 const ID_DIGITS: usize = 16;
 const SUFFIX: &str = ".json";

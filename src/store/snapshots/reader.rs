@@ -1,5 +1,6 @@
 //! Reads a snapshot back, in the order in which it came, one chunk in memory at a time.
 
+use std::mem;
 use std::path::Path;
 
 use super::chunks::{ChunkFiles, ChunkRef};
@@ -83,8 +84,13 @@ impl SnapshotReader {
         }
         let rest = &self.content[self.given..];
         let count = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
-        let piece = rest[..count].to_vec();
-        self.given += count;
+        let piece = if count == self.content.len() {
+            // Most chunks have bytes of one section, and are given out without a copy.
+            mem::take(&mut self.content)
+        } else {
+            self.given += count;
+            rest[..count].to_vec()
+        };
         self.of_section = self.of_section.saturating_add(count as u64);
         Ok(Some(SnapshotPiece::Bytes(piece)))
     }
