@@ -31,6 +31,7 @@ INSTALL_SECONDS, PEER_SECONDS = 300, 60
 SECTION_SECONDS = 4 * 60
 ARRAYS_MEGABYTES, SMALL_MEGABYTES = (10, 100, 1000), (10, 100, 1000)
 BRANCHED_MEGABYTES, BRANCHES = 500, ((1, True), (8, True), (1, False))
+BUDGET = "3GiB"
 BESIDE_MEGABYTES, ALONE_CELLS, ALONE_SECONDS = 500, 250, 2
 # Cells that follow each other, that come at their own time, and that compute for some milliseconds: code, pause.
 BESIDE = (
@@ -55,7 +56,9 @@ def prepare():
 def measured(binary):
     end = time.monotonic() + SECTION_SECONDS
     snapshots = {"max_bytes": "4GiB", "at_rest": "1h"}
-    config = daemon.toml({"sandbox": {"backend": "docker", "workspace": "4GiB"}, "snapshots": snapshots})
+    # To read small objects copies their memory, which is given up beyond the budget.
+    sandbox = {"backend": "docker", "workspace": "4GiB", "checkpoint_budget": BUDGET}
+    config = daemon.toml({"sandbox": sandbox, "snapshots": snapshots})
     with daemon.Daemon(binary, config + daemon.ROOM) as served:
         client = served.client()
 
@@ -91,7 +94,7 @@ def measured(binary):
             for megabytes in sizes:
                 code = make(megabytes) + fill
                 rows.append(row(f"{megabytes} MB in {kind}", len(COLUMNS), lambda code=code: one(client, code)))
-        note = "In the science image. The replay runs three cells."
+        note = f"In the science image, with `sandbox.checkpoint_budget` {BUDGET}. The replay runs three cells."
         yield table("Snapshots by size of the variables", note, COLUMNS, rows)
 
 
