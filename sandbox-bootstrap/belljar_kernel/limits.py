@@ -145,6 +145,9 @@ ASSIGNED_ATTRIBUTES = 1000
 ASSIGNED_CELL_CHARS = 64 * 1024
 ASSIGNED_SOURCE_CHARS = 1024 * 1024
 ASSIGNED_EARLY_THINGS = 10_000
+# What is copied during a load, to undo what code of the session does to it: parts of one container, and all of them.
+PUT_BACK_PARTS = 10_000
+PUT_BACK_THINGS = 100_000
 
 # Expressions.
 COMPUTE_CHARS = 100_000

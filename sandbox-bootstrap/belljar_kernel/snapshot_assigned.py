@@ -31,7 +31,6 @@ _TOO_MANY = "the cells have too much code to look for all that they assign"
 # What holds no code of the session, if what is in it does not either.
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _PLAIN_CONTAINERS = frozenset((list, tuple, set, frozenset))
-_PLAIN_CHANGEABLE = frozenset((list, dict, set))
 
 
 class Assigned:
@@ -113,37 +112,14 @@ def are_plain(values):
 
 def set_early(name, thing, attributes):
     """Do it before all is loaded, if the value is plain: code of the session that the load calls may need it. The result is
-    what was there, as such a thing, and the contents of the value; none if nothing was done."""
+    what was there, as such a thing; none if nothing was done."""
     module, *values = thing
     if not snapshot_classes.is_module(module) or not are_plain(values):
         return None
-    found, contents = _value(module, attributes[name]), _contents(values)
+    found = _value(module, attributes[name])
     before = (module,) if found is _ABSENT else (module, list(found) if found is sys.argv else found)
     set_again({name: thing}, attributes)
-    return before, contents
-
-
-def _contents(values):
-    """The lists, dicts and sets that plain values hold, each with a copy of itself."""
-    found, waiting = [], list(values)
-    while waiting:
-        each = waiting.pop()
-        kind = type(each)
-        if kind in _PLAIN_CHANGEABLE:
-            found.append((each, each.copy()))
-        if kind in (list, tuple):
-            waiting += each
-        elif kind is dict:
-            waiting += each.values()
-    return found
-
-
-def put_back_contents(found):
-    """Undo what code of the session that the load called has done to what was set early: a constructor may have counted or
-    listed its object a second time. Each stays the same object, because variables may hold it as well."""
-    for each, contents in found:
-        each.clear()
-        (each.extend if type(each) is list else each.update)(contents)
+    return before
 
 
 def set_again(things, attributes):

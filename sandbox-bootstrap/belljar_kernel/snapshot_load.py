@@ -4,6 +4,7 @@ import sys
 
 from . import (
     snapshot_assigned,
+    snapshot_contents,
     snapshot_hashes,
     snapshot_loggers,
     snapshot_lost,
@@ -38,7 +39,7 @@ def load(frame, namespace, injected, commands):
         return report(0, error=_told(error, loading.name))
     finally:
         snapshot_make.loading = None
-    missing = {**loading.missing, **loading.without_lost(names)}
+    missing = {**loading.contents.put_back(), **loading.missing, **loading.without_lost(names)}
     lost = {name: found for name, found in loading.attributes_before.items() if name not in names}
     snapshot_assigned.set_again(lost, loading.attributes)
     of_modules = {name: names.pop(name) for name in loading.attributes if name in names}
@@ -48,7 +49,6 @@ def load(frame, namespace, injected, commands):
         namespace.pop(name, None)  # it was deleted, and is among what every session begins with
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
-    snapshot_assigned.put_back_contents(loading.contents_early)
     missing.update(snapshot_assigned.set_again(of_modules, loading.attributes))
     missing.update(_done(loading))
     if settings["hashes_by_code"]:
@@ -87,9 +87,12 @@ class Loading:
         self.unpickling = None  # the steps of such a load
         self._kept = kept
         self.homes = {}  # folders of modules that no path leads to
-        # Of modules, by the names that stand for what they hold; and what was there before, where one is set already, with the
-        # contents of what was set.
-        self.attributes, self.attributes_before, self.contents_early = {}, {}, []
+        # Of modules, by the names that stand for what they hold; and what was there before, where one is set already.
+        self.attributes, self.attributes_before = {}, {}
+        self.classes = []  # those of the session that were made since a name was whole
+        self.contents = snapshot_contents.Contents(namespace)
+        for name in kept.intersection(namespace):
+            self.contents.note(name, namespace[name])
         self.opens_nowhere = False  # on trial, a file is being made that is closed again at once
         self.on_failure = lambda _error: None  # it does not come back where the trial itself may be the reason
         self.begin()
@@ -181,6 +184,9 @@ class Loading:
                 self.loggers[name] = value
                 continue
             names[name] = value
+            if not self.leaves_files:  # such a process ends before anything is put back
+                self.contents.note(name, value, self.classes)
+            self.classes.clear()
             # Code of the session that the load calls may need it.
             if name in self.attributes:
                 self._set_early(name, value)
@@ -192,10 +198,9 @@ class Loading:
 
     def _set_early(self, name, of_module):
         if not self.is_trial:  # there the modules are those of the session
-            done = snapshot_assigned.set_early(name, of_module, self.attributes)
-            if done is not None:
-                self.attributes_before[name], contents = done
-                self.contents_early += contents
+            before = snapshot_assigned.set_early(name, of_module, self.attributes)
+            if before is not None:
+                self.attributes_before[name] = before
 
     def _next_size(self):
         size = next(self._sizes, None)

@@ -189,10 +189,12 @@ def class_(meta, name, bases, early):
             except TypeError:
                 pass  # made in C
     try:
-        return type.__new__(meta, name, bases, early)
+        made = type.__new__(meta, name, bases, early)
     finally:
         for base, hook in hushed:
             type.__setattr__(base, "__init_subclass__", hook)
+    loading.classes.append(made)
+    return made
 
 
 def fill_class(made, state):

@@ -143,6 +143,73 @@ class Files(SnapshotTest):
         self.assertEqual(done.value, repr(expected), done.end)
 
 
+class Twice(SnapshotTest):
+    """Code of the session that a load calls has counted and listed its object before the sleep already."""
+
+    def same(self, code, asked, missing=()):
+        self.run_ok(code)
+        before = self.value(asked)
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), set(missing), snapshot.missing)
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run(asked, cell=9).value, before)
+        return before
+
+    def test_what_constructors_do_to_variables_and_classes_is_undone(self):
+        before = self.same(
+            "import collections\ncount, names, by, seen = 0, [], {'all': 0, 'deep': ([], {})}, set()\n"
+            "tally, groups, last, ordered = collections.Counter(), collections.defaultdict(list), collections.deque(maxlen=2), collections.OrderedDict()\n"
+            "class Plain: pass\nmixed = [Plain()]; first = mixed[0]; tied = [names]; tied.append(tied)\n"
+            "class Rule:\n    made, listed = 0, []\n    def __init__(self, n):\n        global count\n        count += 1; Rule.made += 1; Rule.listed.append(n); self.n = n; names.append(n); by['all'] += 1; by['deep'][0].append(n); by['deep'][1][len(names)] = n\n"
+            "        seen.add(len(names)); tally[n] += 1; groups[n].append(n); last.append(len(names)); ordered[len(names)] = n; mixed.append(n)\n"
+            "    def __reduce__(self): return Rule, (self.n,)\nrule = Rule('a'); other = Rule('b')",
+            "count, names, by, seen, tally, groups, last, ordered, mixed[1:], mixed[0] is first, tied[0] is names, tied[1] is tied, Rule.made, Rule.listed, rule.n",
+        )
+        expected = "(2, ['a', 'b'], {'all': 2, 'deep': (['a', 'b'], {1: 'a', 2: 'b'})}, {1, 2}, "
+        self.assertTrue(before.startswith(expected), before)
+        self.assertTrue(before.endswith("['a', 'b'], True, True, True, 2, ['a', 'b'], 'a')"), before)
+
+    def test_what_setstate_does_is_undone_in_a_load_in_part_too(self):
+        self.run_ok(
+            "import os\nnames = []\nclass Rule:\n    def __getstate__(self): return 1\n    def __setstate__(self, _state): names.append('again')\n"
+            "class Late(Rule):\n    def __setstate__(self, _state):\n        names.append('late')\n        if os.path.exists('armed'): raise ValueError('late')\n"
+            "rule = Rule(); late = Late()"
+        )
+        snapshot = self.take()
+        open(os.path.join(self.kernel.workspace, "armed"), "w").close()
+        kernel, report = self.wake(snapshot, partial=True)
+        self.assertEqual([each["name"] for each in report["missing"]], ["late"])
+        self.assertEqual(kernel.run("names, type(rule) is Rule", cell=9).value, "([], True)")
+
+    def test_a_value_that_was_given_stays_as_it_is(self):
+        self.run_ok("names = []\nclass Rule:\n    def __init__(self): names.append('a')\n    def __reduce__(self): return Rule, ()\nrule = Rule()")
+        snapshot = self.take()
+        kernel = self.fresh()
+        kernel.configure({"names": ["given"]})
+        self.assertIsNone(self.load(kernel, stream_of(snapshot), keep=["names"])["report"]["error"])
+        self.assertEqual(kernel.run("names, type(rule).__name__", cell=2).value, "(['given'], 'Rule')")
+
+    def test_a_container_that_is_too_large_to_be_copied_is_told_by_name_if_its_length_changed(self):
+        self.run_ok(
+            "names, same, within = list(range(10_000)), [0] * 10_001, [list(range(10_000))]\n"
+            "class Rule:\n    def __init__(self): names.append(1); same[0] += 1; within[0].append(1)\n    def __reduce__(self): return Rule, ()\n"
+            "rule = Rule(); few = []"
+        )
+        kernel, report = self.wake(self.take())
+        told = {each["name"]: each["reason"] for each in report["missing"]}
+        self.assertEqual(set(told), {"names", "within"})
+        self.assertIn("has changed its length", told["names"])
+        self.assertEqual(kernel.run("len(names), len(within[0]), type(rule) is Rule", cell=9).value, "(10002, 10002, True)")
+
+    def test_a_load_that_changes_nothing_leaves_everything_in_place(self):
+        self.same(
+            "import sys\nhere, modules, paths = globals(), sys.modules, sys.path\nclass Key:\n    calls = []\n    def __hash__(self): return 1\n    def __eq__(self, other): Key.calls.append(1); return self is other\n"
+            "keyed = {Key(): 1}; late = [keyed, here]; kept = 1\nclass Has:\n    def __reduce__(self): return Has, ()\nhas = Has()",
+            "here is globals(), modules is sys.modules, paths is sys.path, late[0] is keyed, len(keyed), Key.calls, len(here) > 9, kept",
+        )
+
+
 class ManyFail(SnapshotTest):
     """However many names fail, each costs only itself."""
 
