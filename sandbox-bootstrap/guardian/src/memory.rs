@@ -107,6 +107,11 @@ impl Memory {
         self.counters(limits).is_some()
     }
 
+    /// What the counter of the sandbox's own says, the file cache included.
+    pub fn counted(&mut self, limits: &Limits) -> Option<u64> {
+        self.counters(limits).and_then(|counters| number(counters.in_use))
+    }
+
     /// How many processes the system has ended for memory; 0 where it does not tell.
     pub fn oom_kills(&mut self, limits: &Limits) -> u64 {
         let events = self.counters(limits).and_then(|counters| fs::read_to_string(counters.events).ok());

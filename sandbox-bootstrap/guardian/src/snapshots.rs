@@ -30,16 +30,35 @@ pub struct Packing {
     is_told: bool,
     /// Why the guardian ended the copy.
     ended_for: Option<&'static str>,
+    measured: Option<Measured>,
+}
+
+/// What the copy held of memory, and what the sandbox's own counter said then.
+#[derive(Debug, Clone, Copy)]
+struct Measured {
+    at: Instant,
+    held: u64,
+    counted: u64,
 }
 
 impl Packing {
     fn new(request: u64, urgent: bool, hold: Duration) -> Self {
         let (held, held_since) = (Duration::ZERO, None);
-        Self { request, urgent, hold, held, held_since, is_told: false, ended_for: None }
+        Self { request, urgent, hold, held, held_since, is_told: false, ended_for: None, measured: None }
     }
 
     fn may_be_held(&self) -> bool {
         self.held + self.held_since.map_or(Duration::ZERO, |since| since.elapsed()) < self.hold
+    }
+
+    /// Whether the copy holds no more than `budget` for sure. To measure that, the system walks all pages of the copy, and a
+    /// cell that comes meanwhile would wait for it. What the copy takes is in the counter at once; pages of others that are
+    /// its alone when these free them are not, so it is measured again after a while.
+    fn is_within(&self, budget: u64, counted: Option<u64>) -> bool {
+        self.measured.zip(counted).is_some_and(|(before, counted)| {
+            let grown = counted.saturating_sub(before.counted);
+            before.at.elapsed() < MEMORY_SUM && before.held.saturating_add(grown) <= budget
+        })
     }
 
     fn note_held(&mut self, is_held: bool) {
@@ -243,12 +262,21 @@ impl Guardian {
 
     /// Ends the copy if the pages that it has copied by reading them are more than the budget. True if it is ended.
     pub fn end_large_packing(&mut self) -> bool {
-        let pids = self.pids_of_packing();
-        let Some(index) = self.packing().map(|handle| handle.index).filter(|_| !pids.is_empty()) else {
+        let Some(index) = self.packing().map(|handle| handle.index) else { return false };
+        let (budget, counted) = (self.limits.checkpoint_bytes, self.memory.counted(&self.limits));
+        let packing = self.packing().and_then(|handle| handle.packing.as_ref());
+        if packing.is_some_and(|packing| packing.is_within(budget, counted)) {
             return false;
-        };
+        }
+        let pids = self.pids_of_packing();
+        if pids.is_empty() {
+            return false;
+        }
         let held = self.memory.held_by_each(&pids, &mut self.processes).values().sum::<u64>();
-        let is_large = held > self.limits.checkpoint_bytes;
+        if let Some(packing) = self.handles.get_mut(&index).and_then(|handle| handle.packing.as_mut()) {
+            packing.measured = counted.map(|counted| Measured { at: Instant::now(), held, counted });
+        }
+        let is_large = held > budget;
         if is_large {
             self.give_up_packing(index, "reading the variables took more memory than checkpoints may have");
         }
@@ -307,4 +335,23 @@ fn redo_until(handle: &Handle, cell: u64) -> Option<usize> {
         return Some(0);
     }
     handle.redo.iter().position(|(each, _)| *each == cell).map(|place| place + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_not_measured_again_while_what_it_holds_is_known_to_be_within_its_budget() {
+        let mut packing = Packing::new(1, false, Duration::MAX);
+        assert!(!packing.is_within(100, Some(1000)), "it was never measured");
+        packing.measured = Some(Measured { at: Instant::now(), held: 60, counted: 1000 });
+        assert!(packing.is_within(100, Some(1040)));
+        assert!(packing.is_within(100, Some(500)), "others have given memory back");
+        assert!(!packing.is_within(100, Some(1041)), "the copy may have taken all of that");
+        assert!(!packing.is_within(100, None), "there is no counter");
+        let Some(before) = Instant::now().checked_sub(MEMORY_SUM) else { return };
+        packing.measured = Some(Measured { at: before, held: 0, counted: 1000 });
+        assert!(!packing.is_within(100, Some(1000)), "others may have freed what it holds on");
+    }
 }
