@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::actors::snapshots::{SessionSnapshots, TakenSnapshot};
 use crate::protocol::clock;
@@ -19,7 +19,9 @@ use crate::quota::Ledger;
 use crate::sandbox::backend::DataListener;
 use crate::security_controls;
 use crate::store::snapshots::records::{self, HEADER_BYTES, RecordError, RecordHeader, RecordKind};
-use crate::store::snapshots::{SnapshotAbout, SnapshotError, SnapshotPiece, SnapshotReader};
+use crate::store::snapshots::{
+    SnapshotAbout, SnapshotError, SnapshotPiece, SnapshotReader, spawn_last_in_line,
+};
 
 /// Records of one transfer that wait for the disk.
 const RECORDS_WAITING: usize = 2;
@@ -93,7 +95,9 @@ pub(super) async fn receive(
     let stream = unless_over(listener.accept(&token, CONNECTS), &told).await??;
     let mut stream = BufReader::with_capacity(READ_AHEAD, stream);
     let (parts, incoming) = mpsc::channel(RECORDS_WAITING);
-    let written = tokio::task::spawn_blocking(move || write(&on_disk, &ledger, incoming));
+    let (done, written) = oneshot::channel();
+    let write = move || drop(done.send(write(&on_disk, &ledger, incoming)));
+    spawn_last_in_line("snapshot-write", write).map_err(failed)?;
     let read = read(&mut stream, &parts, &moved, about, told).await;
     drop(parts);
     let written = written.await.map_err(|_| failed("an internal error"))?;

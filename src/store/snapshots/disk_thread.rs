@@ -1,6 +1,7 @@
 //! The thread that puts the chunks of one snapshot on the disk while the next ones come in. Each is kept by the disk as
 //! soon as it is written, so that the end of a large snapshot does not wait for all of them.
 
+use rustix::process::setpriority_process;
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -8,11 +9,26 @@ use std::thread::JoinHandle;
 use super::chunker::LONGEST;
 use super::chunks::{ChunkFiles, ContentDigest};
 
+/// The priority of the threads that take a snapshot: the last in line among those of the daemon. A cell that comes meanwhile
+/// would else wait until one of them leaves its processor.
+const LAST_IN_LINE: i32 = 19;
 /// Chunks that wait for the disk.
 const CHUNKS_WAITING: usize = 2;
 /// The memory of a snapshot on its way to the disk: of the chunks that wait, of one that is being written, and of one that is being
 /// made.
 pub const WRITING_BYTES: u64 = (CHUNKS_WAITING as u64 + 2) * LONGEST as u64;
+
+/// Starts a thread that works on a snapshot which is being taken.
+pub fn spawn_last_in_line<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    std::thread::Builder::new().name(name.into()).spawn(move || {
+        // Without it, the snapshot is taken all the same. The priority is that of the thread alone.
+        let _ = setpriority_process(None, LAST_IN_LINE);
+        work()
+    })
+}
 
 #[derive(Debug)]
 pub(super) struct DiskThread {
@@ -31,7 +47,7 @@ impl DiskThread {
             }
             Ok(())
         };
-        let thread = std::thread::Builder::new().name("snapshot-disk".into()).spawn(work)?;
+        let thread = spawn_last_in_line("snapshot-disk", work)?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 

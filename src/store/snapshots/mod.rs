@@ -24,7 +24,7 @@ mod writer;
 
 pub use catalogue::{SnapshotStore, Swept};
 pub use copy::HeldSnapshot;
-pub use disk_thread::WRITING_BYTES;
+pub use disk_thread::{WRITING_BYTES, spawn_last_in_line};
 pub use error::SnapshotError;
 pub use limits::{SnapshotCharge, SnapshotLimits};
 pub use manifest::SnapshotAbout;
