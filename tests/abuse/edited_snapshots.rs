@@ -35,7 +35,7 @@ impl Files {
         });
         // Chunks of earlier ones may be there for a moment longer.
         let content = read(&list);
-        let names = content["chunks"].as_array().expect("a list").iter().map(|chunk| text(chunk, "sha256"));
+        let names = content["chunks"].as_array().expect("a list").iter().map(|chunk| text(chunk, "blake3"));
         let chunks = names.map(|name| folder.join("chunks").join(name)).collect();
         Self { list, chunks }
     }
