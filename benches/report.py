@@ -27,6 +27,7 @@ README_WORKS = ("hot", "idle", "change", "science_use", "call", "start", "start_
                 "deadline", "death")  # fmt: skip
 # Rows of the README's second table: what it is called, the table and its row, Belljar's column and the one beside it.
 JOBS, POOL, HEAP = "Jobs per second", "Sessions out of the pool", "Checkpoint and recovery by size of the heap"
+SAVED = "Snapshots by size of the variables"
 README_ALONE = (
     ("new session with science imported, out of the pool, to the first result", POOL, "science imported", "one", ""),
     ("as many of them at once as wait", POOL, "science imported", "as many at once as wait", "waiting"),
@@ -36,6 +37,11 @@ README_ALONE = (
     ("isolated expression", "Requests to one session", "isolated expression", "Belljar", ""),
     ("state back after a killed cell, 500 MB in arrays", HEAP, "500 MB in arrays", "recovery", "pickle"),
     ("state back after a killed cell, 500 MB in small objects", HEAP, "500 MB in small objects", "recovery", "pickle"),
+    ("variables on the disk, 1 GB in arrays", SAVED, "1000 MB in arrays", "snapshot", "dill"),
+    ("woken from there, with a new sandbox", SAVED, "1000 MB in arrays", "wake", "dill, new process"),
+    ("variables on the disk, 1 GB in small objects", SAVED, "1000 MB in small objects", "snapshot", "dill"),
+    ("woken from there, with a new sandbox", SAVED, "1000 MB in small objects", "wake", "dill, new process"),
+    ("eight branches of a session with 500 MB, to the first result in each", "Branches", "8, saved", "all of them", ""),
 )  # fmt: skip
 README_COLUMNS = ("Belljar", "Belljar in a jail", "`docker exec`", "ipykernel", "smolagents, local",
                   "smolagents, Docker", "llm-sandbox", "pydantic-monty")  # fmt: skip
