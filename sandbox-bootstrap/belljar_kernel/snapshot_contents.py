@@ -13,9 +13,9 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from . import snapshot_reasons
 from .limits import PUT_BACK_PARTS, PUT_BACK_THINGS
 
-_TOO_LARGE = (
+_NOT_COPIED = (
     "it is there, but code of the session that the load called has changed its length; only containers of up to "
-    f"{PUT_BACK_PARTS} parts are put right, and only {PUT_BACK_THINGS} things in all"
+    f"{PUT_BACK_PARTS} parts are put right, only {PUT_BACK_THINGS} things in all, and no `OrderedDict` with keys of classes"
 )
 # How each container is copied, emptied and filled again: by the ids of the classes, because code of the session may answer
 # what the hash of a class is.
@@ -31,6 +31,8 @@ _CHANGEABLE = {
         (OrderedDict, dict, OrderedDict.clear, OrderedDict.update),
     )
 }
+# Keys whose hashes are no code of the session.
+_PLAIN_KEYS = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
 _CLASS_DICT = type.__dict__["__dict__"]  # without code of a metaclass
 
 
@@ -61,7 +63,7 @@ class Contents:
                 continue
             self._seen[id(each)] = each
             size = len(each)
-            if size < min(PUT_BACK_PARTS + 1, self._left):
+            if size < min(PUT_BACK_PARTS + 1, self._left) and _can_be_read(each):
                 self._left -= 1 + size
                 if ways is not None:
                     self._copies.append((name, each, ways[0](each)))
@@ -71,13 +73,18 @@ class Contents:
 
     def put_back(self):
         """Each stays the same object, because others may hold it as well. The result says what is not as it was."""
-        told = {name: _TOO_LARGE for name, each, size in self._lengths if len(each) != size}
+        told = {name: _NOT_COPIED for name, each, size in self._lengths if len(each) != size}
         for name, each, before in self._copies:
             try:
                 _put_back(each, before)
             except BaseException as error:  # of code of the session that compares keys
                 told[name] = f"what the load changed in it could not be put right: {snapshot_reasons.told(error)}"
         return told
+
+
+def _can_be_read(container):
+    """Whether what it holds can be had without code of the session. Even the keys of an `OrderedDict` are looked up."""
+    return type(container) is not OrderedDict or all(id(type(key)) in _PLAIN_KEYS for key in dict.keys(container))
 
 
 def _put_back(each, before):

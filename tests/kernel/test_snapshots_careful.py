@@ -202,6 +202,15 @@ class Twice(SnapshotTest):
         self.assertIn("has changed its length", told["names"])
         self.assertEqual(kernel.run("len(names), len(within[0]), type(rule) is Rule", cell=9).value, "(10002, 10002, True)")
 
+    def test_keys_that_hash_otherwise_once_they_are_whole_cost_no_load(self):
+        self.run_ok(
+            "import collections\nclass Key:\n    def __hash__(self): return hash(getattr(self, 'pos', None))\n"
+            "key, ordered = Key(), collections.OrderedDict(); key.home = ordered; key.pos = 1, 2; ordered[key] = 1; kept = 1"
+        )
+        kernel, report = self.wake(self.take())
+        self.assertIsNone(report["error"])
+        self.assertEqual(kernel.run("len(ordered), kept", cell=9).value, "(1, 1)")
+
     def test_a_load_that_changes_nothing_leaves_everything_in_place(self):
         self.same(
             "import sys\nhere, modules, paths = globals(), sys.modules, sys.path\nclass Key:\n    calls = []\n    def __hash__(self): return 1\n    def __eq__(self, other): Key.calls.append(1); return self is other\n"
