@@ -51,9 +51,9 @@ impl Packing {
         self.held + self.held_since.map_or(Duration::ZERO, |since| since.elapsed()) < self.hold
     }
 
-    /// Whether the copy holds no more than `budget` for sure. To measure that, the system walks all pages of the copy, and a
-    /// cell that comes meanwhile would wait for it. What the copy takes is in the counter at once; pages of others that are
-    /// its alone when these free them are not, so it is measured again after a while.
+    /// Whether the copy cannot hold more than `budget` by the counter. To measure that, the system walks all pages of the copy,
+    /// and a cell that comes meanwhile would wait for it. What the copy takes is in the counter at once, unless as much is freed
+    /// beside it, of the file cache, too; so it is measured again after a while.
     fn is_within(&self, budget: u64, counted: Option<u64>) -> bool {
         self.measured.zip(counted).is_some_and(|(before, counted)| {
             let grown = counted.saturating_sub(before.counted);

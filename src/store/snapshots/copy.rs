@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::chunks::{ChunkFiles, remove_file};
+use super::chunks::{ChunkFiles, ContentDigest, remove_file};
 use super::error::SnapshotError;
 use super::manifest::{StoredManifest, path_of};
 use super::uses::{Pins, SharedUse};
@@ -17,8 +17,9 @@ pub struct HeldSnapshot {
     folder: PathBuf,
     id: String,
     manifest: StoredManifest,
-    /// The manifest as it is on the disk.
+    /// The manifest as it is on the disk, and its hash.
     text: Vec<u8>,
+    digest: ContentDigest,
     _pins: Pins,
 }
 
@@ -38,7 +39,8 @@ impl HeldSnapshot {
             }
             (manifest, text)
         };
-        Ok(Self { folder, id: id.to_owned(), manifest, text, _pins: pins })
+        let digest = ContentDigest::parse(digest).ok_or_else(|| SnapshotError::NoSuch(id.to_owned()))?;
+        Ok(Self { folder, id: id.to_owned(), manifest, text, digest, _pins: pins })
     }
 }
 
@@ -48,7 +50,7 @@ pub(super) fn copy(
     folder: &Path,
     mut writer: SnapshotWriter,
 ) -> Result<SnapshotRecord, SnapshotError> {
-    let HeldSnapshot { folder: from, id, manifest, text, .. } = source;
+    let HeldSnapshot { folder: from, id, manifest, text, digest, .. } = source;
     if path_of(folder, id).is_some_and(|path| path.symlink_metadata().is_ok()) {
         let (_, record) = StoredManifest::read_listed(folder, id)?;
         return Ok(record);
@@ -69,5 +71,5 @@ pub(super) fn copy(
             writer.write(chunk.digest, stored)?;
         }
     }
-    writer.commit(manifest, text)
+    writer.commit(manifest, text, *digest)
 }

@@ -14,8 +14,9 @@ use crate::protocol::snapshot::{SnapshotManifest, SnapshotRecord};
 use crate::protocol::text::quotable;
 use crate::security_controls;
 
-/// Version of the layout of the file, and of the folder that it lies in.
+/// Version of the layout of the file, and of the folder that it lies in. The first one differs in how things are hashed.
 const FORMAT: u32 = 2;
+const FIRST_FORMAT: u32 = 1;
 /// A snapshot is named by so many of the first digits of the hash of its file.
 const ID_DIGITS: usize = 16;
 const SUFFIX: &str = ".json";
@@ -57,8 +58,11 @@ impl StoredManifest {
 
     /// Reads a file whose hash is known: nothing of it is looked at before the hash is found to be right.
     pub fn read(folder: &Path, id: &str, digest: &str) -> Result<(Self, Vec<u8>), SnapshotError> {
-        let (text, found) = read_text(folder, id)?;
-        if found.to_string() != digest && security_controls::holds("snapshot_manifest_is_verified") {
+        let text = read_text(folder, id)?;
+        let is_it = |found: ContentDigest| found.to_string() == digest;
+        if ContentDigest::matching(&text, is_it).is_none()
+            && security_controls::holds("snapshot_manifest_is_verified")
+        {
             return Err(SnapshotError::damaged(id, "the list of its chunks is not what was written"));
         }
         let manifest = Self::parse(&text).map_err(|why| SnapshotError::damaged(id, why))?;
@@ -67,10 +71,9 @@ impl StoredManifest {
 
     /// Reads a file of which nothing but the name is known, with its record.
     pub fn read_listed(folder: &Path, id: &str) -> Result<(Self, SnapshotRecord), SnapshotError> {
-        let (text, digest) = read_text(folder, id)?;
-        if id_of(digest) != id {
-            return Err(SnapshotError::damaged(id, "the list of its chunks is not what was written"));
-        }
+        let text = read_text(folder, id)?;
+        let digest = ContentDigest::matching(&text, |found| id_of(found) == id)
+            .ok_or_else(|| SnapshotError::damaged(id, "the list of its chunks is not what was written"))?;
         let manifest = Self::parse(&text).map_err(|why| SnapshotError::damaged(id, why))?;
         let record = manifest.record(digest);
         Ok((manifest, record))
@@ -78,8 +81,11 @@ impl StoredManifest {
 
     fn parse(text: &[u8]) -> Result<Self, String> {
         let manifest: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        if manifest.format != FORMAT {
-            return Err(format!("it has the format {}, and this daemon reads {FORMAT}", manifest.format));
+        if !(FIRST_FORMAT..=FORMAT).contains(&manifest.format) {
+            let format = manifest.format;
+            return Err(format!(
+                "it has the format {format}, and this daemon reads {FIRST_FORMAT} to {FORMAT}"
+            ));
         }
         let in_chunks = sum(manifest.chunks.iter().map(|chunk| chunk.bytes.into()));
         let in_sections = sum(manifest.sections.iter().copied());
@@ -123,7 +129,7 @@ fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
     lengths.fold(0, u64::saturating_add)
 }
 
-fn read_text(folder: &Path, id: &str) -> Result<(Vec<u8>, ContentDigest), SnapshotError> {
+fn read_text(folder: &Path, id: &str) -> Result<Vec<u8>, SnapshotError> {
     let path = path_of(folder, id).ok_or_else(|| SnapshotError::NoSuch(quotable(id)))?;
     let unread = |error| SnapshotError::Unread { id: id.to_owned(), error };
     let file = open_file(&path).map_err(|error| match ChunkError::from(error) {
@@ -138,8 +144,7 @@ fn read_text(folder: &Path, id: &str) -> Result<(Vec<u8>, ContentDigest), Snapsh
     if text.len() as u64 > MANIFEST_BYTES {
         return Err(SnapshotError::damaged(id, "the list of its chunks is too long"));
     }
-    let digest = ContentDigest::of(&text);
-    Ok((text, digest))
+    Ok(text)
 }
 
 pub(super) fn id_of(digest: ContentDigest) -> String {

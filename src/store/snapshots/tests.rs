@@ -1,6 +1,7 @@
 //! Snapshots that are written, read, edited, copied, removed and given up half-way.
 
 mod accounts;
+mod first_format;
 mod unread;
 
 use parking_lot::Mutex;

@@ -137,7 +137,7 @@ impl SnapshotWriter {
         let (sections, chunks) = (std::mem::take(&mut self.sections), std::mem::take(&mut self.chunks));
         let manifest = StoredManifest::new(about, self.new_bytes, sections, chunks);
         let text = serde_json::to_vec(&manifest).map_err(std::io::Error::from)?;
-        self.commit(&manifest, &text)
+        self.commit(&manifest, &text, ContentDigest::of(&text))
     }
 
     /// Stores the chunk that is complete, or that nothing more comes for.
@@ -215,6 +215,7 @@ impl SnapshotWriter {
         mut self,
         manifest: &StoredManifest,
         text: &[u8],
+        digest: ContentDigest,
     ) -> Result<SnapshotRecord, SnapshotError> {
         let length = text.len() as u64;
         if length > MANIFEST_BYTES {
@@ -223,7 +224,6 @@ impl SnapshotWriter {
         self.pay(on_disk(length))?;
         self.disk.finish()?;
         self.files.sync_folder()?;
-        let digest = ContentDigest::of(text);
         let record = manifest.record(digest);
         let Some(path) = path_of(&self.folder, &id_of(digest)) else {
             return Err(SnapshotError::Untrue("it has no id".into()));

@@ -269,9 +269,9 @@ fn neither_names_nor_numbers_hide_from_the_quota() {
     for (name, hide) in [("named", named), ("numbered", numbered)] {
         create(&daemon, name).expect_status(201);
         assert_eq!(daemon.run(name, hide)["status"], "success", "{name}");
-        let grow = "import time\nwith open(place, 'wb') as file:\n    for _ in range(300):\n        file.write(bytes(1 << 20)); time.sleep(0.02)\ntime.sleep(70)";
+        let grow = "import time\nwith open(place, 'wb') as file:\n    for _ in range(300):\n        file.write(bytes(1 << 20)); time.sleep(0.02)\ntime.sleep(150)";
         // After a look that took long the next one comes late: many files are not looked at all the time.
-        let result = daemon.run_with(name, json!({"code": grow, "timeout_s": 90}));
+        let result = daemon.run_with(name, json!({"code": grow, "timeout_s": 180}));
         assert_eq!(result["reason"], "policy_violation", "{name}: {result}");
         assert!(own(&daemon, "workspace") > 200 << 20, "{name}");
         daemon.cli(["rm", name]).ok();

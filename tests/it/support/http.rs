@@ -67,7 +67,8 @@ pub fn head(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> 
 }
 
 pub fn parse(raw: &[u8]) -> Response {
-    let end = raw.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
+    let end = raw.windows(4).position(|window| window == b"\r\n\r\n");
+    let end = end.unwrap_or_else(|| panic!("no head in {:?}", String::from_utf8_lossy(raw)));
     let head = String::from_utf8_lossy(&raw[..end]).into_owned();
     let mut lines = head.lines();
     let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
