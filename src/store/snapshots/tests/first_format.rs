@@ -41,7 +41,7 @@ fn a_snapshot_of_an_earlier_daemon_is_read_listed_copied_and_given_back() {
     let scene = Scene::new();
     let sections = some_sections();
     let record = as_of_first_format(&scene, &scene.take(&sections, "1"));
-    assert_eq!(scene.store.list(scene.session).unwrap(), [record.clone()]);
+    assert_eq!(scene.store.list(scene.session).unwrap(), std::slice::from_ref(&record));
     assert_eq!(scene.read(&record).unwrap(), sections);
 
     let (branch, purse) = (SessionId::fresh(), Purse::with(u64::MAX));
