@@ -152,6 +152,17 @@ class SnapshotTest(CheckpointTest):
         kernel.start()
         return kernel
 
+    def same(self, code, asked, missing=()):
+        """After the sleep the same is answered."""
+        self.run_ok(code)
+        before = self.value(asked)
+        snapshot = self.take()
+        self.assertEqual(set(snapshot.missing), set(missing), snapshot.missing)
+        kernel, report = self.wake(snapshot)
+        self.assertEqual(report["missing"], [])
+        self.assertEqual(kernel.run(asked, cell=9).value, before)
+        return before
+
     def wake(self, snapshot, **options):
         """A fresh kernel that has loaded it, and its report."""
         kernel = self.fresh()

@@ -146,16 +146,6 @@ class Files(SnapshotTest):
 class Twice(SnapshotTest):
     """Code of the session that a load calls has counted and listed its object before the sleep already."""
 
-    def same(self, code, asked, missing=()):
-        self.run_ok(code)
-        before = self.value(asked)
-        snapshot = self.take()
-        self.assertEqual(set(snapshot.missing), set(missing), snapshot.missing)
-        kernel, report = self.wake(snapshot)
-        self.assertEqual(report["missing"], [])
-        self.assertEqual(kernel.run(asked, cell=9).value, before)
-        return before
-
     def test_what_constructors_do_to_variables_and_classes_is_undone(self):
         before = self.same(
             "import collections\ncount, names, by, seen = 0, [], {'all': 0, 'deep': ([], {})}, set()\n"

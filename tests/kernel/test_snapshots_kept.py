@@ -11,17 +11,6 @@ OF_3_10 = unittest.skipIf(sys.version_info < (3, 10), "errors of names and attri
 
 
 class Kept(SnapshotTest):
-    def same(self, code, asked, missing=()):
-        """After the sleep the same is answered."""
-        self.run_ok(code)
-        before = self.value(asked)
-        snapshot = self.take()
-        self.assertEqual(set(snapshot.missing), set(missing), snapshot.missing)
-        kernel, report = self.wake(snapshot)
-        self.assertEqual(report["missing"], [])
-        self.assertEqual(kernel.run(asked, cell=9).value, before)
-        return before
-
     def test_a_hash_that_ends_the_process_does_not_end_the_wake(self):
         self.run_ok(
             "import sys\nclass Ends:\n    def __hash__(self):\n        if hasattr(sys, 'armed'): raise SystemExit\n        return 1\n"

@@ -110,7 +110,7 @@ fn cells_that_end_otherwise_when_they_run_again_are_told() {
     assert!(!is_told(halfway.pending_note), "it is told with the others");
     let woke = [begin.concat(), first, rest, vec![EventBody::ReplayFinished]].concat();
     assert!(is_told(restored_from(&woke).pending_note));
-    // What ends as it did is as before, once somebody was told.
+    // A result has told that cell 1 failed. When its run, cell 4, runs again and fails again, there is nothing new to tell.
     let again = [ran(20..=20), vec![gone(), ready(), rebuilds(&[4, 5, 6])]].concat();
     let as_before = [vec![replayed(7, 4), started(7), failed(7)], ran_again(8, 6)].concat();
     let restored = restored_from(&[woke, again, as_before].concat());
@@ -142,7 +142,7 @@ fn cells_that_ended_otherwise_in_a_wake_that_was_broken_off_are_told_by_the_next
     assert_eq!(restored_from(&woke).ran_otherwise, [5]);
     let as_at_first = [second, ran_again(6, 5)].concat();
     assert!(restored_from(&as_at_first).ran_otherwise.is_empty(), "what the first one made is there");
-    // A cell that was not run has told nobody.
+    // The result of a cell that was cancelled before it ran has no note, so the failure is still to be told.
     let EventBody::CellFinished { mut result } = finished(4, Status::Interrupted, StateKind::Kept) else {
         unreachable!()
     };
