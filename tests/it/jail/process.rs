@@ -1,5 +1,7 @@
 //! The backend without walls: only by name, only for an ordinary user, and never called anything else.
 
+use std::path::Path;
+
 use super::ANN;
 use crate::support::{Daemon, eventually, http_as};
 
@@ -58,4 +60,22 @@ fn code_of_an_archive_has_the_rules_of_a_model_unless_it_is_trusted() {
         let events = ask("GET", &format!("/v1/sessions/{name}/events?follow=false"), &[], b"").text();
         assert!(events.contains(&format!("\"approve_outside\":{}", !trust)), "{name}: {events}");
     }
+    // The end of a test removes containers and jails, and these are neither.
+    assert!(guardians_of(daemon.home()).len() >= 5);
+    for name in ["a", "b", "c", "d", "e"] {
+        daemon.cli(["rm", name]).ok();
+    }
+    eventually("no guardian is left", || guardians_of(daemon.home()).is_empty().then_some(()));
+}
+
+/// The processes of guardians that were started from this home.
+fn guardians_of(home: &Path) -> Vec<u32> {
+    let program = format!("{}/kernel/", home.display());
+    let is_its = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line);
+        line.starts_with(&program) && line.contains("belljar-guardian")
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_its).collect()
 }
