@@ -15,10 +15,11 @@ use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::saved_state::BaseSource;
 use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::text::quotable;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::security_controls;
 use crate::store::SessionRecord;
-use crate::store::snapshots::HeldSnapshot;
+use crate::store::snapshots::{HeldSnapshot, SnapshotError};
 
 /// Branches that are made at the same time.
 const TOGETHER: usize = 8;
@@ -145,7 +146,7 @@ pub(super) async fn snapshot(
 async fn saved(session: &SessionRef, name: &str) -> Result<SnapshotRecord, Problem> {
     let list = call_promptly(session, |reply_to| SessionMsg::Snapshots { reply_to }).await?;
     let is_it = |kept: &SnapshotRecord| kept.id == name || kept.name.as_deref() == Some(name);
-    let none = || Problem::new(Code::NoSuchSnapshot, "the session has no such snapshot");
+    let none = || SnapshotError::NoSuch(quotable(name)).into();
     list.snapshots.into_iter().find(is_it).ok_or_else(none)
 }
 

@@ -21,8 +21,10 @@ use crate::protocol::saved_state::{
     Asleep, BoundRules, SNAPSHOT_NAME_CHARS, SnapshotList, SnapshotPolicy, is_snapshot_name,
 };
 use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::text::quotable;
 use crate::session::machine::{Input, Phase};
 use crate::session::restore::SavedStates;
+use crate::store::snapshots::SnapshotError;
 
 /// The most snapshots of a session that clients wait for.
 const WANTED_AT_ONCE: usize = 4;
@@ -359,7 +361,7 @@ impl SessionActorState {
         let is_it = |kept: &&SnapshotRecord| kept.id == snapshot || kept.name.as_deref() == Some(snapshot);
         let found = self.saving.states.snapshots().iter().find(is_it).map(|kept| kept.id.clone());
         let may = self.can_write().and_then(|()| {
-            let none = || Problem::new(Code::NoSuchSnapshot, "the session has no such snapshot");
+            let none = || Problem::from(SnapshotError::NoSuch(quotable(snapshot)));
             let id = found.ok_or_else(none)?;
             let is_base = self.saving.states.base().is_some_and(|base| base.id == id);
             if is_base {

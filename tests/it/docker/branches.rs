@@ -77,6 +77,8 @@ pub fn branches_begin_with_a_saved_snapshot() {
     assert_eq!(repr(&daemon, "b", "x"), "1");
     let refused = post(&daemon, "branch", &json!({"snapshot": "none"})).expect_status(404);
     assert_eq!(text(&refused, "code"), "no_such_snapshot");
+    assert!(text(&refused, "message").contains("no snapshot `none`"), "{refused}");
+    assert!(text(&refused, "hint").contains("belljar snapshots -s"), "{refused}");
     post(&daemon, "branch", &json!({"snapshot": "first", "at": 1})).expect_status(400);
     assert_eq!(daemon.cli(["branch", "-s", S, "--snapshot", "first", "c"]).ok().stdout, "c\n");
     assert_eq!(repr(&daemon, "c", "x"), "1");
