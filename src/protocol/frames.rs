@@ -158,7 +158,7 @@ pub enum HostFrame {
     },
     /// Pack the variables of the newest state at rest, in a copy, and send them over the data socket.
     ///
-    /// The copy is stopped while a cell of the main line runs, and ended before any checkpoint where memory is short.
+    /// The copy is stopped while cells of the main line run or have just run, and ended before any checkpoint where memory is short.
     Snapshot {
         request: u64,
         /// What the copy shows at the data socket: [`TOKEN_DIGITS`](super::snapshot::TOKEN_DIGITS) hex digits.

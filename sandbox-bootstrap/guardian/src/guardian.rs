@@ -168,16 +168,12 @@ impl Guardian {
             Timer::WatchMemory => self.watch_memory(),
             Timer::CheckMemory => drop(self.check_memory()),
             Timer::Resume => self.processes.resume(),
-            Timer::End(index) => {
-                let handle = self.handles.get(&index);
-                if handle.is_some_and(|handle| handle.ends_late) {
-                    self.end_late(index);
-                } else if handle.is_some_and(|handle| handle.packing.is_some()) {
-                    self.packing_is_late(index);
-                } else {
-                    self.end(index);
-                }
-            }
+            Timer::HoldPacking => self.hold_packing(),
+            Timer::End(index) => match self.handles.get(&index) {
+                Some(handle) if handle.ends_late => self.end_late(index),
+                Some(handle) if handle.packing.is_some() => self.packing_is_late(index),
+                _ => self.end(index),
+            },
             Timer::NotBack(index) => self.kill_unless_back(index),
             Timer::EndedUnseen(index) => self.ended_unseen(index),
             Timer::GatherStdout(index) => self.watch_output_again(index, Stream::Stdout),

@@ -111,6 +111,7 @@ pub enum Timer {
     WatchMemory,
     CheckMemory,
     Resume,
+    HoldPacking,
     /// The grace of a kill, the time of a listing, or of a copy that has answered, is over.
     End(u32),
     NotBack(u32),

@@ -1,7 +1,7 @@
 //! Packing the variables in a copy, and loading them into a fresh worker.
 //!
 //! The copy sends what it packs over a socket of its own to the daemon; the guardian only makes the copy, says whose
-//! state it has, stops it while a cell runs, ends it where memory is short, and tells its end.
+//! state it has, stops it while cells run, ends it where memory is short, and tells its end.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::endings::KILLED;
 use crate::frames::{HostFrame, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
-use crate::limits::{GIVEN_UP_END, MEMORY_SUM, PACKING, RESET_POLL};
+use crate::limits::{GIVEN_UP_END, MEMORY_SUM, PACKING, RESET_POLL, RESTED};
 use crate::poller::Timer;
 use crate::process::send_signal_to_group;
 
@@ -22,10 +22,13 @@ pub struct Packing {
     request: u64,
     /// The sandbox ends after it, or somebody waits for it.
     urgent: bool,
-    /// For how long in all the copy is stopped while cells run, for how long it was, and since when it is.
+    /// For how long in all the copy is stopped for cells, for how long it was, and since when it is.
     hold: Duration,
     held: Duration,
     held_since: Option<Instant>,
+    /// Whether a cell ran beside the copy at the last look, and when the last one was seen.
+    was_busy: bool,
+    cell_seen: Option<Instant>,
     /// Whether the daemon was told that the copy is there.
     is_told: bool,
     /// Why the guardian ended the copy.
@@ -43,12 +46,32 @@ struct Measured {
 
 impl Packing {
     fn new(request: u64, urgent: bool, hold: Duration) -> Self {
-        let (held, held_since) = (Duration::ZERO, None);
-        Self { request, urgent, hold, held, held_since, is_told: false, ended_for: None, measured: None }
+        let held = Duration::ZERO;
+        let (held_since, cell_seen, ended_for, measured) = (None, None, None, None);
+        let (was_busy, is_told) = (false, false);
+        Self { request, urgent, hold, held, held_since, was_busy, cell_seen, is_told, ended_for, measured }
     }
 
-    fn may_be_held(&self) -> bool {
-        self.held + self.held_since.map_or(Duration::ZERO, |since| since.elapsed()) < self.hold
+    /// Whether the copy has to stand at `now`: while a cell of the main line runs, and until the session has rested for a
+    /// while. Cells come in rows, and a copy that went on in each gap would have the processors busy when the next one comes.
+    fn is_held(&self, now: Instant) -> bool {
+        let held = self.held + self.held_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        held < self.hold && self.cell_seen.is_some_and(|seen| now.duration_since(seen) < RESTED)
+    }
+
+    /// Whether the copy has to stand from now on.
+    fn look(&mut self, is_busy: bool, now: Instant) -> bool {
+        if is_busy || self.was_busy {
+            self.cell_seen = Some(now);
+        }
+        self.was_busy = is_busy;
+        let is_held = self.is_held(now);
+        if is_held {
+            self.held_since.get_or_insert(now);
+        } else if let Some(since) = self.held_since.take() {
+            self.held += now.duration_since(since);
+        }
+        is_held
     }
 
     /// Whether the copy cannot hold more than `budget` by the counter. To measure that, the system walks all pages of the copy,
@@ -59,14 +82,6 @@ impl Packing {
             let grown = counted.saturating_sub(before.counted);
             before.at.elapsed() < MEMORY_SUM && before.held.saturating_add(grown) <= budget
         })
-    }
-
-    fn note_held(&mut self, is_held: bool) {
-        if is_held {
-            self.held_since.get_or_insert_with(Instant::now);
-        } else if let Some(since) = self.held_since.take() {
-            self.held += since.elapsed();
-        }
     }
 }
 
@@ -227,28 +242,26 @@ impl Guardian {
         self.send(&json!({"type": "snapshot_ended", "request": request, "reason": reason}));
     }
 
-    /// Stops the copy while a cell of the main line runs, and lets it go on afterwards.
+    /// Stops the copy while cells of the main line run, and lets it go on afterwards.
     ///
     /// It is told again and again: what is stopped to look at processes goes on afterwards, and this would, too.
     pub fn hold_packing(&mut self) {
         if self.processes.is_halted() {
             return; // all processes stand until some are killed; this one is told when they go on
         }
+        let Some(pid) = self.packing().and_then(|handle| handle.pid) else { return };
         let is_held = self.is_packing_held();
-        let Some((index, pid)) = self.packing().and_then(|handle| Some((handle.index, handle.pid?))) else {
-            return;
-        };
-        if let Some(packing) = self.handles.get_mut(&index).and_then(|handle| handle.packing.as_mut()) {
-            packing.note_held(is_held);
+        if is_held {
+            self.poller.after(Timer::HoldPacking, RESTED);
         }
         send_signal_to_group(pid, if is_held { Signal::STOP } else { Signal::CONT });
     }
 
-    /// Whether the copy has to stand, because a cell of the main line runs.
-    fn is_packing_held(&self) -> bool {
+    /// Whether the copy has to stand for cells of the main line.
+    fn is_packing_held(&mut self) -> bool {
         let is_busy = self.worker().is_some_and(|worker| worker.cell != 0);
-        let packing = self.packing().and_then(|handle| handle.packing.as_ref());
-        is_busy && packing.is_some_and(Packing::may_be_held)
+        let packing = self.handles.values_mut().find_map(|handle| handle.packing.as_mut());
+        packing.is_some_and(|packing| packing.look(is_busy, Instant::now()))
     }
 
     /// All processes of the copy that packs.
@@ -340,6 +353,33 @@ fn redo_until(handle: &Handle, cell: u64) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_copy_stands_while_a_cell_runs_and_until_the_session_has_rested() {
+        let mut packing = Packing::new(1, false, Duration::MAX);
+        let start = Instant::now();
+        assert!(!packing.look(false, start), "no cell has run beside it");
+        assert!(packing.look(true, start));
+        assert!(packing.look(false, start + 2 * RESTED), "the cell has just ended");
+        assert!(packing.look(false, start + 3 * RESTED - MS), "the session has not rested yet");
+        assert!(packing.look(true, start + 3 * RESTED - MS), "the next cell");
+        assert!(packing.look(false, start + 3 * RESTED), "and its end");
+        assert!(!packing.look(false, start + 4 * RESTED));
+        assert_eq!(packing.held, 4 * RESTED, "what it stood between cells counts, too");
+    }
+
+    #[test]
+    fn a_copy_that_has_stood_for_long_enough_goes_on_beside_cells() {
+        let start = Instant::now();
+        let mut packing = Packing::new(1, false, RESTED);
+        assert!(packing.look(true, start));
+        assert!(packing.look(true, start + RESTED - MS));
+        assert!(!packing.look(true, start + RESTED));
+        assert!(!packing.look(true, start + RESTED + MS));
+        assert!(!Packing::new(1, true, Duration::ZERO).look(true, start), "an urgent one never stands");
+    }
 
     #[test]
     fn a_copy_is_not_measured_again_while_what_it_holds_is_known_to_be_within_its_budget() {
