@@ -1,52 +1,23 @@
 //! `CATALOGUE.md` and the promises of the README are true: every case is there, and every test that is named.
 
-use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::LazyLock;
 
 const CASES: usize = 44;
 /// The attacks of the first review.
 const ATTACKS: usize = 12;
 
-/// The names of all test functions in the sources of a folder.
-fn tests_in(folder: &Path, found: &mut HashSet<String>) {
+/// The names of all tests in Python in a folder.
+fn python_tests_in(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path: PathBuf = entry.expect("an entry").path();
+        let path = entry.expect("an entry").path();
         if path.is_dir() {
-            tests_in(&path, found);
-            continue;
-        }
-        let source = || std::fs::read_to_string(&path).expect("a source");
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("rs") => found.extend(tests_of(&source())),
-            Some("py") => found.extend(python_tests_of(&source())),
-            _ => {}
+            python_tests_in(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "py") {
+            found.extend(python_tests_of(&std::fs::read_to_string(&path).expect("a source")));
         }
     }
-}
-
-/// Functions below a test attribute, and those that a macro makes tests of.
-fn tests_of(source: &str) -> Vec<String> {
-    let (mut found, mut is_test) = (Vec::new(), false);
-    for line in source.lines().map(str::trim) {
-        is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
-        if let Some((_, name)) = line.split_once("fn ").filter(|_| line.contains('(')) {
-            let name = name.split('(').next().unwrap_or_default();
-            found.extend(is_test.then(|| name.to_owned()));
-            is_test = false;
-        }
-    }
-    let macros =
-        [("on_every_ground!(", ')'), ("on_grounds_of_root!(", ')'), ("again! {", '}'), ("both! {", '}')];
-    for (start, end) in macros {
-        for part in source.split(start).skip(1) {
-            let names = part.split(end).next().unwrap_or_default();
-            let names =
-                names.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| name.contains('_'));
-            found.extend(names.map(ToOwned::to_owned));
-        }
-    }
-    found
 }
 
 /// Methods of Python's test cases.
@@ -62,11 +33,9 @@ fn top() -> &'static Path {
 /// The names in backticks, of which there is at least one.
 #[track_caller]
 fn assert_tests_exist(what: &str, held: &str) {
-    static TESTS: LazyLock<HashSet<String>> = LazyLock::new(|| {
-        let mut tests = HashSet::new();
-        tests_in(&top().join("src"), &mut tests);
-        tests_in(&top().join("tests"), &mut tests);
-        tests_in(&top().join("sandbox-bootstrap/guardian/src"), &mut tests);
+    static TESTS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let mut tests = crate::support::test_names();
+        python_tests_in(&top().join("tests"), &mut tests);
         tests
     });
     // A test that runs on several grounds, or as several users, may be named without them.
@@ -121,11 +90,7 @@ fn every_promise_is_held_by_tests_that_exist() {
 }
 
 #[test]
-fn only_test_functions_count_as_tests() {
-    let source = "fn helper() {}\n#[test]\n#[ignore]\npub fn one() {}\nfn no_test(x: u8) {}\n\
-                  #[tokio::test(flavor = \"x\")]\nasync fn two() {}\non_every_ground!(\n    the_third,\n    a_fourth,\n);\n\
-                  again! { root, None,\n    files: a_fifth;\n}\nfn a_sixth() {}\n";
-    assert_eq!(tests_of(source), ["one", "two", "the_third", "a_fourth", "a_fifth"]);
+fn only_methods_of_test_cases_count_as_tests() {
     let source = "def test_no_more(x):\n    def test_one(self):\n    def helper(self):\n# def test_two(\n";
     assert_eq!(python_tests_of(source), ["test_no_more", "test_one"]);
 }

@@ -17,6 +17,7 @@ mod pulse;
 mod requests;
 mod sandboxes;
 mod script_server;
+mod test_paths;
 mod users;
 mod waiting;
 
@@ -30,5 +31,6 @@ pub use matrix::{engine, keeps_every_state, keeps_variables};
 pub use package_index::PackageIndex;
 pub use pulse::Pulse;
 pub use script_server::ScriptServer;
+pub use test_paths::{test_names, test_paths};
 pub use users::{ROOT, User, connect_as, copy_lists, docker_group, flood_as, http_as};
 pub use waiting::{SOON, eventually};
