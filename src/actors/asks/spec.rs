@@ -107,6 +107,8 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     let dialect = dialect.unwrap_or(agent.dialect);
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
     let outer = around.outer.map(|outer| &outer.rules);
+    let is_bound = outer.is_some_and(|outer| outer.restricted)
+        && security_controls::holds("restriction_binds_asks_within");
     let by_default = || checked(default_approval(agent, around.contained), around.tools);
     let (approval, mut also_approve) = match around.outer {
         // The outer ask's policy was checked when it began; a tool that a client lent to that session is
@@ -161,7 +163,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
         schema,
         context,
         system: template.and_then(|template| template.system.clone()),
-        restricted: new.restricted.unwrap_or(false) || outer.is_some_and(|outer| outer.restricted),
+        restricted: new.restricted.unwrap_or(false) || is_bound,
         limits: limits(
             templates::limits(new.limits, template),
             dialect,
@@ -395,6 +397,25 @@ mod tests {
         let given = resolved(&["a.csv", "b/c.txt"], &["price", "gone"]);
         assert_eq!(given.text, "hello\n\nFiles in your workspace: `a.csv`, `b/c.txt`.");
         assert_eq!(given.tools, ["execute_python_code", "price"]);
+    }
+
+    #[test]
+    fn an_ask_within_a_restricted_one_is_restricted_whatever_it_says() {
+        let text = "[model.m]\nprovider = \"ollama\"\nmodel = \"m\"\n";
+        let settings = load_text(std::path::Path::new("x"), text).unwrap().settings;
+        let tools = Registry::built_in().unwrap();
+        let is_restricted = |outer: bool, wanted: Option<bool>| {
+            let rules = CellRules { restricted: outer, ..CellRules::default() };
+            let outer = Outer { rules, ..Outer::default() };
+            let around =
+                Circumstances { settings: &settings, tools: &tools, outer: Some(&outer), contained: true };
+            let new = NewAsk { text: "hello".into(), restricted: wanted, ..NewAsk::default() };
+            resolve(new, &around).unwrap().restricted
+        };
+        assert!(
+            is_restricted(true, None) && is_restricted(true, Some(false)) && is_restricted(true, Some(true))
+        );
+        assert!(!is_restricted(false, None) && is_restricted(false, Some(true)));
     }
 
     /// The estimated tokens of the first request of an ask that says hello.

@@ -113,6 +113,41 @@ async fn nobody_is_asked_for_what_an_owner_may_never_install() {
     assert_eq!(client.count("approval_wanted"), 0);
 }
 
+/// A shell would be the way around the check that code has to pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_model_of_a_restricted_ask_runs_no_command() {
+    let home = Home::new();
+    home.model_says(
+        r#"
+        [[reply]]
+        [[reply.call]]
+        name = "run_command"
+        arguments = { command = "id" }
+        [[reply]]
+        content = "It is done."
+        "#,
+    );
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let new = NewAsk {
+        text: "Work.".into(),
+        approval: Some(ApprovalPolicy::Auto),
+        restricted: Some(true),
+        ..NewAsk::default()
+    };
+    let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
+    within("an ask", try_call(&client.asks().await, start)).await.unwrap();
+    client.only_end().await;
+    let answers = client.events().into_iter().filter_map(|event| match event {
+        EventBody::AskToolAnswered { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    let answers: Vec<ToolOutcome> = answers.collect();
+    let [ToolOutcome::Failure(refused)] = &answers[..] else { panic!("{answers:?}") };
+    assert!(refused.message.contains("only restricted Python"), "{refused:?}");
+    assert_eq!(client.count("cell_queued"), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn asks_that_wait_pay_for_the_schemas_of_their_answers() {
     const MANY: usize = 200;
