@@ -10,7 +10,7 @@ use crate::security_controls;
 /// The quota of one session. A zero for the workspace refuses users who are over that quota already. The
 /// session of a job is counted as the job. The record, with the seed, is the first thing stored of a session.
 pub fn of_session(job: Option<JobId>, request: &serde_json::Value) -> Amounts {
-    let sessions = u64::from(job.is_none());
+    let sessions = u64::from(job.is_none() && security_controls::holds("session_quota"));
     Amounts::of([(Kind::Sessions, sessions), (Kind::Workspace, 0), (Kind::Journal, record_bytes(request))])
 }
 

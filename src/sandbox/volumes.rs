@@ -149,6 +149,7 @@ impl Volumes {
     /// Records the size of a volume; an error if its user has too much on the disk now.
     pub fn measured(&self, owner: Principal, name: &VolumeName, bytes: u64) -> Result<(), Refusal> {
         let gauge = self.known.lock().get(&(owner, name.clone())).map(|volume| volume.permit.gauge());
+        let gauge = gauge.filter(|_| security_controls::holds("volume_charge"));
         gauge.map_or(Ok(()), |gauge| gauge.measure(Kind::Workspace, bytes))
     }
 

@@ -25,7 +25,7 @@ pub fn seccomp_profile() -> &'static str {
 
 /// System calls whose rules a test build leaves out, to prove that a test notices.
 fn switched_off() -> Vec<&'static str> {
-    let groups: [(bool, &[&'static str]); 23] = [
+    let groups: [(bool, &[&'static str]); 24] = [
         (security_controls::holds("no_set_id_modes"), &CALLS_WITH_MODES),
         (security_controls::holds("seccomp_sockets"), &["socket", "socketpair"]),
         (
@@ -47,6 +47,7 @@ fn switched_off() -> Vec<&'static str> {
         ),
         (security_controls::holds("seccomp_namespaces"), &["unshare", "setns", "clone"]),
         (security_controls::holds("seccomp_clone3"), &["clone3"]),
+        (security_controls::holds("seccomp_splice"), &["splice"]),
         (security_controls::holds("seccomp_file_handles"), &["open_by_handle_at", "name_to_handle_at"]),
         (security_controls::holds("seccomp_memfd_secret"), &["memfd_secret"]),
         (security_controls::holds("seccomp_kernel_code"), &["init_module", "finit_module", "kexec_load"]),

@@ -406,7 +406,8 @@ fn filters(tools: &Tools, memory_is_held: bool) -> Result<Vec<FdMapping>, Proble
         let child_fd = FIRST_SECCOMP_FD + i32::try_from(index).unwrap_or_default();
         Ok(FdMapping { parent_fd: in_memory(filter)?, child_fd })
     };
-    let last = (!memory_is_held).then_some(&tools.last_filter);
+    let last =
+        (!memory_is_held && security_controls::holds("jail_no_nameless_files")).then_some(&tools.last_filter);
     tools
         .filters
         .iter()
