@@ -29,6 +29,26 @@ fn a_process_works_by_name_and_says_what_it_is_not() {
     }
 }
 
+/// A crowd that goes on forking is not tried: nothing bounds it, as the README says, and it would be the machine's.
+#[test]
+fn processes_that_a_cell_has_forked_end_at_its_deadline() {
+    const CROWD: &str = "import os\nfor turn in range(5):\n    if os.fork() == 0 and turn % 2: os.setsid()\n\
+                         open(f'pid.{os.getpid()}', 'w').close()\nwhile True: pass";
+    let daemon = Daemon::as_user(ANN);
+    daemon.cli(["new", "a", "--backend", "process"]).ok();
+    daemon.cli(["exec", "-s", "a", "kept = 41"]).ok();
+    daemon.cli(["exec", "-s", "a", "--timeout", "2s", CROWD]).exits(124);
+    assert_eq!(daemon.cli(["exec", "-s", "a", "kept + 1"]).ok().stdout, "42\n");
+    let list = "import glob; print(*(name[4:] for name in glob.glob('pid.*')))";
+    let listed = daemon.cli(["exec", "-s", "a", list]).ok().stdout;
+    let pids: Vec<u32> = listed.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect();
+    assert!(pids.len() > 1, "{listed}");
+    for pid in pids {
+        eventually("it is gone", || (!crate::support::jails::is_alive(pid)).then_some(()));
+    }
+    daemon.cli(["rm", "a"]).ok();
+}
+
 #[test]
 fn a_daemon_of_root_and_a_minimum_refuse_it() {
     let daemon = Daemon::start();
