@@ -185,9 +185,9 @@ test-docs: setup build ## the documentation: links, references, and each block o
 	tests/docs/run.py $(RELEASE) --jails $(ARGS)
 
 .PHONY: test-long
-test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs; a sleep of 1 GB arrays
+test-long: setup job-packages ## kill the daemon at random moments for two minutes; let actors panic at every message, of sleep and of jobs too; 50 fork bombs on each ground; build folders for jails; HumanEval as jobs; a sleep of 1 GB arrays
 	BELLJAR_LONG_TESTS=1 cargo test --test it -- however_often_the_daemon_dies a_folder_built_for_jails_serves_them \
-		the_solutions_of_human_eval_pass abuse::actor_panics
+		the_solutions_of_human_eval_pass abuse::actor_panics abuse::sleep_panics the_actor_that_keeps
 	BELLJAR_BOMBS=50 cargo test --test it -- --test-threads=1 --nocapture abuse::fork_bombs
 	BELLJAR_LONG=1 python3 -m unittest discover -v -s tests/kernel -k Gigabyte -k with_the_packages_of_the_science_image
 

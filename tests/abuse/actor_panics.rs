@@ -12,7 +12,7 @@ use crate::docker::asking::{notebook, notes, noting_tool, runs, says, write_scri
 use crate::docker::helpers::{list, number, text};
 use crate::support::invariants::{self, Canary};
 use crate::support::jails::in_a_jail;
-use crate::support::{Daemon, ROOT, SOON, eventually};
+use crate::support::{Daemon, ROOT, SOON, eventually, is_long_run};
 
 /// What a request that an actor died over is answered with; or one that asks for what a writer, which died over it and
 /// is on a busy machine, had not written within the time that a request waits for the journal.
@@ -112,6 +112,9 @@ fn accept(daemon: &Daemon) -> Value {
 
 /// Makes the reaper of a daemon look every other second.
 const LOOKS_OFTEN: (&str, &str) = ("BELLJAR_PERIODS", "reaper:2");
+/// Looks at which the reaper dies in an ordinary run, and more than a run has.
+const FIRST_LOOKS: u32 = 3;
+const MOST_LOOKS: u32 = 50;
 const LAST: &str = "x.append('last')";
 
 /// One run through all that a session does, with whatever dies in it.
@@ -247,18 +250,14 @@ fn stops_takes_back_and_sends(daemon: &Daemon) {
 /// Lets a kind die at some of its messages, until a run is over before it did.
 fn dies_at_every_message(kind: &str, stride: usize, least: usize) {
     in_a_jail(None, || dies_at_messages(kind, stride, least));
-    if every_message() && crate::support::engine() {
+    if is_long_run() && crate::support::engine() {
         dies_at_messages(kind, stride, least);
     }
 }
 
-pub(super) fn every_message() -> bool {
-    std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1")
-}
-
 fn dies_at_messages(kind: &str, stride: usize, least: usize) {
     let mut deaths = 0;
-    for place in (1..).step_by(if every_message() { 1 } else { stride }) {
+    for place in (1..).step_by(if is_long_run() { 1 } else { stride }) {
         let (_folder, file) = notebook();
         let tool = noting_tool("note", &file);
         let config = format!(
@@ -355,13 +354,19 @@ fn a_reaper_that_panics_looks_again() {
     if !crate::support::engine() {
         return;
     }
-    for look in 1..=3 {
-        a_reaper_dies_at(&format!("reaper:{look}"));
-    }
+    let looks = if is_long_run() { MOST_LOOKS } else { FIRST_LOOKS };
+    let lived = (1..=looks).find(|look| !a_reaper_dies_at(*look));
+    assert_eq!(
+        lived.is_some(),
+        is_long_run(),
+        "a run has at least {FIRST_LOOKS} looks, and fewer than {MOST_LOOKS}"
+    );
 }
 
-fn a_reaper_dies_at(at: &str) {
-    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", at), LOOKS_OFTEN]);
+/// Whether the reaper died at that look, before the run was over. The first ones are waited for.
+fn a_reaper_dies_at(look: u32) -> bool {
+    let at = format!("reaper:{look}");
+    let daemon = Daemon::with_environment("", &[("BELLJAR_PANIC_AT", &at), LOOKS_OFTEN]);
     daemon.session("s", json!({"image": "belljar/base"}));
     runs_well(&daemon, "first", "x = 'kept'");
     let instance = std::fs::read_to_string(daemon.home().join("instance")).expect("an id");
@@ -370,8 +375,12 @@ fn a_reaper_dies_at(at: &str) {
     eventually("what is nobody's is gone", || {
         (!crate::support::docker(["ps", "-aq", "--no-trunc"]).contains(&stray)).then_some(())
     });
-    eventually("it has died", || daemon.stderr().contains("was to be the last one").then_some(()));
+    let has_died = || daemon.stderr().contains("was to be the last one");
+    if look <= FIRST_LOOKS {
+        eventually("it has died", || has_died().then_some(()));
+    }
     assert_eq!(text(&runs_well(&daemon, "after", "x"), "/result/repr"), "'kept'");
+    has_died()
 }
 
 /// A session with a variable, parked by three deaths in a row.

@@ -3,11 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::actor_panics::{ask, every_message, get, runs_well};
+use super::actor_panics::{ask, get, runs_well};
 use crate::docker::helpers::text;
 use crate::support::invariants::{self, Canary};
 use crate::support::jails::in_a_jail;
-use crate::support::{Daemon, ROOT, eventually};
+use crate::support::{Daemon, ROOT, eventually, is_long_run};
 
 /// More messages than a run has.
 const MOST: usize = 1000;
@@ -42,7 +42,7 @@ fn play(daemon: &Daemon) {
 /// Lets a kind die at some of its messages, or at each, until a run is over before it did.
 fn dies_at_messages(kind: &str, stride: usize, least: usize) {
     in_a_jail(None, || {
-        let places = (1..MOST).step_by(if every_message() { 1 } else { stride });
+        let places = (1..MOST).step_by(if is_long_run() { 1 } else { stride });
         for (deaths, place) in places.enumerate() {
             let canary = Canary::set();
             let at = format!("{kind}:{place}");

@@ -9,7 +9,9 @@ use super::helpers::{
     session_with, text, value, wait_for_line, with_go, workspace, written,
 };
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, User, docker_group, engine, eventually, keeps_every_state, keeps_variables};
+use crate::support::{
+    Daemon, User, docker_group, engine, eventually, is_long_run, keeps_every_state, keeps_variables,
+};
 
 /// Prints 0 to 79, which takes a while.
 const COUNT: &str =
@@ -314,8 +316,7 @@ fn mixed(n: usize) -> (Value, (&'static str, &'static str), String) {
 
 /// How long the daemon is killed for.
 fn under_fire() -> Duration {
-    let long = std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1");
-    Duration::from_secs(if long { 120 } else { 25 })
+    Duration::from_secs(if is_long_run() { 120 } else { 25 })
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use crate::docker::jobs::{lines, path, python, scripts, send};
 use crate::docker::many_users::{ADMINS, CAROL};
 use crate::support::invariants::{self, Canary};
-use crate::support::{Daemon, Journal, Pulse, User, assert_nothing_left, eventually, http_as};
+use crate::support::{Daemon, Journal, Pulse, User, assert_nothing_left, eventually, http_as, is_long_run};
 
 pub const ALICE: User = User { uid: 61_001, gid: 61_001, group: None };
 pub const BOB: User = User { uid: 61_002, gid: 61_002, group: None };
@@ -366,17 +366,35 @@ fn jobs_go_with_the_command_that_was_killed_and_others_stay() {
     daemon.assert_sound();
 }
 
-/// Messages at which the actor dies: all that one job gives rise to, and some of its clock.
-const LAST_MESSAGES: u64 = 9;
+/// Messages at which the actor dies in an ordinary run.
+const SOME_MESSAGES: u64 = 9;
+/// More messages than a run has.
+const MOST_MESSAGES: u64 = 1000;
+
+/// Lets the actor die at some messages of a run, or at each of them until a run is over before it did. Says how often it did.
+fn dies_at_messages(first: u64, run: impl Fn(u64, &Daemon)) -> usize {
+    let mut died = 0;
+    let last = if is_long_run() { MOST_MESSAGES } else { SOME_MESSAGES };
+    for number in first..=last {
+        let at = format!("jobs:{number}");
+        let daemon = shared_with("", &[("BELLJAR_PANIC_AT", &at)]);
+        run(number, &daemon);
+        let has_died = daemon.stderr().contains("was to be the last one");
+        died += usize::from(has_died);
+        assert_nothing_left(&daemon, &[]);
+        if !has_died && is_long_run() {
+            return died;
+        }
+    }
+    assert!(!is_long_run(), "a run has more than {MOST_MESSAGES} messages");
+    died
+}
 
 #[test]
 fn jobs_outlive_the_actor_that_keeps_them() {
     let folder = scripts(&[("a.py", "import sys; open('kept', 'w').write('x'); print('ran'); sys.exit(3)")]);
-    let mut died = 0;
-    for number in 1..=LAST_MESSAGES {
-        let at = format!("jobs:{number}");
-        let daemon = shared_with("", &[("BELLJAR_PANIC_AT", &at)]);
-        let input = send(&daemon, &folder);
+    let died = dies_at_messages(1, |number, daemon| {
+        let input = send(daemon, &folder);
         let job = json!({"input": input["id"], "script": "a.py", "artifacts": ["kept"]}).to_string();
         // It may die over the request itself; the job may be taken or not, and that can be seen.
         let told = daemon.http("POST", "/v1/jobs", job.as_bytes());
@@ -402,9 +420,7 @@ fn jobs_outlive_the_actor_that_keeps_them() {
             let free = |quota: &Value| !held.iter().any(|kind| quota["kind"] == *kind) || quota["used"] == 0;
             quotas.iter().all(free).then_some(())
         });
-        died += usize::from(daemon.stderr().contains("was to be the last one"));
-        assert_nothing_left(&daemon, &[]);
-    }
+    });
     assert!(died >= 7, "it died {died} times only");
 }
 
@@ -412,11 +428,8 @@ fn jobs_outlive_the_actor_that_keeps_them() {
 #[test]
 fn a_job_is_cancelled_over_the_death_of_the_actor_that_keeps_it() {
     let folder = scripts(&[("a.py", "import time; print('runs', flush=True); time.sleep(600)")]);
-    let mut died = 0;
-    for number in 2..=LAST_MESSAGES {
-        let at = format!("jobs:{number}");
-        let daemon = shared_with("", &[("BELLJAR_PANIC_AT", &at)]);
-        let input = send(&daemon, &folder);
+    let died = dies_at_messages(2, |number, daemon| {
+        let input = send(daemon, &folder);
         let job = json!({"input": input["id"], "script": "a.py"}).to_string();
         let job = eventually("it is taken", || {
             let told = daemon.http("POST", "/v1/jobs", job.as_bytes());
@@ -433,9 +446,7 @@ fn a_job_is_cancelled_over_the_death_of_the_actor_that_keeps_it() {
             (view()["state"] == "ended").then_some(())
         });
         assert_eq!(view()["end"]["verdict"], "cancelled", "{number}: {}", view());
-        died += usize::from(daemon.stderr().contains("was to be the last one"));
-        assert_nothing_left(&daemon, &[]);
-    }
+    });
     assert!(died >= 4, "it died {died} times only");
 }
 
@@ -454,10 +465,9 @@ print(len(problems))
 #[test]
 fn the_solutions_of_human_eval_pass() {
     // A few of them always; all of them take minutes.
-    let all = std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1");
     let folder = scripts(&[]);
     assert_eq!(python(HUMAN_EVAL, folder.path()), "164");
-    let count = if all { 164 } else { 12 };
+    let count = if is_long_run() { 164 } else { 12 };
     for number in count..164 {
         std::fs::remove_file(folder.path().join(format!("HumanEval_{number}.py"))).expect("written");
     }

@@ -7,9 +7,7 @@ use std::process::Command;
 
 use super::ANN;
 use super::choice::NO_ENGINE;
-use crate::support::{Daemon, docker, engine, jails};
-
-const LONG: &str = "BELLJAR_LONG_TESTS";
+use crate::support::{Daemon, docker, engine, is_long_run, jails};
 
 fn images(daemon: &Daemon) -> Value {
     daemon.http("GET", "/v1/images", b"").expect_status(200)
@@ -56,8 +54,8 @@ fn a_folder_is_the_root_of_a_jail() {
 /// Takes minutes and a mirror of Debian.
 #[test]
 fn a_folder_built_for_jails_serves_them() {
-    if std::env::var_os(LONG).is_none() {
-        eprintln!("NOT RUN: it takes minutes; {LONG}=1 runs it");
+    if !is_long_run() {
+        eprintln!("NOT RUN: it takes minutes; BELLJAR_LONG_TESTS=1 runs it");
         return;
     }
     for kind in ["base", "science"] {

@@ -1,4 +1,4 @@
-//! What the environment says about a run of the tests: whether there is an engine, how large the pool is, when
+//! What the environment says about a run of the tests: whether there is an engine, whether there is time, how large the pool is, when
 //! checkpoints are made.
 
 use std::time::Duration;
@@ -23,6 +23,11 @@ pub fn engine() -> bool {
 /// Whether the environment says that there shall be no engine.
 pub fn has_no_engine() -> bool {
     std::env::var_os("BELLJAR_TEST_NO_DOCKER").is_some_and(|value| value == "1")
+}
+
+/// Whether the environment asks for the whole of what an ordinary run takes a part of.
+pub fn is_long_run() -> bool {
+    std::env::var_os("BELLJAR_LONG_TESTS").is_some_and(|value| value == "1")
 }
 
 /// The configuration with a pool of the size that `BELLJAR_TEST_POOL` says, and with the checkpoints that

@@ -27,7 +27,7 @@ pub use disk::SmallDisk;
 pub use http::Response;
 pub use journal::Journal;
 pub use leftovers::{assert_nothing_left, beside};
-pub use matrix::{engine, keeps_every_state, keeps_variables};
+pub use matrix::{engine, is_long_run, keeps_every_state, keeps_variables};
 pub use package_index::PackageIndex;
 pub use pulse::Pulse;
 pub use script_server::ScriptServer;
