@@ -98,6 +98,11 @@ compile-tests: lint
 
 .PHONY: test
 test: ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out the containers)
+	@tests/second-tries.sh $(MAKE) --no-print-directory all-tests
+
+# The suites of `make test`, which says behind them what needed a second try.
+.PHONY: all-tests
+all-tests:
 	@images/setup.sh
 	@mkdir -p target; $(MAKE) --no-print-directory test-needs >target/test-needs.log 2>&1 & needs=$$!; \
 		code=0; $(MAKE) --no-print-directory compile-tests || code=$$?; \
@@ -108,6 +113,8 @@ test: ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out th
 	tests/kernel/run.py
 	$(call heading,documentation)
 	python3 -m unittest discover -s tests/docs
+	$(call heading,the report on second tries)
+	python3 -m unittest discover -s tests
 	$(call heading,packaging)
 	python3 -m unittest discover -s tests/dist
 	python3 -m unittest discover -s tests/cpython
@@ -115,7 +122,7 @@ test: ## run everything that has to pass (BELLJAR_TEST_NO_DOCKER=1 leaves out th
 	@if [ "$${BELLJAR_TEST_NO_DOCKER:-}" = 1 ]; then \
 		echo 'warning: BELLJAR_TEST_NO_DOCKER=1: NOTHING THAT NEEDS A CONTAINER IS TESTED' >&2; fi
 	@if cargo nextest --version >/dev/null 2>&1; \
-		then set -x; tests/second-tries.sh cargo nextest run; else set -x; cargo test; fi
+		then set -x; cargo nextest run; else set -x; cargo test; fi
 	$(call heading,the core of the Python package)
 	cargo build
 	cd $(SDK) && $(abspath target/sdk-core)/bin/python -m mypy src/belljar/__init__.py
@@ -217,11 +224,11 @@ fuzz: property-packages ## change inputs at random for about so many SECONDS (60
 
 MINUTES ?= 10
 .PHONY: soak
-soak: build ## several users, crashes, lost clients and kills of the daemon for so many MINUTES (10); says what grows
+soak: build ## several users, crashes, lost clients and kills of the daemon for so many MINUTES (10); says what grows (ARGS='--backend docker' for containers)
 	tests/soak/run.py $(RELEASE) --minutes $(MINUTES) $(ARGS)
 
 .PHONY: stress
-stress: build ## every class of stress-ng in one sandbox for a minute, beside a neighbour (root, needs `stress-ng`)
+stress: build ## every class of stress-ng for a minute each in one jail, beside a neighbour (root, needs `stress-ng`; a quarter of an hour; ARGS='--seconds 5' for each)
 	tests/soak/run.py $(RELEASE) --stress $(ARGS)
 
 .PHONY: test-vm

@@ -13,7 +13,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROPERTIES = HERE.parents[1] / "target" / "properties"
+TOP = HERE.parents[1]
+PROPERTIES = TOP / "target" / "properties"
+# `tests/second-tries.sh` reads it when all tests have run.
+SECOND_TRIES = TOP / os.environ.get("CARGO_TARGET_DIR", "target") / "kernel-second-tries"
 # The file whose kinds of objects are tried as far as their packages are there; `polars` is in no image.
 KINDS = "test_what_sleeps.py"
 # How `unittest -v` tells of a skipped test; a test with a docstring has that on a line between its name and the reason.
@@ -38,8 +41,11 @@ def main():
     failed = [suite for suite, has_passed in zip(suites, passed, strict=True) if not has_passed]
     # Alone, because a machine that is short of CPU time may starve a kernel for seconds. It counts as a defect.
     still = [name for name, command in failed if not run((name, command))]
-    for name in sorted({name for name, _ in failed}.difference(still)):
+    lucky = sorted({name for name, _ in failed}.difference(still))
+    for name in lucky:
         print(f"SECOND TRY: {name} failed beside others and passed alone: look for the race")
+    SECOND_TRIES.parent.mkdir(parents=True, exist_ok=True)
+    SECOND_TRIES.write_text("".join(f"{name}\n" for name in lucky))
     print(f"{len(suites) - len(still)} of {len(suites)} files of kernel tests passed ({time.monotonic() - begun:.0f} s)")
     return 1 if still else 0
 
