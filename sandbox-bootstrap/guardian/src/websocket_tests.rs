@@ -1,5 +1,7 @@
 //! The websocket codec by itself.
 
+use std::path::{Path, PathBuf};
+
 use super::*;
 use crate::noise::{Noise, try_out};
 
@@ -190,6 +192,44 @@ fn messages_come_whole_however_they_are_fragmented_and_cut() {
     });
 }
 
+fn kept_inputs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/websocket")
+}
+
+/// However the bytes are cut, they are read or refused as they are in one piece. What breaks that is kept, and replayed by
+/// every later run.
+fn read_in_one_way(noise: &mut Noise, sent: &[u8]) {
+    let pieces = noise.cut(sent);
+    let outcome = std::panic::catch_unwind(|| assert_eq!(read_all(&pieces), read_all(&[sent]), "{sent:?}"));
+    if let Err(panic) = outcome {
+        std::fs::write(kept_inputs().join(format!("found-{}", std::process::id())), sent).unwrap();
+        std::panic::resume_unwind(panic)
+    }
+}
+
+/// The names of inputs begin with the status that refuses them, or with `ok`; with `found` if a fuzzer has left them there.
+#[test]
+fn inputs_that_were_kept_are_read_or_refused_as_they_are_named() {
+    let names = std::fs::read_dir(kept_inputs()).unwrap().map(|entry| entry.unwrap().path());
+    let inputs: Vec<(PathBuf, Vec<u8>)> =
+        names.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    assert!(!inputs.is_empty());
+    for (path, input) in &inputs {
+        let bytes: Vec<&[u8]> = input.chunks(1).collect();
+        let (messages, violation) = read_all(&[input]);
+        let outcome = violation.as_ref().map_or_else(|| "ok".to_owned(), |refused| refused.code.to_string());
+        assert_eq!(read_all(&bytes), (messages, violation), "{}", path.display());
+        let name = path.file_name().unwrap().to_string_lossy();
+        assert!(name.starts_with(&outcome) || name.starts_with("found-"), "{name}: {outcome}");
+    }
+    let telling: [&[u8]; 4] = [&[0x81], &[0xFE], &[0xFF; 9], &[0]];
+    try_out(1000, |noise| {
+        let mut sent = inputs[noise.below(inputs.len())].1.clone();
+        noise.damage(&mut sent, 1, &telling);
+        read_in_one_way(noise, &sent);
+    });
+}
+
 #[test]
 fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
     let telling: [&[u8]; 6] = [&[0x81], &[0x80], &[0xFE], &[0xFF; 9], &[0x88, 0x80], &[0]];
@@ -198,7 +238,7 @@ fn damage_is_read_or_refused_in_one_way_however_it_is_cut() {
         sent.truncate(2000);
         let places = 1 + noise.below(3);
         noise.damage(&mut sent, places, &telling);
-        assert_eq!(read_all(&noise.cut(&sent)), read_all(&[&sent]), "{sent:?}");
+        read_in_one_way(noise, &sent);
     });
 }
 
