@@ -169,3 +169,23 @@ fn people_read_one_line_a_check_and_its_remedy() {
     assert!(said.contains("\n         fix: edit `"), "{said}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("failure"), "{output:?}");
 }
+
+#[test]
+fn a_daemon_that_cannot_be_run_is_not_taken_for_a_home_that_cannot_be_written() {
+    let machine = Machine::new("");
+    let copy = machine.home.path().join("copy");
+    std::fs::copy(binary(), &copy).expect("a copy of the command");
+    // It is gone by the time at which it would start its daemon.
+    let script = r#"exec 9<"$1"; rm "$1"; exec /proc/self/fd/9 ps"#;
+    let output = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(&copy)
+        .env("BELLJAR_HOME", machine.home.path())
+        .env("BELLJAR_CONFIG", machine.home.path().join("config.toml"))
+        .env("BELLJAR_SOCKET", machine.home.path().join("s.sock"))
+        .output()
+        .expect("the command runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot be run again"), "{said}");
+    assert!(!said.contains("BELLJAR_HOME"), "{said}");
+}

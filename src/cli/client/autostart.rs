@@ -46,13 +46,7 @@ impl Starter {
     /// Returns when a daemon answers.
     pub async fn start(&self, socket: &Path) -> Result<(), Failure> {
         let log = self.logs_dir.join("daemon-start.log");
-        let spawn = || {
-            let failed = format!("failed to start the daemon with its log at `{}`", log.display());
-            self.spawn(&log).map_err(|e| {
-                Failure::io(failed, &e).hint("set `BELLJAR_HOME` to a folder that can be written")
-            })
-        };
-        let (mut child, mut log_start) = spawn()?;
+        let (mut child, mut log_start) = self.spawn(&log)?;
         let deadline = Instant::now() + READY;
         let mut other_since = None;
         let client = Client::new(socket.to_owned(), None);
@@ -68,7 +62,7 @@ impl Starter {
                     if other_since.get_or_insert_with(Instant::now).elapsed() < OTHER_READY {
                         // The other daemon may be just starting, or just ending.
                         sleep(OTHER_PAUSE).await;
-                        (child, log_start) = spawn()?;
+                        (child, log_start) = self.spawn(&log)?;
                     } else {
                         let socket = socket.display();
                         return Err(Failure::new(format!(
@@ -117,22 +111,36 @@ impl Starter {
 
     /// Starts the daemon in a process group of its own, so that a Ctrl-C meant for this command does not
     /// reach it. Also returns where in the log its output begins.
-    fn spawn(&self, log: &Path) -> io::Result<(Child, u64)> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.logs_dir)?;
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
-        if file.metadata()?.len() > LOG_BYTES {
-            file.set_len(0)?;
-        }
-        let log_start = file.metadata()?.len();
-        let mut command = Command::new(std::env::current_exe()?);
+    fn spawn(&self, log: &Path) -> Result<(Child, u64), Failure> {
+        let (out, err, log_start) = open_log(log).map_err(|e| {
+            let failed = format!("failed to start the daemon with its log at `{}`", log.display());
+            Failure::io(failed, &e).hint("set `BELLJAR_HOME` to a folder that can be written")
+        })?;
+        let program = std::env::current_exe().unwrap_or_else(|_| "belljar".into());
+        let mut command = Command::new(&program);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
-        command.arg("daemon").stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        command.arg("daemon").stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         // Otherwise the daemon's working directory could not be unmounted.
         command.current_dir("/");
-        Ok((command.spawn()?, log_start))
+        let child = command.spawn().map_err(|e| {
+            let failed = format!("failed to start the daemon: `{}` cannot be run again", program.display());
+            Failure::io(failed, &e).hint("put the command where you may run it, such as `/usr/local/bin`")
+        })?;
+        Ok((child, log_start))
     }
+}
+
+/// The log, for stdout and for stderr, and where in it what comes next begins.
+fn open_log(log: &Path) -> io::Result<(File, File, u64)> {
+    DirBuilder::new().recursive(true).mode(0o700).create(log.parent().unwrap_or(log))?;
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
+    if file.metadata()?.len() > LOG_BYTES {
+        file.set_len(0)?;
+    }
+    let log_start = file.metadata()?.len();
+    Ok((file.try_clone()?, file, log_start))
 }
 
 /// Finds out whether the log can be written: on a full disk the daemon's messages are lost.
