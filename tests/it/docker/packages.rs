@@ -262,12 +262,17 @@ pub fn an_installer_sees_nothing_of_anybody_and_reaches_nothing_but_the_index() 
     let name = image.as_ref().map_or("belljar/base", |image| image.0.as_str());
     let daemon = index.daemon(&format!("[sandbox]\nimages = [\"{name}\"]\n"));
     daemon.session(S, json!({"image": name}));
+    // What the installer would find if it could reach the cache of another user.
+    let foreign = daemon.home().join("packages/4242/sets/foreign");
+    std::fs::create_dir_all(foreign.join("site")).expect("a folder");
+    std::fs::write(foreign.join("set.json"), "{}").expect("a note");
     let failed = install(&daemon, S, &["bell-hello"], 424);
     let said = text(&failed, "message");
     assert!(said.contains("example.org:443"), "the first refusal is told: {said}");
     for seen in [
         "/workspace=False; /belljar/bridge=False; /belljar/packages=False; /run/docker.sock=False",
         "belljar=kernel,output,relay,task;",
+        "found=nothing of all;",
         "secrets=False;",
         "interfaces=lo;",
         "403 Forbidden; 403 Forbidden; 403 Forbidden; 403 Forbidden",
