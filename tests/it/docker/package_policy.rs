@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::asking::{
-    answer, begin as begin_ask, conversation, decide_next, end_of, events_of, runs, says, told,
+    answer, begin as begin_ask, calls, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
 };
 use super::helpers::{S, outcome, queue, text, value, with_go};
@@ -140,4 +140,41 @@ fn a_model_installs_as_the_policy_says() {
     assert!(events_of(&daemon, "packages_installed").is_empty());
     // The command line is the owner's own word.
     daemon.cli(["install", "-s", S, "bell-dep"]).ok();
+}
+
+#[test]
+fn a_model_calls_the_tool_as_the_policy_says() {
+    if !engine() {
+        return;
+    }
+    let index = PackageIndex::start();
+    let asked = json!({"text": "go", "fresh": true});
+    let with_policy = |policy: &str| {
+        let daemon = with_model(&index, policy);
+        let called = calls("install_packages", &json!({"packages": ["bell-hello"]}));
+        write_script(&daemon, &conversation("go", &[called, runs("import sklearn"), says("done")]));
+        daemon
+    };
+
+    let daemon = with_policy("auto");
+    assert_eq!(answer(&daemon, asked.clone()), "done");
+    let said = told(&daemon);
+    assert!(said[0].contains("bell-hello 2.0"), "{said:?}");
+    assert!(said[1].contains("`%pip install scikit-learn`"), "{said:?}");
+
+    let daemon = with_policy("never");
+    assert_eq!(answer(&daemon, asked.clone()), "done");
+    let said = told(&daemon);
+    assert!(said[0].contains("there is no tool `install_packages`"), "{said:?}");
+    assert!(events_of(&daemon, "packages_installed").is_empty());
+
+    for (decision, installed) in [(json!({"accept": {}}), 1), (json!({"reject": {"reason": "not now"}}), 0)] {
+        let daemon = with_policy("ask");
+        let number = begin_ask(&daemon, asked.clone());
+        wait_for_state(&daemon, number, "waiting");
+        assert!(events_of(&daemon, "packages_installed").is_empty(), "nothing before a person decides");
+        decide_next(&daemon, decision);
+        assert_eq!(text(&end_of(&daemon, number), "answer"), "done");
+        assert_eq!(events_of(&daemon, "packages_installed").len(), installed, "{:?}", told(&daemon));
+    }
 }
