@@ -6,7 +6,7 @@ use super::asking::{
     answer, begin as begin_ask, calls, conversation, decide_next, end_of, events_of, runs, says, told,
     wait_for_state, write_script,
 };
-use super::helpers::{S, outcome, queue, text, value, with_go};
+use super::helpers::{S, outcome, queue, raised, text, value, with_go};
 use super::packages::install;
 use crate::support::{Daemon, PackageIndex, engine};
 
@@ -60,10 +60,15 @@ fn an_owner_installs_as_the_policy_says() {
     is_told(&daemon.run(S, "!pip install bell-dep").to_string());
     is_told(&daemon.cli(["new", "a", "--with", "bell-dep"]).exits(125).stderr);
     is_told(&daemon.cli(["image", "build", "bj-never", "--with", "bell-dep"]).exits(125).stderr);
+    let hinted = raised(&daemon, "import sklearn", "ModuleNotFoundError");
+    is_told(text(&hinted, "/exception/traceback"));
+    assert!(!text(&hinted, "/exception/traceback").contains("%pip"), "{hinted:#}");
     let script = daemon.home().join("script.py");
     std::fs::write(&script, "import bell_dep\n").expect("a script");
     let script = script.to_str().expect("UTF-8");
     is_told(&daemon.cli(["job", "run", "--with", "bell-dep", script]).stderr);
+    std::fs::write(script, "import sklearn\n").expect("a script");
+    is_told(&daemon.cli(["job", "run", script]).exits(1).stderr);
     assert_eq!(index.requests(), Vec::<String>::new(), "nothing was asked for");
 
     // A thread that the owner's code has left behind does not get round it in the name of a model's cell.
@@ -166,6 +171,7 @@ fn a_model_calls_the_tool_as_the_policy_says() {
     assert_eq!(answer(&daemon, asked.clone()), "done");
     let said = told(&daemon);
     assert!(said[0].contains("there is no tool `install_packages`"), "{said:?}");
+    assert!(said[1].contains("this code may install none") && !said[1].contains("%pip"), "{said:?}");
     assert!(events_of(&daemon, "packages_installed").is_empty());
 
     for (decision, installed) in [(json!({"accept": {}}), 1), (json!({"reject": {"reason": "not now"}}), 0)] {
