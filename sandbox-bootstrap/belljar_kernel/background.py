@@ -35,7 +35,7 @@ class BackgroundCells:
     def begin(self, frame, descriptors):
         """Start the thread of a cell. That the cell has ended is reported in any case."""
         above = self.runner.own_descriptors().stop
-        cell = _BackgroundCell(self, frame["cell"], [])
+        cell = _BackgroundCell(self, frame, [])
         try:
             cell.hold(descriptors, above)
             if len(descriptors) != _DESCRIPTORS:
@@ -43,7 +43,7 @@ class BackgroundCells:
             compiled = self.cells.compile_beside(frame)
             _Thread(target=cell.run, args=(compiled,), name=f"belljar-cell-{cell.number}", daemon=True).start()
         except BaseException as error:
-            cell.end(self.cells.failed_beside(error, cell.number), 0)
+            cell.end(self.cells.failed_beside(error, frame), 0)
 
     def here(self):
         """The cell that this thread runs."""
@@ -88,8 +88,9 @@ def _file_of(descriptor):
 
 
 class _BackgroundCell:
-    def __init__(self, all_cells, number, descriptors):
-        self.number = number
+    def __init__(self, all_cells, frame, descriptors):
+        self.number = frame["cell"]
+        self._frame = frame
         self.shown = Shown()
         self._all = all_cells
         self._descriptors = descriptors
@@ -115,7 +116,7 @@ class _BackgroundCell:
         except BaseException as error:
             if self._interrupt is not None:
                 self._interrupt.stop()
-            outcome = everything.cells.failed_beside(error, self.number)
+            outcome = everything.cells.failed_beside(error, self._frame)
         duration_ms = (_now() - started) * 1000
         if not everything.runner.is_own_process():
             # This is a child that the cell forked and that ran to the end of the cell.

@@ -72,6 +72,7 @@ class CellRunner:
         self._trace = self._profile = None
         self.current = None
         self._restricted = False  # the policy of the present cell, or of the last
+        self._no_packages = None  # why that cell can have no packages installed, if it cannot
         self._snippets = 0  # number of snippets that the present cell has run nested
         self._assigns = None  # the names that the present cell assigns, if it can do nothing else
 
@@ -82,6 +83,7 @@ class CellRunner:
         self._displays.begin()
         self.current = cell
         self._restricted = bool(frame.get("restricted"))
+        self._no_packages = frame.get("no_packages")
         self._snippets = 0
         self._assigns = None
         started = _now()
@@ -124,8 +126,8 @@ class CellRunner:
         """How such code went, on the thread that calls this; the value is shown as that of any cell."""
         return outcome_of("success", "ok", result=self._view(self._run_code(*compiled)))
 
-    def failed_beside(self, error, cell):
-        return self._failed(error, f"<cell {cell}>", flushes=False)
+    def failed_beside(self, error, frame):
+        return self._failed(error, f"<cell {frame['cell']}>", frame.get("no_packages"), flushes=False)
 
     def not_quiet(self):
         """Code of the session may have run since the last cell."""
@@ -200,7 +202,7 @@ class CellRunner:
             if floor < RECURSION_LIMIT_FLOOR:
                 sys.setrecursionlimit(RECURSION_LIMIT_FLOOR)
             try:
-                return self._failed(error, f"<cell {frame['cell']}>")
+                return self._failed(error, f"<cell {frame['cell']}>", self._no_packages)
             finally:
                 sys.setrecursionlimit(floor)
 
@@ -253,10 +255,14 @@ class CellRunner:
         self._keep_source(name, source)
         return self._run_code(*self._compiled(source, name, False, self._restricted))
 
-    def describe(self, error, name):
-        if isinstance(error, _NotCompiled):
-            return report.describe(error.__cause__, self._runner.limits, name, only_last=True)
-        return report.describe(error, self._runner.limits, name)
+    def describe_snippet(self, error, name):
+        """An error of code that runs nested in the present cell."""
+        return self._described(error, name, self._no_packages)
+
+    def _described(self, error, name, no_packages):
+        only_last = isinstance(error, _NotCompiled)
+        shown = error.__cause__ if only_last else error
+        return report.describe(shown, self._runner.limits, name, only_last, no_packages)
 
     def _compiled(self, source, name, expression, restricted, on_parsed=None):
         namespace = self._runner.namespace if restricted else None
@@ -294,13 +300,13 @@ class CellRunner:
     def _view(self, value):
         return None if value is None else self._displays.view(value)
 
-    def _failed(self, error, cell_name, flushes=True):
+    def _failed(self, error, cell_name, no_packages, flushes=True):
         if isinstance(error, _NotCompiled):
             reason = "policy" if isinstance(error.__cause__, policy.PolicyError) else "syntax"
-            return outcome_of("failure", reason, exception=self.describe(error, cell_name))
+            return outcome_of("failure", reason, exception=self._described(error, cell_name, no_packages))
         if isinstance(error, SystemExit):
             return self._exited(error)
-        described = self.describe(error, cell_name)
+        described = self._described(error, cell_name, no_packages)
         if flushes:
             self._flush_figures_after(error)
         if isinstance(error, KeyboardInterrupt):

@@ -100,19 +100,23 @@ _INSTEAD_OF_NETWORK = (
     "and `%pip install NAME` for packages",
     "the files that the job was given, and `belljar job run --with NAME` for packages",
 )
+_INSTEAD_WITHOUT_PACKAGES = (
+    "the files of the workspace (`belljar cp` puts more there) and the tools of the session",
+    "the files that the job was given",
+)
 _INSTEAD_OF_PIP = ("write `%pip {0}`", "leave the line out, and name the packages with `belljar job run --with`")
 
 
-def about(error, whose=FOR_CELLS):
+def about(error, no_packages=None, whose=FOR_CELLS):
     """A hint that belongs below the traceback of an error that ended a cell, or the script of a job; None if there is
-    nothing to say."""
+    nothing to say. `no_packages` says why no package can be installed, if that is so."""
     for each in _causes(error):
         if isinstance(each, SyntaxError):
-            return _about_line(each.text, whose)
+            return _about_line(each.text, no_packages, whose)
         if isinstance(each, ModuleNotFoundError):
-            return _about_module(each.name, whose)
+            return _about_module(each.name, no_packages, whose)
         if _is_of_network(each):
-            return _no_network(whose) if _has_no_network() else None
+            return _no_network(no_packages, whose) if _has_no_network() else None
     return None
 
 
@@ -138,22 +142,25 @@ def not_of_index(package, what):
     )
 
 
-def _no_network(whose):
+def _no_network(no_packages, whose):
+    instead = _INSTEAD_WITHOUT_PACKAGES if no_packages else _INSTEAD_OF_NETWORK
     return (
         "this sandbox has no network: no host can be reached, and trying again does not help. "
-        f"There are {_INSTEAD_OF_NETWORK[whose]}"
+        f"There are {instead[whose]}"
     )
 
 
-def _about_line(text, whose):
+def _about_line(text, no_packages, whose):
     """Commands that were written without the sign that notebooks need."""
     words = text.split() if isinstance(text, str) else []
     if words[:2] not in (["pip", "install"], ["pip3", "install"]):
         return None
+    if no_packages:
+        return f"`pip` is a program and no Python, and {no_packages}"
     return f"`pip` is a program and no Python: {_INSTEAD_OF_PIP[whose].format(' '.join(words[1:]))}"
 
 
-def _about_module(name, whose):
+def _about_module(name, no_packages, whose):
     if not isinstance(name, str) or not name or name.startswith("_"):
         return None
     top = name.partition(".")[0]
@@ -163,14 +170,13 @@ def _about_module(name, whose):
         return None  # the package is there, and has no such part
     distribution = _distribution(name)
     if distribution is not None:
-        return f"the package `{distribution}` is not installed: {_INSTALL[whose].format(distribution)}"
+        way = f", and {no_packages}" if no_packages else f": {_INSTALL[whose].format(distribution)}"
+        return f"the package `{distribution}` is not installed{way}"
     known = {*_DISTRIBUTIONS, *_WELL_KNOWN, *_own_modules(), *getattr(sys, "stdlib_module_names", ())}
     similar = from_stdlib("difflib").get_close_matches(top, sorted(known), 1, 0.8)
     meant = f"; did you mean `{similar[0]}`? If not," if similar else ";"
-    return (
-        f"`{top}` is neither a file of the current folder nor an installed package{meant} "
-        f"a package is installed with {_INSTALL_COMMAND[whose]} and its name in the index, which may be another one"
-    )
+    way = f"a package is installed with {_INSTALL_COMMAND[whose]} and its name in the index, which may be another one"
+    return f"`{top}` is neither a file of the current folder nor an installed package{meant} {no_packages or way}"
 
 
 def _distribution(name):

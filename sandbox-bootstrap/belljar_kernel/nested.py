@@ -88,7 +88,7 @@ class NestedTools:
         except (KeyboardInterrupt, Expired):
             raise  # meant for the cell, or for a caller
         except BaseException as error:
-            return self._cells.describe(error, name)["traceback"]
+            return self._cells.describe_snippet(error, name)["traceback"]
 
     def _read(self, name):
         if not isinstance(name, str):

@@ -15,10 +15,11 @@ _LINKS = 1000
 _CUT_MARK = "\n  … the middle of this traceback is left out …\n"
 
 
-def describe(error, limits, cell_name, only_last=False):
+def describe(error, limits, cell_name, only_last=False, no_packages=None):
     """`ExceptionView` of any exception, also one whose own methods raise.
 
-    `only_last` leaves out all frames, for code that did not compile.
+    `only_last` leaves out all frames, for code that did not compile. `no_packages` says why the code can install
+    nothing, if it cannot.
     """
     kind = type_name(type(error))
     value = safe_text(str, error, limits.exception_chars)
@@ -27,7 +28,7 @@ def describe(error, limits, cell_name, only_last=False):
         traceback_text = "".join(lines)
     except BaseException as trouble:
         traceback_text = f"{kind}: {value}\n(the traceback cannot be shown: {type(trouble).__name__}, in {cell_name})\n"
-    hint = _hint(error, limits)
+    hint = _hint(error, limits, no_packages)
     return {
         "type": cut(kind, limits.exception_chars),
         "value": value,
@@ -36,10 +37,10 @@ def describe(error, limits, cell_name, only_last=False):
     }
 
 
-def _hint(error, limits):
+def _hint(error, limits, no_packages):
     """A last paragraph that says what to do about the error; empty for most errors."""
     try:
-        hint = hints.about(error)
+        hint = hints.about(error, no_packages)
     except KeyboardInterrupt:
         raise
     except BaseException:

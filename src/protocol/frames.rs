@@ -79,6 +79,9 @@ pub enum HostFrame {
         /// The code runs only if it passes the check of the restricted policy.
         #[serde(default)]
         restricted: bool,
+        /// Why the code can have no packages installed, if it cannot: hints say it below an import that fails.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        no_packages: Option<String>,
     },
     /// Start a program beside the cells. Its output and its end are told as those of the cell of this number: every
     /// end is a `cell_lost`.

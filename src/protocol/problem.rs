@@ -160,4 +160,13 @@ impl Problem {
         self.hint = Some(hint.into());
         self
     }
+
+    /// The message and what to do about it, in one line.
+    #[must_use]
+    pub fn message_with_hint(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{}; {hint}", self.message),
+            None => self.message.clone(),
+        }
+    }
 }

@@ -14,7 +14,8 @@ use super::launch::Launcher;
 use super::packages::{CopyUse, Installed, WantedPackages};
 use super::spec::{Limits, SandboxRequest};
 use super::workspace::owner::{self as folders, WorkKind};
-use crate::packages::requirement::{NameRules, Requirement, parse_all};
+use crate::config::Packages;
+use crate::packages::requirement::Requirement;
 use crate::protocol::api::ImageView;
 use crate::protocol::clock;
 use crate::protocol::ids::SandboxId;
@@ -55,8 +56,9 @@ pub enum ImageContent {
 
 impl ImageRecipe {
     /// # Errors
-    /// The name is not one for an own image, or it is not said what the image is made of, in one way.
-    pub fn of(request: BuildImage, allowed: &[String], names: &NameRules) -> Result<Self, Problem> {
+    /// The name is not one for an own image, it is not said what the image is made of, in one way, or its packages are not for
+    /// owners of sessions to install.
+    pub fn of(request: BuildImage, allowed: &[String], settings: &Packages) -> Result<Self, Problem> {
         let name = own_name(&request.name, allowed)?;
         let bad = |what: &str| {
             Problem::new(Code::BadRequest, what)
@@ -77,7 +79,7 @@ impl ImageRecipe {
             }
             (Some(text), true) => ImageContent::Dockerfile(text),
             (None, false) => {
-                let requirements = parse_all(&request.packages, names)?;
+                let requirements = settings.wanted_by_owner(&request.packages)?;
                 ImageContent::Packages { from: request.from, requirements }
             }
         };
@@ -371,6 +373,8 @@ mod tests {
     #[test]
     fn an_image_is_made_of_one_thing() {
         let allowed = ["python:3.12".to_owned()];
+        let settings =
+            crate::config::load_text(std::path::Path::new("c.toml"), "").unwrap().settings.packages;
         let of = |from: Option<&str>, packages: &[&str], dockerfile: Option<&str>| {
             let request = BuildImage {
                 name: "plots".into(),
@@ -378,7 +382,7 @@ mod tests {
                 packages: packages.iter().map(|package| (*package).to_owned()).collect(),
                 dockerfile: dockerfile.map(ToOwned::to_owned),
             };
-            ImageRecipe::of(request, &allowed, &NameRules::default())
+            ImageRecipe::of(request, &allowed, &settings)
         };
         let long = "#".repeat(DOCKERFILE_BYTES + 1);
         for (wrong, code) in [

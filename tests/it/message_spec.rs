@@ -28,6 +28,8 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "configure", "seed": {"a": [1, null]}, "tools": [tool, local], "given": ["a"]}),
         json!({"type": "preload", "request": 1, "imports": ["import a"], "families": ["stdlib", "third-party"], "bind": true}),
         json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false, "restricted": true}),
+        json!({"type": "cell", "cell": 1, "code": "1", "mode": "main", "expression": false, "restricted": false,
+               "no_packages": "why"}),
         json!({"type": "command", "cell": 1, "argv": ["ls"], "line": null, "cwd": "/", "env": {"A": "b"}, "stdin": "",
                "tty": true, "rows": 24, "columns": 80}),
         json!({"type": "typed", "cell": 1, "data": "aGk="}),

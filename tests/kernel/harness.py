@@ -242,10 +242,10 @@ class Kernel:
             else:
                 return frame
 
-    def submit(self, code, mode="main", expression=False, cell=None, restricted=False):
+    def submit(self, code, mode="main", expression=False, cell=None, restricted=False, **more):
         self.next_cell = cell or self.next_cell + 1
         frame = {"cell": self.next_cell, "code": code, "mode": mode, "expression": expression}
-        self.send(type="cell", restricted=restricted, **frame)
+        self.send(type="cell", restricted=restricted, **frame, **more)
         return Run(self.next_cell)
 
     def finish(self, run, timeout=TIMEOUT_S):

@@ -19,13 +19,13 @@ def can_part_from_network():
 
 
 class MissingPackages(KernelTest):
-    def traceback(self, code, kind="ModuleNotFoundError"):
-        exception = self.kernel.run(code).end["exception"]
+    def traceback(self, code, kind="ModuleNotFoundError", **options):
+        exception = self.kernel.run(code, **options).end["exception"]
         self.assertEqual(exception["type"], kind)
         return exception["traceback"]
 
-    def hint(self, code, kind="ModuleNotFoundError"):
-        before, _, hint = self.traceback(code, kind).partition("\nhint: ")
+    def hint(self, code, kind="ModuleNotFoundError", **options):
+        before, _, hint = self.traceback(code, kind, **options).partition("\nhint: ")
         self.assertNotIn("\nhint: ", hint)
         return hint
 
@@ -41,6 +41,34 @@ class MissingPackages(KernelTest):
             "hint: the package `polars` is not installed: `%pip install polars` in a cell installs it, "
             "and so does `belljar install -s SESSION polars` outside of the session\n",
         )
+
+    def test_code_that_can_have_nothing_installed_is_not_told_to_install(self):
+        why = "no packages are installed here: the policy says so"
+        self.run_ok("import sys\nsys.modules['polars'] = None")
+        told = f"the package `polars` is not installed, and {why}\n"
+        for mode in ("main", "fork", "background"):
+            self.assertEqual(self.hint("import polars", mode=mode, no_packages=why), told, mode)
+        unknown = self.hint("import nobody_knows_this_one", no_packages=why)
+        self.assertTrue(unknown.endswith(f"an installed package; {why}\n"), unknown)
+        line = self.hint("pip install polars", "SyntaxError", no_packages=why)
+        self.assertEqual(line, f"`pip` is a program and no Python, and {why}\n")
+        for whose in (hints.FOR_CELLS, hints.FOR_JOBS):
+            error = ModuleNotFoundError("no", name="polars")
+            self.assertNotIn("`%pip", hints.about(error, why, whose))
+            self.assertNotIn("--with", hints.about(error, why, whose))
+            self.assertNotIn("packages", hints._no_network(why, whose))
+        # It holds for that cell alone.
+        self.assertIn("%pip install polars", self.hint("import polars"))
+
+    def test_a_script_of_a_job_is_told_why_packages_are_refused(self):
+        library = os.path.join(KERNEL, "shims", "lib")
+        for why, told in (("", "`belljar job run --with polars`"), ("the policy says so", "and the policy says so")):
+            env = {**os.environ, "PYTHONPATH": library, "BELLJAR_IN_JOB": "1", "BELLJAR_NO_PACKAGES": why}
+            code = "import os, sys; assert not {'BELLJAR_IN_JOB', 'BELLJAR_NO_PACKAGES'} & set(os.environ)\n"
+            code += "sys.modules['polars'] = None; import polars"
+            said = subprocess.run([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True, check=False).stderr
+            self.assertIn("\nhint: the package `polars` is not installed", said)
+            self.assertIn(told, said)
 
     def test_import_names_are_mapped_to_packages(self):
         for module, package in (

@@ -12,6 +12,7 @@ PACKAGES = "/belljar/packages/site"
 PACKAGE_FOLDERS = ("/site-packages", "/dist-packages")
 # Set for the script of a job (`cell.py`), and for no program that the script starts.
 IN_JOB = "BELLJAR_IN_JOB"
+NO_PACKAGES = "BELLJAR_NO_PACKAGES"  # why `--with` is refused, if it is
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -31,7 +32,7 @@ def add_packages():
     sys.path.insert(place, PACKAGES)
 
 
-def hint_at_the_end():
+def hint_at_the_end(no_packages):
     """Below the traceback of an error that ends the script, say what to do about it."""
     show = sys.excepthook
 
@@ -41,7 +42,7 @@ def hint_at_the_end():
         try:
             from belljar_kernel import hints
 
-            hint = hints.about(error, hints.FOR_JOBS)
+            hint = hints.about(error, no_packages, hints.FOR_JOBS)
             if hint:
                 sys.stderr.write(f"\nhint: {hint}\n")
         except Exception:
@@ -53,5 +54,5 @@ def hint_at_the_end():
 if PACKAGES not in sys.path:
     add_packages()
 if os.environ.pop(IN_JOB, None):
-    hint_at_the_end()
+    hint_at_the_end(os.environ.pop(NO_PACKAGES, ""))
 run_that_of_image()

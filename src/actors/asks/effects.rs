@@ -131,7 +131,7 @@ impl AsksState {
         self.args.log.append(EventBody::ModelAsked { ask, step });
         let asks = myself.clone();
         let tokens = self.args.quotas.may_spend(self.args.owner, clock::today());
-        let tokens = tokens.map_err(|refusal| message_with_hint(&Problem::from(refusal)));
+        let tokens = tokens.map_err(|refusal| Problem::from(refusal).message_with_hint());
         // The reply and the events that follow from it go into the journal, so the journal needs room for
         // them.
         let check_room =
@@ -329,10 +329,10 @@ impl AsksState {
         let input = match outcome {
             Ok(result) => Input::CellFinished { id, result: Box::new((*result).clone()) },
             Err(problem) if is_sandbox_trouble(&problem) => {
-                Input::SandboxFailed { message: message_with_hint(&problem) }
+                Input::SandboxFailed { message: problem.message_with_hint() }
             }
             Err(problem) => {
-                let message = message_with_hint(&problem);
+                let message = problem.message_with_hint();
                 let failure = ToolFailure { code: CELL_REFUSED.into(), message: message.clone() };
                 let outcome = ToolOutcome::Failure(failure);
                 self.args.log.append(EventBody::AskToolAnswered { ask, id: id.clone(), outcome });
@@ -455,11 +455,4 @@ fn is_sandbox_trouble(problem: &Problem) -> bool {
             | Code::ShuttingDown
             | Code::Storage
     )
-}
-
-fn message_with_hint(problem: &Problem) -> String {
-    match &problem.hint {
-        Some(hint) => format!("{}; {hint}", problem.message),
-        None => problem.message.clone(),
-    }
 }

@@ -47,23 +47,24 @@ fn kill_grace(mode: Mode) -> Duration {
     }
 }
 
-fn frame_of(start: &CellStart) -> HostFrame {
-    if let Some(command) = &start.command {
-        let CommandSpec { argv, line, cwd, env, stdin, terminal } = CommandSpec::clone(command);
-        let TerminalSize { rows, columns } = terminal.unwrap_or_default();
-        let (cell, tty) = (start.cell, terminal.is_some());
-        return HostFrame::Command { cell, argv, line, cwd, env, stdin, tty, rows, columns };
-    }
-    HostFrame::Cell {
-        cell: start.cell,
-        code: start.code.clone(),
-        mode: start.mode,
-        expression: start.expression,
-        restricted: start.rules.restricted && security_controls::holds("restricted_code_is_checked"),
-    }
-}
-
 impl ExecutorState {
+    fn frame_of(&self, start: &CellStart) -> HostFrame {
+        if let Some(command) = &start.command {
+            let CommandSpec { argv, line, cwd, env, stdin, terminal } = CommandSpec::clone(command);
+            let TerminalSize { rows, columns } = terminal.unwrap_or_default();
+            let (cell, tty) = (start.cell, terminal.is_some());
+            return HostFrame::Command { cell, argv, line, cwd, env, stdin, tty, rows, columns };
+        }
+        HostFrame::Cell {
+            cell: start.cell,
+            code: start.code.clone(),
+            mode: start.mode,
+            expression: start.expression,
+            restricted: start.rules.restricted && security_controls::holds("restricted_code_is_checked"),
+            no_packages: self.why_no_packages(start),
+        }
+    }
+
     pub(super) fn run(&mut self, myself: &ExecutorRef, start: CellStart) {
         let cell = start.cell;
         if self.connected.is_none() {
@@ -75,7 +76,7 @@ impl ExecutorState {
             self.replays = start.replay.is_some();
         }
         self.note_snapshot();
-        let frame = frame_of(&start);
+        let frame = self.frame_of(&start);
         self.args.recorder.begin(cell);
         let sent = self.connected.as_ref().map(|connected| connected.link.send(&frame));
         self.bound.bind(start.ask, &start.rules, cell);
@@ -452,7 +453,8 @@ impl ExecutorState {
         if !std::mem::take(&mut running.waits_for_worker) {
             return;
         }
-        let frame = frame_of(&running.start);
+        let start = running.start.clone();
+        let frame = self.frame_of(&start);
         self.send(myself, &frame);
     }
 

@@ -70,5 +70,5 @@ if job["require"]:
             raise RuntimeError(f"the image has `{name}` {has}, and not {text}")
 os.unlink(".belljar-job")
 # For hints below the traceback of an error that ends the script (`sitecustomize.py`).
-env = {**os.environ, **job["env"], "BELLJAR_IN_JOB": "1"}
+env = {**os.environ, **job["env"], "BELLJAR_IN_JOB": "1", "BELLJAR_NO_PACKAGES": job["no_packages"]}
 os.execve(sys.executable, [sys.executable, *job["argv"]], env)

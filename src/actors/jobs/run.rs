@@ -189,7 +189,8 @@ impl JobRun {
         self.install(session).await?;
         let receipt = try_call(session, |reply_to| SessionMsg::Receipt { reply_to }).await?;
         let open_room = handles.upload_room(&self.launcher.settings.sandbox);
-        let order = script::order(&self.record.job);
+        let no_packages = self.launcher.settings.packages.check_owner_may_install().err();
+        let order = script::order(&self.record.job, no_packages.as_ref());
         let file = tokio::fs::File::open(&self.input).await.map_err(|error| {
             Problem::new(Code::Storage, format!("the files of the job cannot be read: {error}"))
         })?;

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::check::required;
 use crate::protocol::job::NewJob;
+use crate::protocol::problem::Problem;
 use crate::sandbox::workspace::Root;
 use crate::sandbox::workspace::files;
 
@@ -25,9 +26,9 @@ pub fn has_begun(workspace: &Root<'_>) -> bool {
     !files::is_there(workspace, ORDER)
 }
 
-/// The content of the order file.
+/// The content of the order file. `no_packages` says why `--with` is refused, if it is.
 #[must_use]
-pub fn order(job: &NewJob) -> String {
+pub fn order(job: &NewJob, no_packages: Option<&Problem>) -> String {
     // Python would take a name that begins with `-` for an option.
     let script = if job.script.starts_with('-') { format!("./{}", job.script) } else { job.script.clone() };
     let argv: Vec<&str> = std::iter::once(&script).chain(&job.args).map(String::as_str).collect();
@@ -37,7 +38,9 @@ pub fn order(job: &NewJob) -> String {
     let require = job.require.iter().filter_map(|text| required(text).ok()).map(
         |requirement| json!({"name": requirement.name, "ranges": requirement.ranges().collect::<Vec<_>>()}),
     );
-    json!({"argv": argv, "env": env, "require": require.collect::<Vec<_>>()}).to_string()
+    let no_packages = no_packages.map(Problem::message_with_hint).unwrap_or_default();
+    json!({"argv": argv, "env": env, "require": require.collect::<Vec<_>>(), "no_packages": no_packages})
+        .to_string()
 }
 
 #[cfg(test)]
@@ -51,7 +54,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let require = require.iter().map(|name| (*name).to_owned()).collect();
             let job = NewJob { script: "s.py".into(), require, ..NewJob::default() };
-            std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+            std::fs::write(folder.path().join(ORDER), order(&job, None)).unwrap();
             std::fs::write(folder.path().join("s.py"), "import sys; sys.exit(7)").unwrap();
             let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
             assert_eq!(ran.unwrap().status.code(), Some(exits));
@@ -72,7 +75,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let require = vec![format!("Thing{ranges}")];
             let job = NewJob { script: "s.py".into(), require, ..NewJob::default() };
-            std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+            std::fs::write(folder.path().join(ORDER), order(&job, None)).unwrap();
             std::fs::write(folder.path().join("s.py"), "").unwrap();
             let mut python = std::process::Command::new("python3");
             let ran = python.args(["-c", CODE]).env("PYTHONPATH", site.path()).current_dir(&folder).output();
@@ -109,7 +112,7 @@ mod tests {
     fn a_name_is_never_an_option() {
         let folder = tempfile::tempdir().unwrap();
         let job = NewJob { script: "-h.py".into(), ..NewJob::default() };
-        std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+        std::fs::write(folder.path().join(ORDER), order(&job, None)).unwrap();
         std::fs::write(folder.path().join("-h.py"), "import sys; sys.exit(3)").unwrap();
         let ran = std::process::Command::new("python3").args(["-c", CODE]).current_dir(&folder).output();
         assert_eq!(ran.unwrap().status.code(), Some(3));
@@ -121,7 +124,7 @@ mod tests {
         let odd = "a\"b'\\\n\u{1}\u{7f}\u{2028}é😀{}%";
         let env = [("X".to_owned(), odd.to_owned())].into();
         let job = NewJob { script: "s.py".into(), args: vec![odd.into()], env, ..NewJob::default() };
-        std::fs::write(folder.path().join(ORDER), order(&job)).unwrap();
+        std::fs::write(folder.path().join(ORDER), order(&job, None)).unwrap();
         let script = "import os, sys; print(ascii([sys.argv[1], os.environ['X'], os.listdir()]))";
         std::fs::write(folder.path().join("s.py"), script).unwrap();
         let ran = std::process::Command::new("python3")

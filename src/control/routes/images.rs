@@ -67,7 +67,7 @@ pub async fn build(
     if app.launcher.paths.system() && security_controls::holds("builds_are_for_administrators") {
         caller.require_admin(&app.live().admin.group, "build images in the machine's engine")?;
     }
-    let recipe = ImageRecipe::of(body, &app.settings.sandbox.images, &app.settings.packages.names)?;
+    let recipe = ImageRecipe::of(body, &app.settings.sandbox.images, &app.settings.packages)?;
     let build = |steps: Steps, stop: CancellationToken| async move {
         let progress = move |line: String| drop(steps.try_send(json!({ "status": line })));
         let (owner, ledger) = (caller.principal, &app.ledger);

@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::index;
 
+/// Variables of the host's tools that name more indexes. Installations ask a single one: a name that is missing there, or is
+/// older, would else be taken from wherever somebody published it.
+const MORE_INDEXES: [&str; 3] = ["PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX"];
+const AUTHORITIES: [&str; 3] = ["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"];
+
 /// What the host's own tools are configured with.
 pub struct HostSettings<'a> {
     env: &'a (dyn Fn(&str) -> Option<String> + Sync),
@@ -18,6 +23,8 @@ pub struct HostFiles {
     pip: Vec<(String, String)>,
     /// The index that `uv` uses instead of its own.
     uv_index: Option<String>,
+    /// Whether a file of `uv` names more indexes.
+    uv_names_more: bool,
 }
 
 /// What is read of a settings file of `uv`.
@@ -26,6 +33,7 @@ pub struct HostFiles {
 struct UvFile {
     index: Vec<UvIndex>,
     index_url: Option<String>,
+    extra_index_url: Option<toml::Value>,
     pip: UvPip,
 }
 
@@ -41,6 +49,7 @@ struct UvIndex {
 #[serde(rename_all = "kebab-case", default)]
 struct UvPip {
     index_url: Option<String>,
+    extra_index_url: Option<toml::Value>,
 }
 
 impl<'a> HostSettings<'a> {
@@ -62,6 +71,27 @@ impl<'a> HostSettings<'a> {
         let variables = ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL"];
         self.env(&variables).or_else(|| self.files.uv_index.clone()).or_else(|| self.pip("index-url"))
     }
+
+    /// The file of certificates that the host's tools are to trust.
+    pub fn authorities(&self) -> Option<PathBuf> {
+        self.env(&AUTHORITIES).or_else(|| self.pip("cert")).map(PathBuf::from)
+    }
+
+    /// The settings of the host's tools that installations do not follow.
+    pub fn not_followed(&self) -> Vec<&'static str> {
+        let mut found: Vec<_> = MORE_INDEXES.into_iter().filter(|name| self.env(&[name]).is_some()).collect();
+        if self.pip("extra-index-url").is_some() {
+            found.push("`extra-index-url` of `pip`");
+        }
+        if self.files.uv_names_more {
+            found.push("more indexes in a file of `uv`");
+        }
+        if self.authorities().is_none() {
+            found.extend(self.env(&["SSL_CERT_DIR"]).map(|_| "SSL_CERT_DIR"));
+            found.extend(self.env(&["UV_NATIVE_TLS"]).filter(|value| is_yes(value)).map(|_| "UV_NATIVE_TLS"));
+        }
+        found
+    }
 }
 
 impl HostFiles {
@@ -70,8 +100,10 @@ impl HostFiles {
     pub fn read(env: &dyn Fn(&str) -> Option<String>, read: &dyn Fn(&Path) -> Option<String>) -> Self {
         let env = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let texts = pip_files(&env).into_iter().filter_map(|file| read(&file));
-        let uv_index = uv_files(&env).into_iter().find_map(|file| uv_index(&read(&file)?));
-        Self { pip: texts.flat_map(|text| pip_settings(&text)).collect(), uv_index }
+        let pip = texts.flat_map(|text| pip_settings(&text)).collect();
+        let uv: Vec<String> = uv_files(&env).into_iter().filter_map(|file| read(&file)).collect();
+        let uv_names_more = uv.iter().any(|text| uv_names_more(text));
+        Self { pip, uv_index: uv.iter().find_map(|text| uv_index(text)), uv_names_more }
     }
 }
 
@@ -128,7 +160,7 @@ fn is_yes(value: &str) -> bool {
 /// The index that `uv pip` uses by a file of `uv`; none if the file names none in place of `uv`'s own, or cannot be read. One
 /// that only `uv` itself can use is passed over: this host may have it for other work.
 fn uv_index(text: &str) -> Option<String> {
-    let UvFile { index, index_url, pip } = toml::from_str(text).ok()?;
+    let UvFile { index, index_url, pip, .. } = toml::from_str(text).ok()?;
     let default = index.into_iter().find(|index| index.default).map(|index| index.url);
     [pip.index_url, default, index_url].into_iter().flatten().find(|url| match index::parsed(url) {
         Ok(_) => true,
@@ -139,13 +171,20 @@ fn uv_index(text: &str) -> Option<String> {
     })
 }
 
+/// Whether a file of `uv` names indexes beside the one that counts.
+fn uv_names_more(text: &str) -> bool {
+    toml::from_str(text).is_ok_and(|UvFile { index, extra_index_url, pip, .. }| {
+        index.iter().any(|index| !index.default) || extra_index_url.or(pip.extra_index_url).is_some()
+    })
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
 
     /// What `pip`'s only file says, with the index of `uv`'s.
     pub fn files(pip: &str, uv: &str) -> HostFiles {
-        HostFiles { pip: pip_settings(pip), uv_index: uv_index(uv) }
+        HostFiles { pip: pip_settings(pip), uv_index: uv_index(uv), uv_names_more: uv_names_more(uv) }
     }
 
     fn read(env: &[(&str, &str)], files: &[(&str, &str)]) -> HostFiles {
@@ -223,5 +262,39 @@ pub mod tests {
         );
         assert_eq!(index(&[("PIP_INDEX_URL", " ")], uv).as_deref(), Some("https://uv.test/"));
         assert_eq!(index(&[], "").as_deref(), Some("https://pip.test/"));
+    }
+
+    #[test]
+    fn what_is_not_followed_is_told() {
+        let told = |env: &[(&str, &str)], pip: &str, uv: &str| {
+            let env =
+                |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            HostSettings::new(&env, files(pip, uv)).not_followed()
+        };
+        let one = "[[index]]\nurl = \"https://a.test/\"\ndefault = true\n";
+        let none: [&str; 0] = [];
+        assert_eq!(
+            told(&[("UV_INDEX", " "), ("UV_NATIVE_TLS", "false")], "[global]\ncert = /ca\n", one),
+            none
+        );
+        let more = "[[index]]\nurl = \"https://b.test/\"\n";
+        let told_all = told(
+            &[("PIP_EXTRA_INDEX_URL", "https://b.test/"), ("SSL_CERT_DIR", "/certs"), ("UV_NATIVE_TLS", "1")],
+            "[global]\nextra-index-url =\n    https://b.test/\n",
+            more,
+        );
+        let all = [
+            "PIP_EXTRA_INDEX_URL",
+            "`extra-index-url` of `pip`",
+            "more indexes in a file of `uv`",
+            "SSL_CERT_DIR",
+            "UV_NATIVE_TLS",
+        ];
+        assert_eq!(told_all, all);
+        for uv in ["extra-index-url = [\"x\"]\n", "[pip]\nextra-index-url = [\"x\"]\n"] {
+            assert_eq!(told(&[], "", uv), ["more indexes in a file of `uv`"], "{uv}");
+        }
+        // Where a file names the certificates, no folder of them counts.
+        assert_eq!(told(&[("SSL_CERT_FILE", "/ca"), ("SSL_CERT_DIR", "/certs")], "", ""), none);
     }
 }

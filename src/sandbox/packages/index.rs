@@ -5,6 +5,7 @@ use base64::Engine as _;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use super::host_settings::{HostFiles, HostSettings};
@@ -28,6 +29,8 @@ pub const HTTPS: u16 = 443;
 const WORDS_CHARS: usize = 4_000;
 /// What stands in texts for a password.
 const HIDDEN: &str = "****";
+/// That settings of the host are not followed is in the log once.
+static TOLD: Once = Once::new();
 
 /// A package index with the way there.
 #[derive(Clone, PartialEq, Eq)]
@@ -93,6 +96,12 @@ impl Index {
         let env = |name: &str| std::env::var(name).ok();
         let files = folders::run(owner, WorkKind::Look, None, move || HostFiles::read(&env, &read)).await?;
         let host = HostSettings::new(&env, files);
+        let not_followed = host.not_followed();
+        if !not_followed.is_empty() {
+            TOLD.call_once(|| {
+                tracing::warn!(settings = %not_followed.join(", "), "installations do not follow these settings of the host");
+            });
+        }
         if let Some(index) = Self::configured(settings, &host)? {
             return Ok(index);
         }
@@ -125,10 +134,6 @@ impl Index {
         let port = parsed.port().unwrap_or(HTTPS);
         let mut hosts = BTreeSet::from([(name.clone(), port)]);
         hosts.extend(settings.hosts.iter().chain(more_hosts).filter_map(|host| host_and_port(host)));
-        let authorities = host
-            .env(&["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"])
-            .or_else(|| host.pip("cert"))
-            .map(PathBuf::from);
         let proxy = host
             .env(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "PIP_PROXY"])
             .or_else(|| host.pip("proxy"));
@@ -141,7 +146,7 @@ impl Index {
             secrets: secrets_of(&parsed),
             hosts,
             learns_hosts: settings.hosts.is_empty(),
-            authorities,
+            authorities: host.authorities(),
             proxy: proxy.transpose()?,
             direct: direct.split(',').map(|host| host.trim().to_ascii_lowercase()).collect(),
         })

@@ -13,7 +13,7 @@ use super::relay::{Relay, Trouble};
 use super::sandbox_packages::{Payer, SandboxPackages};
 use super::session_use::SessionUse;
 use super::task::{self, Task};
-use super::wanted::{Installed, WantedPackages};
+use super::wanted::{Installed, WantedPackages, check_backend};
 use super::watch::{look_at, too_large};
 use crate::packages::requirement::{NameRules, Requirement, not_permitted};
 use crate::packages::resolved::request_key;
@@ -43,13 +43,7 @@ impl Launcher {
         ledger: &Ledger,
         progress: Progress<'_>,
     ) -> Result<Installed, Problem> {
-        if wanted.backend == Backend::Process {
-            return Err(Problem::new(
-                Code::BadRequest,
-                "packages cannot be installed for the backend `process`",
-            )
-            .hint("install them on the host, or use `docker` or `bubblewrap`"));
-        }
+        check_backend(wanted.backend)?;
         wanted.check_sources(&self.settings.packages)?;
         let rules = self.package_rules(wanted.owner).await?;
         let is_permitted = |name: &str| rules.iter().all(|rules| rules.permits(name));

@@ -34,4 +34,4 @@ mod within_quotas;
 pub use charges::CopyUse;
 
 pub use session_use::SessionUse;
-pub use wanted::{Installed, WantedPackages};
+pub use wanted::{Installed, WantedPackages, check_backend};

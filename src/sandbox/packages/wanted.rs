@@ -35,6 +35,15 @@ pub struct WantedPackages {
     pub stop: CancellationToken,
 }
 
+/// Refuses a backend whose sandboxes packages cannot appear in.
+pub fn check_backend(backend: Backend) -> Result<(), Problem> {
+    if backend != Backend::Process {
+        return Ok(());
+    }
+    Err(Problem::new(Code::BadRequest, "packages cannot be installed for the backend `process`")
+        .hint("install them on the host, or use `docker` or `bubblewrap`"))
+}
+
 /// The outcome of an installation.
 #[derive(Clone, Debug)]
 pub struct Installed {

@@ -219,3 +219,26 @@ pub fn rename_volume(path: &Path, to: &Path) -> std::io::Result<()> {
 fn storage(path: &Path, error: &std::io::Error) -> Problem {
     Problem::new(Code::Storage, format!("the volume `{}` cannot be used: {error}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_guest_beside_volumes_runs_as_root_or_as_a_user_that_the_engine_cannot_have() {
+        let system = Service { system: true, uid: 0, gid: 0 };
+        let remapped = UserMapping::Remapped { uid_base: 1_000_000, gid_base: 0 };
+        let ann = Principal::ANN;
+        let made = |mapping, user| guest_as(system, mapping, user, Path::new("/v"));
+        assert_eq!(made(UserMapping::Same, ann).unwrap().host_uid, ann.uid());
+        for (mapping, user, what) in [
+            (UserMapping::Same, Principal::ROOT, "no guest runs as root"),
+            (UserMapping::Rootless, ann, "it remaps user ids"),
+            (remapped, ann, "it remaps user ids"),
+        ] {
+            let refused = made(mapping, user).unwrap_err();
+            assert_eq!(refused.code, Code::Forbidden, "{refused:?}");
+            assert!(refused.message.contains(what) && refused.hint.is_some(), "{refused:?}");
+        }
+    }
+}

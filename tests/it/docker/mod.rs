@@ -48,6 +48,7 @@ pub mod output;
 mod own_images;
 pub mod package_cache;
 pub mod package_kinds;
+mod package_policy;
 pub mod packages;
 pub mod pool;
 pub mod preload;

@@ -105,6 +105,17 @@ fn packages_are_built_into_an_image_that_needs_no_index() {
     let labels: Value = serde_json::from_str(&labels).expect("JSON");
     assert_eq!((text(&labels, "belljar.instance"), text(&labels, "belljar.sandbox")), ("", ""), "{labels}");
 
+    // Nothing in it says where the packages came from.
+    let facts = docker(["image", "inspect", image]) + &docker(["history", "--no-trunc", image]);
+    let traces = index.traces();
+    assert!(facts.contains(&first) && !traces.iter().any(|trace| facts.contains(trace)), "{facts}");
+    let look = "files = [os.path.join(folder, name) for folder, _, names in os.walk('/usr/lib/belljar/site') for name in names]\n\
+                contents = {file: open(file, 'rb').read() for file in files}\n";
+    let found = format!(
+        "{look}[(file, trace) for trace in {traces:?} for file in files if trace.encode() in contents[file]], len(files) > 5"
+    );
+    assert_eq!(value(&daemon, "s", &found), "([], True)");
+
     // A file of requirements makes another one of the same name; the session keeps its own.
     let file = daemon.home().join("requirements.txt");
     std::fs::write(&file, "# mine\nbell-hello  # the newest\n").expect("a file");

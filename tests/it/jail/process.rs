@@ -23,6 +23,15 @@ fn a_process_works_by_name_and_says_what_it_is_not() {
     let started =
         daemon.cli(["exec", "-s", "a", "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)"]);
     let sleeper: u32 = started.ok().stdout.trim().parse().expect("a pid");
+    // Nothing installs packages or mounts folders there.
+    let hinted = daemon.cli(["exec", "-s", "a", "import no_such_package_at_all"]).exits(1).stderr;
+    assert!(hinted.contains("for the backend `process`") && !hinted.contains("%pip"), "{hinted}");
+    daemon.cli(["volume", "create", "data"]).ok();
+    let mount = format!("{}:/ref:ro", daemon.home().display());
+    for beside in [["--volume", "data:/data"], ["--mount", mount.as_str()]] {
+        let refused = daemon.cli(["new", "b", "--backend", "process"].into_iter().chain(beside)).exits(125);
+        assert!(refused.stderr.contains("a plain process has no volumes and mounts"), "{refused:?}");
+    }
     daemon.cli(["rm", "a"]).ok();
     for pid in [u32::try_from(pid).expect("a pid"), sleeper] {
         eventually("it is gone", || (!crate::support::jails::is_alive(pid)).then_some(()));

@@ -27,7 +27,7 @@ import time
 import zipfile
 
 LOOKS_AROUND = """#!/usr/bin/env python3
-import glob, os, socket, sys
+import glob, os, socket, stat, sys
 if sys.argv[1:] == ["--version"]:
     print("uv 9.9.9")
     sys.exit()
@@ -35,6 +35,23 @@ said = []
 for path in ("/workspace", "/belljar/bridge", "/belljar/packages", "/run/docker.sock", "/var/run/docker.sock"):
     said.append("%s=%s" % (path, os.path.exists(path) and (not os.path.isdir(path) or bool(os.listdir(path)))))
 said.append("belljar=%s" % ",".join(sorted(os.listdir("/belljar"))))
+# Sets of a cache, and sockets but for its own, wherever they are.
+found, left, folders = [], 500000, ["/"]
+while folders and left > 0:
+    folder = folders.pop()
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        continue
+    left -= len(entries)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            folders += [entry.path] if entry.path not in ("/proc", "/sys") else []
+        elif entry.name == "set.json" and os.path.isdir(os.path.join(folder, "site")):
+            found.append(entry.path)
+        elif not entry.is_file(follow_symlinks=False) and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+            found += [entry.path] if entry.path != "/belljar/relay/relay.sock" else []
+said.append("found=%s of %s" % (",".join(sorted(found)) or "nothing", "all" if left > 0 else "a part"))
 said.append("secrets=%s" % (b"BELLJAR_TEST_SECRET" in open("/proc/1/environ", "rb").read()))
 rows = open("/proc/net/dev").read().splitlines()[2:]
 said.append("interfaces=%s" % ",".join(sorted(row.split(":")[0].strip() for row in rows)))

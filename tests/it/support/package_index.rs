@@ -85,6 +85,15 @@ impl PackageIndex {
         Daemon::with_environment(config, &environment)
     }
 
+    /// What would tell where packages came from: the index, its certificate and a way there.
+    pub fn traces(&self) -> Vec<String> {
+        let authorities = self.folder.path().join("ca.pem");
+        let certificate = std::fs::read_to_string(&authorities).expect("a certificate");
+        let line = certificate.lines().nth(2).expect("base64").to_owned();
+        let (index, file) = (format!("localhost:{}", self.server.port), authorities.display().to_string());
+        vec![index, file, line, "HTTPS_PROXY".into(), "https_proxy".into()]
+    }
+
     /// The paths that were asked for.
     pub fn requests(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join("requests")).unwrap_or_default();
