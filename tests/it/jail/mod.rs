@@ -79,6 +79,7 @@ both! {
         what_shows_variables_has_nothing_installed;
     packages: installed_packages_are_there_at_once_and_stay,
         branches_and_archives_have_the_packages_of_their_session,
+        an_archive_brings_the_versions_that_its_variables_were_made_with,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
         a_version_that_was_asked_for_gives_way_to_another_by_a_reset,
