@@ -31,7 +31,7 @@ pub struct NewBranches {
     /// The name of the new session; of several, the beginning of their names, which end in `-1`, `-2` and so on. Absent: the
     /// daemon makes names up.
     pub name: Option<SessionName>,
-    /// The variables are as after this cell, not as they are now. Files are always as they are now.
+    /// The variables are as after this cell, not as they are now: while its checkpoint is kept, or a snapshot has them. Files are always as they are now.
     pub at: Option<CellNumber>,
     /// The variables are those of this snapshot of the session, by its name or id, and not as they are now.
     pub snapshot: Option<String>,

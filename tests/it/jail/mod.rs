@@ -202,7 +202,9 @@ both! {
         a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted,
         numbers_of_cells_and_addresses_are_no_difference;
     branches: a_branch_has_the_variables_and_files_of_its_session_and_goes_its_own_way,
-        branches_begin_at_an_earlier_cell_if_its_state_is_kept, branches_begin_with_a_saved_snapshot,
+        branches_begin_at_an_earlier_cell_if_its_state_is_kept,
+        branches_begin_at_an_earlier_cell_if_exactly_its_variables_are_saved,
+        branches_begin_with_a_saved_snapshot,
         of_several_branches_all_are_made_or_none,
         two_sessions_are_compared_by_what_they_hold;
     archives: a_session_moves_to_another_home_in_a_file,
