@@ -224,6 +224,7 @@ both! {
         a_daemon_that_is_killed_while_it_saves_leaves_the_snapshot_before,
         a_snapshot_that_was_edited_on_the_disk_is_refused,
         a_snapshot_without_room_is_refused_and_the_session_goes_on, a_cell_does_not_wait_for_a_snapshot,
+        the_output_of_a_cell_is_not_held_up_by_a_snapshot,
         snapshots_are_listed_removed_and_gone_with_their_session,
         a_removal_that_a_daemon_did_not_finish_takes_the_snapshots_with_the_next_start,
         a_death_at_any_commit_of_sleeping_and_waking_costs_no_variables;
