@@ -6,7 +6,9 @@ cells while a snapshot is taken; branches of a session with 500 MB. What is comp
 - dill: `dill.dump` to a file, until the disk has it, and a new Python process that loads it, without any sandbox
 - replay: the session's cells run again
 - after a change: what a second snapshot adds to the disk when one element was changed, and its share of the whole
-- cells beside a snapshot: the same cells of the same session without one, half of them before it and half after it
+- cells beside a snapshot: the same cells of the same session without one, half of them before it and half after it. The
+  copy that packs stands still for cells for five seconds at most and goes on beside them after that, so the median is
+  mostly that of cells for which it stands, and the p95 that of the later ones
 - branch: from the request to the first result in each branch; saved: the session had a snapshot of its newest state, as one
   has that has rested for 30 s
 """
@@ -74,7 +76,10 @@ def measured(binary):
                 client.connect()
                 return label, [measure.absent(f"failed: {' '.join(str(problem).split())[:200]}")] * columns
 
-        columns = ["alone", "while a snapshot is taken", "of the time alone", "the snapshot"]
+        columns = [
+            "alone", "while a snapshot is taken", "of the time alone", "p95, of that alone", "the snapshot",
+            "the snapshot without cells",
+        ]  # fmt: skip
         rows = []
         for label, code, pause in BESIDE:
             rows.append(row(label, len(columns), lambda code=code, pause=pause: beside(served, client, code, pause)))
@@ -186,8 +191,14 @@ def beside(served, client, code, pause):
         if not during:
             raise RuntimeError("no cell ran while the variables were saved")
         alone += measure.repeat(cell, ALONE_CELLS, ALONE_SECONDS, rest)
+        # What the disk has already would be written no more.
+        client.value("beside", RANDOM)
+        undisturbed = measure.timed(lambda: client.json("POST", "/v1/sessions/beside/snapshots", {}))
         first, second = measure.milliseconds(alone), measure.milliseconds(during)
-        return first, second, times(second["p50"], first["p50"]), milliseconds(took[0])
+        return (
+            first, second, times(second["p50"], first["p50"]), times(second["p95"], first["p95"]),
+            milliseconds(took[0]), milliseconds(undisturbed),
+        )  # fmt: skip
     finally:
         client.remove("beside")
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::api::{NewSession, ReplayReport, SessionView};
 use super::frames::Variable;
 use super::ids::{CellNumber, SessionName};
+use super::packages::InstalledPackage;
 use super::receipt::ImageFact;
 use super::saved_state::BoundRules;
 use super::snapshot::SnapshotManifest;
@@ -13,7 +14,9 @@ use super::snapshot::SnapshotManifest;
 /// The most branches that one request makes.
 pub const BRANCHES_AT_ONCE: u32 = 64;
 /// Version of the layout of an archive. The first one did not say by which rules its code is bound.
-pub const ARCHIVE_FORMAT: u32 = 2;
+pub const ARCHIVE_FORMAT: u32 = 3;
+/// The oldest layout that is read. It names the packages that were asked for, and not the versions that came of it.
+pub const OLDEST_ARCHIVE_FORMAT: u32 = 2;
 /// The first member of an archive.
 pub const ARCHIVE_MANIFEST: &str = "manifest.json";
 /// What makes an archive.
@@ -28,7 +31,7 @@ pub struct NewBranches {
     /// The name of the new session; of several, the beginning of their names, which end in `-1`, `-2` and so on. Absent: the
     /// daemon makes names up.
     pub name: Option<SessionName>,
-    /// The variables are as after this cell, not as they are now. Files are always as they are now.
+    /// The variables are as after this cell, not as they are now: while its checkpoint is kept, or a snapshot has them. Files are always as they are now.
     pub at: Option<CellNumber>,
     /// The variables are those of this snapshot of the session, by its name or id, and not as they are now.
     pub snapshot: Option<String>,
@@ -120,7 +123,7 @@ pub struct ChangedFile {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArchiveManifest {
-    /// [`ARCHIVE_FORMAT`].
+    /// From [`OLDEST_ARCHIVE_FORMAT`] to [`ARCHIVE_FORMAT`].
     pub format: u32,
     /// The version of Belljar that wrote it.
     pub belljar: String,
@@ -134,6 +137,12 @@ pub struct ArchiveManifest {
     pub python: Option<String>,
     /// What was installed into the session, as it was asked for.
     pub packages: Vec<String>,
+    /// The packages that came of it, in the versions that the variables were made with.
+    #[serde(default)]
+    pub installed: Vec<InstalledPackage>,
+    /// Whether packages without a wheel were built from their sources.
+    #[serde(default)]
+    pub sources: bool,
     /// Cells so far; the number of the newest.
     pub cells: CellNumber,
     /// None if the session has no variables.

@@ -118,7 +118,8 @@ pub const RESET_POLL: Duration = ms(1);
 pub const VIEW: Duration = ms(5_000);
 /// Time for packing the variables in a copy, a little more than the daemon gives it.
 pub const PACKING: Duration = ms(16 * 60 * 1_000);
-/// A copy that packs goes on when no cell has run for so long: cells that follow each other would meet it at work else.
+/// A copy that packs goes on when no cell has run for so long: cells that follow each other would meet it at work else. The
+/// daemon has the same bound, and counts the time in which the copy stands.
 pub const RESTED: Duration = ms(50);
 /// A copy that packed and was killed has ended within this time, or no other one is made yet.
 pub const GIVEN_UP_END: Duration = ms(4_000);

@@ -38,13 +38,19 @@ pub async fn branch(
             .hint("export it, and import the archive as a session of your own"));
     }
     // The variables may be of code that a reset ends before the journal is read, or has ended long ago.
-    let (snapshot, since) = match &wanted.snapshot {
-        None => {
+    let (snapshot, since) = match (&wanted.snapshot, wanted.at) {
+        (None, at) => {
             let before = handles.log.newest();
-            (snapshot(session, wanted.at).await?, before)
+            match (snapshot(session, at).await, at) {
+                (Err(problem), Some(cell)) if problem.code == Code::OutOfReach => {
+                    let hint = "`belljar snapshots -s SESSION` lists the cells whose variables were saved";
+                    (saved_after(handles, cell).await?.ok_or_else(|| problem.hint(hint))?, 0)
+                }
+                (taken, _) => (taken?, before),
+            }
         }
-        Some(name) if wanted.at.is_none() => (saved(session, name).await?, 0),
-        Some(_) => {
+        (Some(name), None) => (saved(session, name).await?, 0),
+        (Some(_), Some(_)) => {
             let message =
                 "a branch begins with a snapshot (`snapshot`) or as after a cell (`at`), not with both";
             return Err(Problem::new(Code::BadRequest, message));
@@ -148,6 +154,12 @@ async fn saved(session: &SessionRef, name: &str) -> Result<SnapshotRecord, Probl
     let is_it = |kept: &SnapshotRecord| kept.id == name || kept.name.as_deref() == Some(name);
     let none = || SnapshotError::NoSuch(quotable(name)).into();
     list.snapshots.into_iter().find(is_it).ok_or_else(none)
+}
+
+/// A snapshot that the session has already, of the variables as after a cell.
+async fn saved_after(handles: &Handles, cell: CellNumber) -> Result<Option<SnapshotRecord>, Problem> {
+    let past = replay::fold_journal(&handles.log).await?;
+    Ok(past.saved.saved_after(cell).cloned())
 }
 
 /// Keeps the snapshot until all branches have it: others of the session may take its place meanwhile.

@@ -85,6 +85,8 @@ pub async fn prepare(
         lacks.push("the values that a reset begins with, which are too large".to_owned());
     }
     request.backend = None;
+    let (packages, installed, sources) =
+        past.packages.map(|set| (set.requirements, set.packages, set.sources)).unwrap_or_default();
     let manifest = ArchiveManifest {
         format: ARCHIVE_FORMAT,
         belljar: env!("CARGO_PKG_VERSION").to_owned(),
@@ -93,7 +95,9 @@ pub async fn prepare(
         request,
         image: view.image,
         python: view.python,
-        packages: past.packages.map(|set| set.requirements).unwrap_or_default(),
+        packages,
+        installed,
+        sources,
         cells: view.cells,
         snapshot: archived,
         rules: rules.bound(),

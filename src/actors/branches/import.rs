@@ -6,14 +6,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use tokio_util::sync::CancellationToken;
 
 use super::beginning::{Carried, Files};
 use super::maker::{NewBase, PutSnapshot, SessionMaker};
+use super::packages;
 use super::spool::Spool;
 use crate::actors::asks::spec::default_approval;
 use crate::actors::replay::{self, Recorded};
-use crate::actors::supervisor::admission::sandbox_request;
 use crate::memory::{Charge, MemoryPurpose};
 use crate::protocol::api::{NewSession, SessionView};
 use crate::protocol::ask::ApprovalPolicy;
@@ -22,15 +21,12 @@ use crate::protocol::clock::{self, Moment};
 use crate::protocol::event::{Event, EventBody};
 use crate::protocol::ids::{CellNumber, SessionName};
 use crate::protocol::limits::FRAME_BYTES;
-use crate::protocol::packages::PackageSet;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::Backend;
 use crate::protocol::saved_state::BaseSource;
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::protocol::values::parsed_bytes;
-use crate::sandbox::launch::SandboxRequest;
-use crate::sandbox::packages::WantedPackages;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::session_archive::{self, Member};
 use crate::security_controls;
@@ -85,7 +81,7 @@ pub async fn import(
     }
     // Whatever can fail because of the archive does so before there is a session.
     let past = if options.replay { Some(read_cells(maker, owner, &spool).await?) } else { None };
-    let packages = packages(maker, owner, &request, &manifest.packages).await?;
+    let packages = packages::install(maker, owner, (&manifest, &options), &request, is_trusted).await?;
     let contained = maker.settings.sandbox.backend != Backend::Process;
     let policy = default_approval(&maker.settings.agent, contained);
     let rules = rules_of(&manifest, (!is_trusted).then_some(&policy));
@@ -213,38 +209,6 @@ fn put(about: SnapshotAbout, spool: Arc<Spool>, memory: Charge) -> PutSnapshot {
 fn broken(error: &std::io::Error) -> Problem {
     Problem::new(Code::BadRequest, format!("the archive cannot be read: {error}"))
         .hint(session_archive::EXPORT_AGAIN)
-}
-
-/// The packages of the session, in the cache before its sandbox is.
-async fn packages(
-    maker: &SessionMaker,
-    owner: Principal,
-    request: &NewSession,
-    wanted: &[String],
-) -> Result<Option<PackageSet>, Problem> {
-    if wanted.is_empty() {
-        return Ok(None);
-    }
-    let requirements = maker.settings.packages.wanted_by_owner(wanted)?;
-    let settings = &maker.settings.sandbox;
-    let image = maker.launcher.built_images.wanted(owner, request.image.as_deref(), &settings.images);
-    let sandbox = SandboxRequest { image, ..sandbox_request(settings, request, false) };
-    let backend: Backend = request.backend.unwrap_or(settings.backend);
-    let choice = maker.launcher.choose(backend, &sandbox.image).await?;
-    let image = maker.launcher.backend(choice.backend).resolve_image(&sandbox, &|_| {}).await?;
-    let wanted = WantedPackages {
-        owner,
-        backend: choice.backend,
-        image,
-        existing: None,
-        requirements,
-        replace: false,
-        sources: false,
-        session: request.name.clone(),
-        stop: CancellationToken::new(),
-    };
-    let installed = maker.launcher.install(&wanted, &maker.ledger, &|_| {}).await?;
-    Ok(installed.set)
 }
 
 /// Refuses variables that another Python packed: they hold its bytecode.
@@ -409,6 +373,8 @@ mod tests {
             image: None,
             python: None,
             packages: Vec::new(),
+            installed: Vec::new(),
+            sources: false,
             cells: 1,
             snapshot: None,
             rules: BoundRules::default(),

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod export;
 pub mod import;
 mod maker;
+mod packages;
 mod spool;
 
 pub use maker::SessionMaker;

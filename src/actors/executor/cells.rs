@@ -280,6 +280,7 @@ impl ExecutorState {
         let Some(mut running) = self.running.remove(&cell) else { return };
         let elapsed = running.elapsed(self.freezing.at);
         self.cell_ended_since_look = true;
+        self.ended_beside_snapshot(running.start.mode);
         let mut unanswered = std::mem::take(&mut running.unanswered);
         unanswered.extend(self.cancel_calls(cell));
         unanswered.truncate(TOOL_CALLS_LISTED);

@@ -1,8 +1,10 @@
 //! Whether a snapshot comes fast enough. A copy that packs holds memory and the turn of its owner, so one that sends nothing,
-//! or only a trickle, is ended. The time in which the copy stands still for a cell is not counted.
+//! or only a trickle, is ended. The time in which the copy stands still for cells has a bound of its own.
 
 use std::time::Duration;
 
+/// How long a copy stands still for cells in all: its memory is not free, and other snapshots of the owner wait.
+const STOPPED: Duration = Duration::from_secs(30);
 /// The longest time a copy sends nothing while it packs.
 const SILENCE: Duration = Duration::from_secs(120);
 /// How long a copy may take for whatever it sends: to begin, and for values that are slow to pack.
@@ -21,9 +23,17 @@ pub(super) struct Progress {
     silent: Duration,
     /// For how long it has packed.
     packing: Duration,
+    /// For how long it has stood still for cells.
+    stopped: Duration,
 }
 
 impl Progress {
+    /// The copy has stood still since the last look. Gives why it is ended, if it is.
+    pub fn stand(&mut self, since: Duration) -> Option<String> {
+        self.stopped = self.stopped.saturating_add(since);
+        (self.stopped >= STOPPED).then(|| "the session did not rest for long enough".to_owned())
+    }
+
     /// Takes how much has come in all, `since` after the last look. Gives why the copy is ended, if it is.
     pub fn update(&mut self, since: Duration, moved: u64) -> Option<String> {
         self.packing = self.packing.saturating_add(since);
@@ -65,6 +75,18 @@ mod tests {
         assert!(why.contains("nothing came"), "{why}");
         // What came before does not help.
         assert_eq!(ends(|second| second.min(100) << 30).0, 100 + SILENCE.as_secs());
+    }
+
+    #[test]
+    fn a_copy_that_stands_for_cells_is_ended_after_a_while_and_not_for_its_silence() {
+        let (mut progress, seconds) = (Progress::default(), STOPPED.as_secs());
+        for second in 1..=seconds {
+            // The time in which it packs between cells is no part of that.
+            assert_eq!(progress.update(SECOND, 0), None);
+            let why = progress.stand(SECOND);
+            assert_eq!(why.is_some(), second == seconds, "{second}: {why:?}");
+            assert!(why.is_none_or(|why| why.contains("did not rest")));
+        }
     }
 
     #[test]

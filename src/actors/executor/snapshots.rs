@@ -1,7 +1,7 @@
 //! Saves the variables of the sandbox.
 //!
 //! One transfer goes on at a time. It is a task; the executor passes on what the guardian says of it and holds its
-//! deadlines, which do not run while a cell of the main line does, because the copy that packs is stopped then.
+//! deadlines, which do not run while cells of the main line do, because the copy that packs is stopped then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +24,10 @@ use crate::protocol::result::Mode;
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::store::snapshots::WRITING_BYTES;
 
-/// How long a copy stays stopped for a running cell: its memory is not free, and other snapshots of the owner wait.
-const STOPPED: Duration = Duration::from_secs(30);
-/// The same for a snapshot that a client waits for, which goes on after this while cells run.
+/// How long a copy is stopped for cells if a client waits for the snapshot, which goes on after this while they run.
 const STOPPED_FOR_A_CLIENT: Duration = Duration::from_secs(5);
+/// The guardian lets a stopped copy go on when no cell has run for so long: its own `RESTED`.
+const RESTED: Duration = Duration::from_millis(50);
 /// Why a snapshot is ended whose caller has gone.
 const UNWANTED: &str = "nothing waits for it any more";
 /// The records of a transfer that are in memory at once.
@@ -44,8 +44,9 @@ pub(super) struct Taking {
     told: watch::Sender<Told>,
     moved: Arc<AtomicU64>,
     progress: Progress,
-    stopped: Duration,
     looked_at: Instant,
+    /// When a cell of the main line ended last beside it.
+    cell_ended: Option<Instant>,
     _task: AbortOnDropHandle<()>,
     _memory: Charge,
 }
@@ -96,8 +97,8 @@ impl ExecutorState {
             told,
             moved,
             progress: Progress::default(),
-            stopped: Duration::ZERO,
             looked_at: Instant::now(),
+            cell_ended: None,
             _task: AbortOnDropHandle::new(task),
             _memory: memory,
         });
@@ -181,9 +182,10 @@ impl ExecutorState {
     /// Looks whether a transfer takes too long, or is not wanted any more.
     pub(super) fn look_at_transfers(&mut self, myself: &ExecutorRef) {
         self.look_at_loading(myself);
-        let a_cell_runs = is_stopped_by(self.running.values().map(|running| running.start.mode));
+        let running = self.running.values().map(|running| running.start.mode);
         let is_frozen = self.freezing.at.is_some();
         let Some(taking) = &mut self.taking else { return };
+        let is_stopped = !taking.urgent && is_stopped_by(running, taking.cell_ended.map(|end| end.elapsed()));
         let since = taking.looked_at.elapsed();
         taking.looked_at = Instant::now();
         let moved = taking.moved.load(Ordering::Relaxed);
@@ -191,14 +193,20 @@ impl ExecutorState {
             Some(UNWANTED.to_owned())
         } else if is_frozen {
             None
-        } else if a_cell_runs && !taking.urgent {
-            taking.stopped += since;
-            (taking.stopped >= STOPPED).then(|| "the session did not rest for long enough".to_owned())
+        } else if is_stopped {
+            taking.progress.stand(since)
         } else {
             taking.progress.update(since, moved)
         };
         if let Some(why) = why {
             self.end_snapshot(myself, failed(why));
+        }
+    }
+
+    /// A cell has ended, perhaps beside a snapshot that is being taken.
+    pub(super) fn ended_beside_snapshot(&mut self, mode: Mode) {
+        if let Some(taking) = self.taking.as_mut().filter(|_| mode.is_in_line()) {
+            taking.cell_ended = Some(Instant::now());
         }
     }
 
@@ -210,9 +218,10 @@ impl ExecutorState {
     }
 }
 
-/// Whether the guardian stops a copy that is not urgent while cells of these modes run.
-fn is_stopped_by(mut running: impl Iterator<Item = Mode>) -> bool {
-    running.any(Mode::is_in_line)
+/// Whether the guardian stops a copy that is not urgent: while cells of these modes run, or when the last one of the main line
+/// ended so long ago. Cells that follow each other closely stop it all the time, though at any moment none may run.
+fn is_stopped_by(mut running: impl Iterator<Item = Mode>, last_ended: Option<Duration>) -> bool {
+    running.any(Mode::is_in_line) || last_ended.is_some_and(|ago| ago < RESTED)
 }
 
 #[cfg(test)]
@@ -222,7 +231,14 @@ mod tests {
     #[test]
     fn each_cell_in_the_line_stops_a_copy_and_those_beside_it_do_not() {
         let stops = [Mode::Main, Mode::Scratch, Mode::Fork, Mode::Background, Mode::Command]
-            .map(|mode| is_stopped_by([mode].into_iter()));
+            .map(|mode| is_stopped_by([mode].into_iter(), None));
         assert_eq!(stops, [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_copy_is_stopped_between_cells_that_follow_each_other_until_the_session_rests() {
+        let stopped_after = |ago| is_stopped_by(std::iter::empty(), Some(ago));
+        assert!(stopped_after(Duration::ZERO) && stopped_after(RESTED / 2));
+        assert!(!stopped_after(RESTED) && !is_stopped_by(std::iter::empty(), None));
     }
 }

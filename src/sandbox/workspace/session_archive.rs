@@ -15,7 +15,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use crate::protocol::branch::{ARCHIVE_FORMAT, ARCHIVE_MAKER, ARCHIVE_MANIFEST, ArchiveManifest};
+use crate::protocol::branch::{
+    ARCHIVE_FORMAT, ARCHIVE_MAKER, ARCHIVE_MANIFEST, ArchiveManifest, OLDEST_ARCHIVE_FORMAT,
+};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::protocol::text::quotable;
@@ -344,9 +346,12 @@ fn parse_manifest(data: &mut dyn Read, charge: ChargeMemory<'_>) -> Result<Archi
     charge(parsed_bytes(text))?;
     let Format { format } =
         serde_json::from_str(text).map_err(|error| bad(&format!("its manifest is no JSON: {error}")))?;
-    if format != Some(u64::from(ARCHIVE_FORMAT)) {
+    let known = u64::from(OLDEST_ARCHIVE_FORMAT)..=u64::from(ARCHIVE_FORMAT);
+    if !format.is_some_and(|format| known.contains(&format)) {
         let found = format.map_or_else(|| "none".to_owned(), |format| format.to_string());
-        let what = format!("this version of Belljar reads the format {ARCHIVE_FORMAT}, and it has {found}");
+        let what = format!(
+            "this version of Belljar reads the formats {OLDEST_ARCHIVE_FORMAT} to {ARCHIVE_FORMAT}, and it has {found}"
+        );
         return Err(bad(&what).hint("export the session again, with the version of Belljar that imports it"));
     }
     let mut manifest: ArchiveManifest = serde_json::from_str(text)

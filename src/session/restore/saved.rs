@@ -42,6 +42,8 @@ pub struct SavedStates {
     loaded_in_part: Option<String>,
     /// The snapshot that the session began with, until a reset.
     base: Option<SnapshotRecord>,
+    /// The id of the same, also after a reset.
+    base_id: Option<String>,
     /// Where that comes from.
     source: Option<BaseSource>,
     /// The rules of what the session began with, until a reset.
@@ -184,6 +186,7 @@ impl SavedStates {
                 self.source = Some(on.clone());
                 self.kept.push(snapshot.clone());
                 self.base = Some(snapshot.clone());
+                self.base_id = Some(snapshot.id.clone());
                 self.fresh = self.now;
                 self.latest = self.latest_of_base();
             }
@@ -356,6 +359,13 @@ impl SavedStates {
     #[must_use]
     pub fn snapshots(&self) -> &[SnapshotRecord] {
         &self.kept
+    }
+
+    /// The newest snapshot of the variables as after a cell. What the session began with is none: the number of its cell is that
+    /// of another session.
+    #[must_use]
+    pub fn saved_after(&self, cell: CellNumber) -> Option<&SnapshotRecord> {
+        self.kept.iter().rev().find(|kept| kept.cell == cell && self.base_id.as_ref() != Some(&kept.id))
     }
 
     /// What the session wakes from.

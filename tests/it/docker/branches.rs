@@ -68,6 +68,27 @@ pub fn branches_begin_at_an_earlier_cell_if_its_state_is_kept() {
 }
 
 #[test]
+pub fn branches_begin_at_an_earlier_cell_if_exactly_its_variables_are_saved() {
+    let Some(daemon) = base() else { return };
+    for value in 1..=3 {
+        printed(&daemon, &format!("x = {value}"));
+        if value != 2 {
+            post(&daemon, "snapshots", &json!({"name": format!("of-{value}")})).expect_status(200);
+        }
+    }
+    // No checkpoint leads back behind it.
+    post(&daemon, "reset", &json!({})).expect_status(200);
+    branch(&daemon, &json!({"name": "first", "at": 1}));
+    assert_eq!(repr(&daemon, "first", "x"), "1");
+    assert_eq!(daemon.cli(["branch", "-s", S, "--at", "3", "third"]).ok().stdout, "third\n");
+    assert_eq!(repr(&daemon, "third", "x"), "3");
+    let refused = post(&daemon, "branch", &json!({"at": 2})).expect_status(409);
+    assert_eq!(text(&refused, "code"), "out_of_reach");
+    assert!(text(&refused, "hint").contains("belljar snapshots -s"), "{refused}");
+    daemon.assert_sound();
+}
+
+#[test]
 pub fn branches_begin_with_a_saved_snapshot() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "x = 1");

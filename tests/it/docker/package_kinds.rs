@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use std::process::Stdio;
 
+use super::archives::{export, import};
 use super::asking::events_of;
 use super::helpers::{S, end, post, text, value};
 use super::packages::install;
@@ -97,6 +98,12 @@ pub fn packages_are_built_from_their_sources_only_where_the_administrator_allows
     // What has a wheel comes beside it.
     post(&daemon, "install", &json!({"packages": ["bell-dep"], "sources": true})).expect_status(200);
     assert_eq!(value(&daemon, "import bell_dep.inner, bell_built; bell_dep.inner.DEEP"), "7");
+    // An archive does not allow it either, unless it is the own one of who imports it.
+    let archive = export(&daemon);
+    let refused = import(&daemon, "name=moved", &archive).expect_status(424);
+    assert!(text(&refused, "hint").contains("--trust"), "{refused:#}");
+    import(&daemon, "name=moved&trust=true", &archive).expect_status(201);
+    assert_eq!(text(&daemon.run("moved", "bell_built.SAW"), "/result/repr"), saw);
     let other = index.daemon("");
     other.session(S, json!({"image": "belljar/base"}));
     let refused = other.cli(["install", "-s", S, "--sources", "bell-built"]);

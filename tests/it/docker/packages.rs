@@ -150,6 +150,28 @@ pub fn branches_and_archives_have_the_packages_of_their_session() {
 }
 
 #[test]
+pub fn an_archive_brings_the_versions_that_its_variables_were_made_with() {
+    let Some((index, daemon)) = begin("") else { return };
+    index.first_versions_only(true);
+    assert_eq!(names_in(&install(&daemon, S, &["bell-hello"], 200)), ["bell-dep 1.0", "bell-hello 1.0"]);
+    assert_eq!(value(&daemon, HELLO), "'1.0'");
+    let archive = export(&daemon);
+    index.first_versions_only(false);
+    let other = index.daemon("");
+    // The other home knows the newest version for the same request.
+    other.session("newest", json!({"image": "belljar/base"}));
+    let newest = install(&other, "newest", &["bell-hello"], 200);
+    assert_eq!(names_in(&newest), ["bell-dep 1.0", "bell-hello 2.0"]);
+    import(&other, "name=moved", &archive).expect_status(201);
+    assert_eq!(text(&other.run("moved", "bell_hello.VERSION"), "/result/repr"), "'1.0'");
+    // The session asks for what it asked for before, which the newest would do for, too.
+    let has = other.events("moved", 0).into_iter().find(|event| event["type"] == "packages_installed");
+    assert_eq!(has.expect("an event")["set"]["requirements"], json!(["bell-hello"]));
+    daemon.assert_sound();
+    other.assert_sound();
+}
+
+#[test]
 pub fn only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed() {
     let Some((index, daemon)) = begin("deny = [\"bell-denied\"]\n") else { return };
     for (wrong, status) in [

@@ -79,6 +79,7 @@ both! {
         what_shows_variables_has_nothing_installed;
     packages: installed_packages_are_there_at_once_and_stay,
         branches_and_archives_have_the_packages_of_their_session,
+        an_archive_brings_the_versions_that_its_variables_were_made_with,
         only_names_of_permitted_packages_reach_the_index_and_only_wheels_are_installed,
         an_installation_is_bounded, a_version_that_does_not_fit_is_told_and_a_reset_replaces_it,
         a_version_that_was_asked_for_gives_way_to_another_by_a_reset,
@@ -201,7 +202,9 @@ both! {
         a_replay_is_refused_while_a_cell_runs_and_leaves_out_what_was_interrupted,
         numbers_of_cells_and_addresses_are_no_difference;
     branches: a_branch_has_the_variables_and_files_of_its_session_and_goes_its_own_way,
-        branches_begin_at_an_earlier_cell_if_its_state_is_kept, branches_begin_with_a_saved_snapshot,
+        branches_begin_at_an_earlier_cell_if_its_state_is_kept,
+        branches_begin_at_an_earlier_cell_if_exactly_its_variables_are_saved,
+        branches_begin_with_a_saved_snapshot,
         of_several_branches_all_are_made_or_none,
         two_sessions_are_compared_by_what_they_hold;
     archives: a_session_moves_to_another_home_in_a_file,
@@ -221,6 +224,7 @@ both! {
         a_daemon_that_is_killed_while_it_saves_leaves_the_snapshot_before,
         a_snapshot_that_was_edited_on_the_disk_is_refused,
         a_snapshot_without_room_is_refused_and_the_session_goes_on, a_cell_does_not_wait_for_a_snapshot,
+        the_output_of_a_cell_is_not_held_up_by_a_snapshot,
         snapshots_are_listed_removed_and_gone_with_their_session,
         a_removal_that_a_daemon_did_not_finish_takes_the_snapshots_with_the_next_start,
         a_death_at_any_commit_of_sleeping_and_waking_costs_no_variables;

@@ -8,7 +8,8 @@ of `uv`, `fake` for one that looks around in its sandbox instead of installing a
 `slow`, files are not sent to their end. While it has a file `password`, only requests with what it says (`user:password`)
 are answered. While it has a file `changed`, `bell-dep` has other content under the same version. MANY packages of 300
 modules each, `bell-many-0` and so on, are there for benchmarks. While it has a file `elsewhere`, the pages lead to files on
-another host. While it has a file `trickle`, files come slowly.
+another host. While it has a file `trickle`, files come slowly. While it has a file `first`, the pages lead to the first version
+of each package only.
 """
 
 import base64
@@ -262,7 +263,7 @@ def main(folder, uv, many=0):
                 base = "https://127.0.0.1:{}".format(port) if (folder / "elsewhere").exists() else "../.."
                 links = "".join(
                     '<a href="{2}/files/{0}#sha256={1}">{0}</a>\n'.format(name, hashlib.sha256(content).hexdigest(), base)
-                    for name, content in found[parts[1]]
+                    for name, content in found[parts[1]][: 1 if (folder / "first").exists() else None]
                 )
                 return self.answer(200, ("<!DOCTYPE html><html><body>" + links + "</body></html>").encode(), "text/html")
             if parts[0] == "files" and parts[-1] in files:

@@ -110,6 +110,16 @@ impl PackageIndex {
         }
     }
 
+    /// Whether it has no more than the first version of each package.
+    pub fn first_versions_only(&self, only: bool) {
+        let path = self.folder.path().join("first");
+        if only {
+            std::fs::write(path, "").expect("a file")
+        } else {
+            std::fs::remove_file(path).expect("gone")
+        }
+    }
+
     /// From now on files come at some megabytes a second.
     pub fn trickle(&self) {
         std::fs::write(self.folder.path().join("trickle"), "").expect("a file");

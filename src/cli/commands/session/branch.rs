@@ -19,7 +19,7 @@ pub(in crate::cli) struct Branch {
     /// The new session's name; made up if absent. Several are named `NEW-1`, `NEW-2` and so on.
     #[arg(value_name = "NEW", value_parser = SessionName::parse)]
     name: Option<SessionName>,
-    /// Begin with the variables as after this cell, if its state is still kept. Files are as they are now.
+    /// Begin with the variables as after this cell, if its state is still kept or was saved. Files are as they are now.
     #[arg(long, value_name = "CELL", allow_negative_numbers = true)]
     at: Option<CellNumber>,
     /// Begin with the variables of a snapshot (`belljar snapshots`), by its name or id. Files are as they are now.

@@ -4,6 +4,7 @@ use super::*;
 use crate::protocol::api::NewSession;
 use crate::protocol::branch::ArchivedSnapshot;
 use crate::protocol::ids::SessionName;
+use crate::protocol::packages::InstalledPackage;
 use crate::protocol::saved_state::{BoundRules, RULE_NAMES};
 use crate::protocol::snapshot::{SNAPSHOT_FORMAT, SnapshotManifest};
 use proptest::prelude::*;
@@ -30,6 +31,12 @@ fn manifest(sections: u32, bytes: u64) -> ArchiveManifest {
         image: None,
         python: Some("3.13.5".to_owned()),
         packages: vec!["pandas".to_owned()],
+        installed: vec![InstalledPackage {
+            name: "pandas".to_owned(),
+            version: "2.1".to_owned(),
+            sha256: "0".repeat(64),
+        }],
+        sources: true,
         cells: 3,
         snapshot: (sections > 0).then_some(ArchivedSnapshot { cell: 3, manifest: snapshot }),
         rules: BoundRules { approve: vec!["mail".to_owned()], ..BoundRules::default() },
@@ -137,6 +144,16 @@ fn an_archive_without_rules_or_with_too_many_is_refused() {
         manifest["rules"]["approve"] = vec!["x"; RULE_NAMES + 1].into();
     };
     assert_eq!(without(many).unwrap_err().code, Code::BadRequest);
+}
+
+#[test]
+fn an_archive_of_before_the_versions_of_packages_is_read() {
+    let mut value = serde_json::to_value(manifest(0, 0)).unwrap();
+    let members = value.as_object_mut().unwrap();
+    members.insert("format".to_owned(), OLDEST_ARCHIVE_FORMAT.into());
+    members.retain(|name, _| !matches!(name.as_str(), "installed" | "sources"));
+    let read = parse_manifest(&mut value.to_string().as_bytes(), &mut |_| Ok(())).unwrap();
+    assert_eq!((read.packages, read.installed, read.sources), (vec!["pandas".to_owned()], Vec::new(), false));
 }
 
 #[test]

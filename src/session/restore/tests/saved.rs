@@ -43,6 +43,25 @@ fn ran_again(cell: CellNumber, of: CellNumber) -> Vec<EventBody> {
     vec![replayed(cell, of), started(cell), done(cell)]
 }
 
+#[test]
+fn a_snapshot_of_a_cell_is_one_of_this_session() {
+    let based = EventBody::Based {
+        on: BaseSource::Archive { name: "other".into(), cell: 2 },
+        snapshot: Some(Box::new(snapshot("base", 2, None))),
+        bound: Box::default(),
+    };
+    let has = |events: &[EventBody], cell| {
+        restored_from(events).saved.saved_after(cell).map(|snapshot| snapshot.id.clone())
+    };
+    let mut events = vec![based];
+    assert_eq!(has(&events, 2), None, "the second cell of another session");
+    events.extend(ran(1..=2));
+    events.extend([taken("mine", 2), EventBody::Reset]);
+    assert_eq!((has(&events, 2).as_deref(), has(&events, 1)), (Some("mine"), None));
+    let based = vec![events[0].clone(), EventBody::Reset];
+    assert_eq!(has(&based, 2), None, "nor after a reset");
+}
+
 fn gone() -> EventBody {
     EventBody::SandboxGone { reason: "it died".into() }
 }
