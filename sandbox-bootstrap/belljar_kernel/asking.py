@@ -11,12 +11,17 @@ from . import wire
 from .function_schemas import described
 from .late_imports import from_stdlib
 from .limits import FUNCTION_BYTES, FUNCTION_S
-from .report import safe_text, type_name
+from .report import message_with_frames
 from .rich import check_json
 from .tools import Tool, ToolError
 
 ASK_TOOL = "ask"
-_LENT, _GOES_ON = "functions", "go_on"
+_LENT, _GOES_ON, _TEMPLATE = "functions", "go_on", "template"
+_TEMPLATE_SCHEMA = {
+    "type": "string",
+    "description": "The name of a template of the configuration, in place of a prompt.",
+    "default": None,
+}
 
 
 class Ask(Tool):
@@ -52,7 +57,7 @@ class Ask(Tool):
 
     def _parts(self, positional, named, may_wait=False):
         """The arguments as the host gets them, and the functions that are lent, by name."""
-        arguments = self._parameters.bind(self.__name__, positional, named)
+        arguments = self._parameters.bind(self.__name__, positional, _with_prompt(named))
         if isinstance(arguments.get("files"), (list, tuple)):
             paths = arguments["files"]
             arguments["files"] = [os.fspath(path) if isinstance(path, os.PathLike) else path for path in paths]
@@ -109,8 +114,7 @@ class Ask(Tool):
             return None, self._raised(error)
 
     def _raised(self, error):
-        text = safe_text(str, error, self._runner.limits.exception_chars)
-        return _failure("failed", f"{type_name(type(error))}: {text}")
+        return _failure("failed", message_with_frames(error, self._runner.limits.exception_chars))
 
     def _end(self, call):
         """Tell the host that the cell does not go on with the ask, so that the ask ends. The answer is not waited for."""
@@ -118,6 +122,16 @@ class Ask(Tool):
             self._box.start(self.__name__, _going_on(call, None), lambda: None)
         except ToolError:
             pass  # the ask then ends with its cell
+
+
+def _with_prompt(named):
+    """The arguments as the host knows them, to which a template is a prompt that begins with `@`."""
+    template = named.pop(_TEMPLATE, None)
+    if template is None:
+        return named
+    if "prompt" in named:
+        raise TypeError(f"{ASK_TOOL}() takes a prompt or a template, not both")
+    return {**named, "prompt": f"@{template}"}
 
 
 def _going_on(call, returned):
@@ -147,8 +161,9 @@ def _failure(code, message):
 
 
 def _for_people(spec):
-    """The tool without what only this file sends, and with functions where the host gets descriptions of them."""
-    properties = {**spec["parameters"].get("properties", {})}
+    """The tool without what only this file sends, with functions where the host gets descriptions of them, and with the
+    template, which the host gets in the prompt."""
+    properties = {**spec["parameters"].get("properties", {}), _TEMPLATE: _TEMPLATE_SCHEMA}
     properties.pop(_GOES_ON, None)
     if _LENT in properties:
         about = properties[_LENT].get("description", "")

@@ -37,6 +37,17 @@ def describe(error, limits, cell_name, only_last=False, no_packages=None):
     }
 
 
+def message_with_frames(error, chars):
+    """Type and text of an exception, and behind them the user's frames: for whoever is shown no `ExceptionView`."""
+    message = f"{type_name(type(error))}: {safe_text(str, error, chars)}"
+    try:
+        frames = _trim(traceback.extract_tb(error.__traceback__), is_top=False)
+        lines = "".join(traceback.format_list(frames)).rstrip()
+    except Exception:
+        return message  # the error is an object of the user, which may refuse everything
+    return f"{message}\nTraceback (most recent call last):\n{_cut_middle(lines, chars)}" if lines else message
+
+
 def _hint(error, limits, no_packages):
     """A last paragraph that says what to do about the error; empty for most errors."""
     try:

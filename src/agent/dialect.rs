@@ -111,8 +111,8 @@ pub(super) trait Speech: Sync {
     fn has_calls(&self) -> bool {
         true
     }
-    /// Whether a model of the dialect is told the output itself first, and without headings.
-    fn has_plain_results(&self) -> bool {
+    /// Whether results have headings and numbered source. Without them, a model is told the output itself first.
+    fn has_headings(&self) -> bool {
         false
     }
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply;

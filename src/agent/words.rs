@@ -40,7 +40,9 @@ impl Words {
             "{wanted} seconds were asked for; {allowed} seconds are the most that a cell may take here.\n",
             "申请的时间为 {wanted} 秒，这里每次执行最多 {allowed} 秒。\n";
         unclosed_tag(tag: &str) =>
-            "`<{tag}>` is not closed: end the code with `</{tag}>`", "`<{tag}>` 没有结束标签：请以 `</{tag}>` 结束";
+            "`<{tag}>` is not closed: end it with `</{tag}>`", "`<{tag}>` 没有结束标签：请以 `</{tag}>` 结束";
+        unopened_tag(tag: &str) =>
+            "`</{tag}>` closes nothing: begin with `<{tag}>`", "`</{tag}>` 没有对应的开始标签：请以 `<{tag}>` 开始";
         repeated() =>
             "This is the same step that failed before, and it failed again. Once more ends this request: change the code or the arguments, or take another way.",
             "这一步与之前失败的步骤完全相同，并且再次失败。再重复一次，本次请求就会结束：请修改代码或参数，或者换一种方法。";

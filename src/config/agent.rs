@@ -12,7 +12,8 @@ use crate::protocol::ask::{ApprovalPolicy, AskLimits, AskLimitsWanted, DefaultDe
 pub struct Agent {
     /// The name of the `[model.NAME]` for an ask that names none.
     pub model: Option<String>,
-    pub dialect: Dialect,
+    /// The dialect of asks that name none; `None` for the one of their model.
+    pub dialect: Option<Dialect>,
     pub language: Language,
     pub approval: ApprovalPolicy,
     /// After this time `approval_default` applies; `None` means waiting for a person without a limit.
@@ -61,6 +62,8 @@ pub struct Model {
     pub tools: bool,
     /// Whether the provider supports `response_format` with a JSON Schema.
     pub json_schema: bool,
+    /// The dialect that suits models of the provider, for asks where nobody names one.
+    pub dialect: Dialect,
     /// Whether the model is shown pictures. They are in a message of the user behind the results of calls, which the
     /// provider has to accept.
     pub vision: bool,

@@ -23,7 +23,7 @@ impl Reader<'_> {
         }
         let prompt = self.optional::<String>("agent.prompt");
         Some(read_all!(Agent {
-            dialect: self.required("agent.dialect"),
+            dialect: Some(self.optional("agent.dialect")),
             language: self.required("agent.language"),
             approval: self.required("agent.approval"),
             approval_deadline: Some(approval_deadline),
@@ -90,7 +90,7 @@ impl FromToml for ApprovalPolicy {
 mod tests {
     use super::super::load::{ConfigError, Loaded, load_text};
     use super::*;
-    use crate::protocol::ask::{DefaultDecision, Dialect, Language};
+    use crate::protocol::ask::{DefaultDecision, Language};
     use std::path::Path;
 
     fn with(text: &str) -> Result<Loaded, ConfigError> {
@@ -104,7 +104,7 @@ mod tests {
             loaded.agent,
             Agent {
                 model: None,
-                dialect: Dialect::ToolCalls,
+                dialect: None,
                 language: Language::English,
                 approval: ApprovalPolicy::Auto,
                 approval_deadline: None,

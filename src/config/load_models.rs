@@ -6,6 +6,7 @@ use super::agent::{Model, Named, Provider};
 use super::entry::Entry;
 use super::layer::none_of;
 use super::reader::Reader;
+use crate::protocol::ask::Dialect;
 
 /// The most characters of a model's name in the configuration.
 const NAME_CHARS: usize = 64;
@@ -30,6 +31,7 @@ struct Profile {
     strict: bool,
     tools: bool,
     json_schema: bool,
+    dialect: Dialect,
 }
 
 impl Profile {
@@ -44,7 +46,17 @@ impl Profile {
 
     const fn local(word: &'static str, provider: Provider, base_url: Option<&'static str>) -> Self {
         let (key_variable, model) = (None, None);
-        Self { word, provider, base_url, key_variable, model, strict: false, tools: true, json_schema: true }
+        Self {
+            word,
+            provider,
+            base_url,
+            key_variable,
+            model,
+            strict: false,
+            tools: true,
+            json_schema: true,
+            dialect: Dialect::ToolCalls,
+        }
     }
 }
 
@@ -157,6 +169,7 @@ fn model(entry: &mut Entry<'_, '_>) -> Option<Model> {
         strict: strict.unwrap_or(profile.strict),
         tools: tools.unwrap_or(profile.tools),
         json_schema: json_schema.unwrap_or(profile.json_schema),
+        dialect: profile.dialect,
         vision,
         temperature,
         max_tokens,
@@ -215,6 +228,7 @@ mod tests {
                 strict: false,
                 tools: true,
                 json_schema: false,
+                dialect: Dialect::ToolCalls,
                 vision: false,
                 temperature: None,
                 max_tokens: None,

@@ -124,7 +124,31 @@ class Asking(KernelTest):
     def test_an_exception_is_the_answer_to_the_call(self):
         agent = self.agent(("price", {"name": "gold"}), ("price", {"name": "tea"}))
         self.assertEqual(self.value(PRICE + "ask('x', functions=[price])"), "'an answer'")
-        self.assertEqual(agent.told, [{"failure": {"code": "failed", "message": "KeyError: 'gold'"}}, {"value": 3.5}])
+        where = 'Traceback (most recent call last):\n  File "<cell 1>", line 4, in price\n    return prices[name] * count'
+        failure, value = agent.told
+        self.assertEqual(failure["failure"]["code"], "failed")
+        message = [line for line in failure["failure"]["message"].split("\n") if not line.strip(" ~^") == ""]
+        self.assertEqual("\n".join(message), f"KeyError: 'gold'\n{where}")
+        self.assertEqual(value, {"value": 3.5})
+
+    def test_of_an_exception_no_more_is_told_than_fits(self):
+        agent = self.agent(("deep", {"n": 300}), ("odd", {}))
+        code = "def deep(n: int):\n    return other(n)\ndef other(n):\n    return deep(n - 1) if n else 1 / 0\n"
+        odd = "class Odd(Exception):\n    def __str__(self): return 'x' * 2**20\n    @property\n    def __traceback__(self): raise OSError\n"
+        self.run_ok(code + odd + "def odd(): raise Odd\nask('x', functions=[deep, odd])")
+        deep, odd = (told["failure"]["message"] for told in agent.told)
+        self.assertTrue(deep.startswith("ZeroDivisionError: division by zero\n") and "left out" in deep, deep)
+        self.assertLess(max(len(deep), len(odd)), 11_000)
+
+    def test_a_template_may_be_named_in_place_of_a_prompt(self):
+        agent = self.agent()
+        self.assertEqual(self.value("ask(template='menu', context={'a': 1})"), "'an answer'")
+        self.assertEqual(agent.first, {"prompt": "@menu", "context": {"a": 1}})
+        self.assertEqual(self.value("await tools.aio.ask(template='menu')"), "'an answer'")
+        self.run_ok("ask('x', template=None)")
+        self.assertEqual(agent.first, {"prompt": "x"})
+        self.assertIn("a prompt or a template", self.refused("ask(prompt='x', template='menu')"))
+        self.assertIn("multiple values for argument 'prompt'", self.refused("ask('x', template='menu')"))
 
     def test_what_is_no_json_or_too_large_is_the_answer_to_the_call(self):
         agent = self.agent(("made", {"what": "set"}), ("made", {"what": "text"}), ("made", {"what": "loop"}))
@@ -221,8 +245,8 @@ class Asking(KernelTest):
     def test_its_documentation_tells_of_functions_only(self):
         self.assertEqual(
             self.value("import inspect; str(inspect.signature(ask))"),
-            "'(prompt: str, context: dict | None = None, files: list[str] | None = None, functions: list = None)'"
+            "'(prompt: str, context: dict | None = None, files: list[str] | None = None, functions: list = None, template: str = None)'"
             if self.value("import sys; sys.version_info >= (3, 14)") == "True"
-            else "'(prompt: str, context: Optional[dict] = None, files: Optional[list[str]] = None, functions: list = None)'",
+            else "'(prompt: str, context: Optional[dict] = None, files: Optional[list[str]] = None, functions: list = None, template: str = None)'",
         )
         self.assertNotIn("go_on", self.value("ask.__doc__"))

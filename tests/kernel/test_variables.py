@@ -45,6 +45,19 @@ class Variables(KernelTest):
         self.assertEqual(self.kernel.variables(of="c")["of"], "c")
         self.assertNotIn("of", self.kernel.variables())
 
+    def test_the_columns_of_a_table_are_its_keys(self):
+        # As a data frame has them: `keys()` gives an index, which is no list, and columns may be numbers.
+        code = (
+            "class Index:\n    def __init__(self, *names): self.names = names\n    def __iter__(self): return iter(self.names)\n"
+            "class Frame:\n    def __init__(self): self.columns = Index('price', 'unit price', 7, 'count')\n"
+            "    def keys(self): return self.columns\n    def __dir__(self): return ['price', 'count', 'columns', 'keys']\n"
+            "frame = Frame()"
+        )
+        self.run_ok(code)
+        self.assertEqual(list(self.listed(of="frame", keys=True)), ["price", "unit price", "count"])
+        self.assertEqual(list(self.listed(of="frame", keys=True, begins="un")), ["unit price"])
+        self.assertEqual(list(self.listed(of="frame", begins="co")), ["columns", "count"])
+
     def test_of_many_names_those_are_told_that_begin_with_what_is_typed(self):
         self.run_ok("many = {f'a{n}': n for n in range(1000)} | {'zeros': 1, 'zip': 2, '_z': 3}")
         self.run_ok("wide = type('Wide', (), many)()")

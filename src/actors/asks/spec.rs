@@ -102,9 +102,9 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
             .hint(format!("at most {CONTEXT_BYTES}; put more into files of the workspace")));
     }
     let model = new.model.or_else(|| template.and_then(|template| template.model.clone()));
-    let model = model_name(model, around.settings)?;
-    let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect));
-    let dialect = dialect.unwrap_or(agent.dialect);
+    let (model_name, model) = chosen_model(model, around.settings)?;
+    let dialect = new.dialect.or_else(|| template.and_then(|template| template.dialect)).or(agent.dialect);
+    let dialect = dialect.unwrap_or(model.dialect);
     let wanted = new.tools.or_else(|| template.and_then(|template| template.tools.clone()));
     let outer = around.outer.map(|outer| &outer.rules);
     let is_bound = outer.is_some_and(|outer| outer.restricted)
@@ -153,7 +153,7 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     }
     Ok(AskSpec {
         text,
-        model,
+        model: model_name,
         dialect,
         language,
         approval,
@@ -248,7 +248,7 @@ fn gone_tool(name: &str) -> ModelTool {
     }
 }
 
-fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Problem> {
+fn chosen_model(wanted: Option<String>, settings: &Settings) -> Result<(String, &Model), Problem> {
     let known: Vec<&str> = settings.models.keys().map(String::as_str).collect();
     let Some(name) = wanted.or_else(|| default_model(settings).map(str::to_owned)) else {
         let problem = bad("no model is configured");
@@ -263,8 +263,8 @@ fn model_name(wanted: Option<String>, settings: &Settings) -> Result<String, Pro
             ))
         });
     };
-    if settings.models.contains_key(&name) {
-        return Ok(name);
+    if let Some(model) = settings.models.get(&name) {
+        return Ok((name, model));
     }
     Err(bad(format!("there is no model `{}`", quotable(&name))).hint(match known.as_slice() {
         [] => format!("write it into the configuration as `[model.{}]`", quotable(&name)),
@@ -416,6 +416,23 @@ mod tests {
             is_restricted(true, None) && is_restricted(true, Some(false)) && is_restricted(true, Some(true))
         );
         assert!(!is_restricted(false, None) && is_restricted(false, Some(true)));
+    }
+
+    #[test]
+    fn the_dialect_is_the_asks_or_the_settings_or_else_the_models() {
+        let chosen = |config: &str, dialect| {
+            let text = format!("[model.m]\nprovider = \"llama.cpp\"\n{config}");
+            let mut settings = load_text(std::path::Path::new("x"), &text).unwrap().settings;
+            settings.models.get_mut("m").unwrap().dialect = Dialect::XmlTags;
+            let tools = Registry::built_in().unwrap();
+            let around = Circumstances { settings: &settings, tools: &tools, outer: None, contained: true };
+            let new = NewAsk { text: "hello".into(), dialect, ..NewAsk::default() };
+            resolve(new, &around).unwrap().dialect
+        };
+        let set = "[agent]\ndialect = \"next_step\"\n";
+        assert_eq!(chosen("", None), Dialect::XmlTags);
+        assert_eq!(chosen(set, None), Dialect::NextStep);
+        assert_eq!(chosen(set, Some(Dialect::JsonAction)), Dialect::JsonAction);
     }
 
     /// The estimated tokens of the first request of an ask that says hello.

@@ -48,10 +48,6 @@ impl Speech for JsonAction {
         false
     }
 
-    fn has_plain_results(&self) -> bool {
-        true
-    }
-
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let intent = intent(reply, step, scene.words).unwrap_or_else(Intent::Malformed);
         ParsedReply::new(only_text(reply), intent)

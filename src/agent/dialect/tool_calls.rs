@@ -26,6 +26,10 @@ impl Speech for ToolCalls {
         Format { tools, answer }
     }
 
+    fn has_headings(&self) -> bool {
+        true
+    }
+
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let mut message = Message::new(Role::Assistant, reply.message.content.clone());

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use super::{Call, CallInput, DialectContext, Format, Intent, ParsedReply, Speech, nothing_said, only_text};
 use crate::agent::history::NO_ARGUMENTS;
-use crate::agent::words::Field;
+use crate::agent::words::{Field, Words};
 use crate::protocol::chat::{ChatReply, Finish, ToolCall};
 use crate::protocol::tool_names::{CELL_TOOL, INSTALL_TOOL};
 
@@ -44,10 +44,6 @@ impl Speech for XmlTags {
         Format::default()
     }
 
-    fn has_plain_results(&self) -> bool {
-        true
-    }
-
     fn parse(&self, reply: &ChatReply, step: u32, scene: DialectContext) -> ParsedReply {
         let words = scene.words;
         let malformed = |why| ParsedReply::new(only_text(reply), Intent::Malformed(why));
@@ -63,14 +59,14 @@ impl Speech for XmlTags {
             return malformed(words.unclosed_tag(CODE));
         }
         let wanted = dependencies(text);
-        let blocks = contents(text, CODE);
-        let code: Vec<&str> =
-            blocks.iter().map(|block| unfenced(block)).filter(|block| !block.trim().is_empty()).collect();
+        let blocks = contents(text, CODE).into_iter().map(unfenced);
+        let code: Vec<&str> = blocks.filter(|block| !block.trim().is_empty()).collect();
         if code.is_empty() {
-            return if blocks.is_empty() && wanted.is_empty() {
-                ParsedReply::new(only_text(reply), Intent::Answer { text: text.clone(), value: None })
-            } else {
-                malformed(words.field(CODE, Field::Empty))
+            return match wrong_tag(text, &wanted, words) {
+                Some(why) => malformed(why),
+                None => {
+                    ParsedReply::new(only_text(reply), Intent::Answer { text: text.clone(), value: None })
+                }
             };
         }
         let missing: Vec<&str> = wanted.iter().filter(|name| !has(scene, name)).map(String::as_str).collect();
@@ -97,7 +93,22 @@ impl Speech for XmlTags {
     }
 }
 
-/// Whether the last tag of this name is not closed, so that it is not known where the code ends.
+/// What is wrong with the tags of a reply without code; none if it has no tag, and so is an answer.
+fn wrong_tag(text: &str, wanted: &[String], words: Words) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let is_open = |tag: &str| lower.contains(&format!("<{tag}>"));
+    let tag =
+        [CODE, DEPENDENCIES].into_iter().find(|tag| is_open(tag) || lower.contains(&format!("</{tag}>")))?;
+    Some(if !is_open(tag) {
+        words.unopened_tag(tag)
+    } else if is_unclosed(text, tag) {
+        words.unclosed_tag(tag)
+    } else {
+        words.field(if wanted.is_empty() { tag } else { CODE }, Field::Empty)
+    })
+}
+
+/// Whether the last tag of this name is not closed, so that it is not known where its content ends.
 fn is_unclosed(text: &str, tag: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let last = lower.rfind(&format!("<{tag}>"));

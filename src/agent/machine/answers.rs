@@ -23,7 +23,7 @@ impl AskMachine {
         if self.setup.vision {
             self.shown.take(result);
         }
-        let report = if self.speech.has_plain_results() { plain_report } else { report };
+        let report = if self.speech.has_headings() { report } else { plain_report };
         let mut text = report(result, self.spec.language, self.setup.told_chars);
         if let Some(wanted) = cut {
             text.push_str(&self.words.time_was_cut(wanted, allowed));

@@ -210,7 +210,24 @@ fn e9_malformed_steps_and_tags_are_fed_back_too() {
         (
             Dialect::XmlTags,
             "<pip-dependencies-to-install>numpy</pip-dependencies-to-install>",
-            "`execution-code`",
+            "`execution-code` is missing or empty",
+        ),
+        (Dialect::XmlTags, "<execution-code>print(1)", "`<execution-code>` is not closed"),
+        (Dialect::XmlTags, "print(1)</Execution-Code>", "`</execution-code>` closes nothing"),
+        (
+            Dialect::XmlTags,
+            "It is 4.<pip-dependencies-to-install> </pip-dependencies-to-install>",
+            "`pip-dependencies-to-install` is missing or empty",
+        ),
+        (
+            Dialect::XmlTags,
+            "<pip-dependencies-to-install>numpy",
+            "`<pip-dependencies-to-install>` is not closed",
+        ),
+        (
+            Dialect::XmlTags,
+            "</pip-dependencies-to-install>",
+            "`</pip-dependencies-to-install>` closes nothing",
         ),
     ] {
         let (mut machine, _) = started(spec(dialect), setup());

@@ -24,7 +24,7 @@ pub(in crate::cli) enum Block {
     Trouble(String),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::cli) enum Section {
     Reasoning,
     Thought,

@@ -323,6 +323,8 @@ fn a_configuration_that_the_daemon_did_not_read_is_told() {
     let ran = daemon.cli(["--config", other, "ps"]).ok();
     let expected = format!("`{}`, and `{other}` is not read", daemon.home().join("config.toml").display());
     assert_eq!(ran.stderr.matches(&expected).count(), 1, "{ran:?}");
+    let by_variable = daemon.command(["ps"]).env("BELLJAR_CONFIG", other).output().expect("belljar runs");
+    assert!(String::from_utf8_lossy(&by_variable.stderr).contains(&expected), "{by_variable:?}");
     assert!(!daemon.cli(["ps"]).ok().stderr.contains("warning"));
 }
 

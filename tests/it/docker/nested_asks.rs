@@ -87,7 +87,7 @@ schema = { type = \"integer\" }
 description = \"Adds.\"
 ";
     let code = "print(ask('@total', parameters={'a': 1}) + added(a=40, b=1))\n\
-                try:\n    ask('@added', parameters={'a': 1})\nexcept ToolError as error:\n    print(error)";
+                try:\n    ask(template='added', parameters={'a': 1})\nexcept ToolError as error:\n    print(error)";
     let sums = [runs("print(a + b)"), says("3")];
     let script = [
         conversation("go", &[runs(code), says("done")]),

@@ -195,6 +195,13 @@ pub(in crate::cli) mod tests {
         exec('\u{1b}]0;evil\u{7}')\u{d}print(1)
         without a decision within 0 s it is rejected
         ");
+        let purposeful =
+            Subject::Cell { code: "print(1)".into(), timeout_s: 30.0, purpose: Some("Count\nall".into()) };
+        insta::assert_snapshot!(text(&approval("9f3e", purposeful)), @r"
+        ── approval wanted · 9f3e · run this
+        for: Count\u{a}all
+        print(1)
+        ");
         let mut call = approval("9f3d", tool());
         call.cell = Some(4);
         call.bound_by = Some(3);

@@ -68,7 +68,8 @@ impl LiveView {
 
     /// Whether the model's last text is the answer, so that the person has seen it already.
     pub fn has_shown(&self, answer: &str) -> bool {
-        !answer.trim().is_empty() && self.speech.shown_text().trim() == answer.trim()
+        let texts = [Section::Model, Section::Thought].map(|section| self.speech.shown(section));
+        !answer.trim().is_empty() && texts.iter().any(|text| text.trim() == answer.trim())
     }
 
     /// `thinking · 1234 tokens`, for the spinner.
@@ -233,11 +234,7 @@ impl LiveView {
             blocks.extend(self.flow(section, &words));
         }
         // The text of a reply ends with a line break, so that the spinner has a line of its own.
-        let last = if self.open == Some(Section::Code) {
-            self.speech.shown_code()
-        } else {
-            self.speech.shown_text()
-        };
+        let last = self.open.map_or("", |section| self.speech.shown(section));
         if !last.is_empty() && !last.ends_with('\n') {
             blocks.push(Block::Flow("\n".to_owned()));
         }
@@ -270,7 +267,7 @@ impl LiveView {
         if self.seen_code.take().is_some_and(|seen| seen == code) {
             return self.head(Section::Code, format!("· cell {cell} · as approved"));
         }
-        if !code.trim().is_empty() && self.speech.shown_code().trim() == code.trim() {
+        if !code.trim().is_empty() && self.speech.shown(Section::Code).trim() == code.trim() {
             return self.head(Section::Code, format!("· cell {cell} · as above{purpose}"));
         }
         let mut blocks = self.head(Section::Code, format!("· cell {cell}{purpose}"));

@@ -1,6 +1,8 @@
 //! Which part of a model's text is for people, and which is code. In some dialects a reply is JSON or has tags, which is
 //! hard to read raw, so these are taken apart while they arrive.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::arriving::{JsonTexts, Piece, TaggedText};
@@ -12,18 +14,22 @@ use crate::protocol::chat::Message;
 const TAGS: &[(&str, Option<Section>)] =
     &[("pip-dependencies-to-install", None), ("execution-code", Some(Section::Code))];
 
-/// The fields of JSON that are shown while they arrive. The answer is shown at the end.
-const STEP_FIELDS: &[(&str, Section)] =
-    &[("current_state", Section::Thought), ("python_code_snippet", Section::Code)];
-const ACTION_FIELDS: &[(&str, Section)] = &[("thought", Section::Thought), ("code", Section::Code)];
+/// The fields of JSON that are shown while they arrive: the thought, the code of both tools that run it, and the answer.
+const STEP_FIELDS: &[(&str, Section)] = &[
+    ("current_state", Section::Thought),
+    ("python_code_snippet", Section::Code),
+    ("code", Section::Code),
+    ("answer", Section::Model),
+];
+const ACTION_FIELDS: &[(&str, Section)] =
+    &[("thought", Section::Thought), ("code", Section::Code), ("final_answer", Section::Model)];
 
 /// The text of one reply while it streams.
 #[derive(Debug)]
 pub(in crate::cli) struct Speech {
     reader: Reader,
-    /// The text for people that was shown so far, and the code.
-    shown_text: String,
-    shown_code: String,
+    /// What was shown so far of each section.
+    shown: BTreeMap<Section, String>,
 }
 
 #[derive(Debug)]
@@ -44,7 +50,7 @@ impl Speech {
             Dialect::JsonAction => Reader::Json(JsonTexts::new(ACTION_FIELDS)),
             Dialect::XmlTags => Reader::Tags(TaggedText::new(TAGS)),
         };
-        Self { reader, shown_text: String::new(), shown_code: String::new() }
+        Self { reader, shown: BTreeMap::new() }
     }
 
     /// The parts of a piece that are shown at once.
@@ -68,7 +74,7 @@ impl Speech {
 
     /// Notes a piece as shown, without the white space that a part begins with.
     fn record_shown(&mut self, section: Section, text: String) -> Option<Piece> {
-        let so_far = if section == Section::Code { &mut self.shown_code } else { &mut self.shown_text };
+        let so_far = self.shown.entry(section).or_default();
         let text = match so_far.trim().is_empty() {
             true if section == Section::Code => text.trim_start_matches('\n').to_owned(),
             true => text.trim_start().to_owned(),
@@ -78,35 +84,30 @@ impl Speech {
         (!text.is_empty()).then_some((section, text))
     }
 
-    pub fn shown_text(&self) -> &str {
-        &self.shown_text
-    }
-
-    /// The code that was shown while it arrived.
-    pub fn shown_code(&self) -> &str {
-        &self.shown_code
+    /// What was shown of a section.
+    pub fn shown(&self, section: Section) -> &str {
+        self.shown.get(&section).map_or("", String::as_str)
     }
 
     /// The part that is still to be shown when the whole reply is there.
     pub fn rest(&mut self, dialect: Dialect, reply: &Message) -> Option<Piece> {
         let (section, words) = spoken(dialect, reply)?;
         let words = words.trim();
-        let rest = words.strip_prefix(self.shown_text.trim_end()).unwrap_or(if self.shown_text.is_empty() {
-            words
-        } else {
-            ""
-        });
+        let before = self.shown(section).trim_end();
+        // Of a reply that is not what it was taken for, the parts that were shown are enough.
+        let is_other = before.is_empty() && self.shown.values().any(|shown| !shown.is_empty());
+        let rest = words.strip_prefix(before).filter(|_| !is_other).unwrap_or_default();
         if rest.trim().is_empty() {
             return None;
         }
         let rest = rest.to_owned();
-        self.shown_text.push_str(&rest);
+        self.shown.entry(section).or_default().push_str(&rest);
         Some((section, rest))
     }
 }
 
-/// The part of a reply that is for people. It has no code, which is shown when it runs, and no answer, which is
-/// shown at the end.
+/// What of a reply is shown at its end, if it was not shown before. It has no code, which is shown when it runs, and no
+/// answer, which is shown when the ask ends.
 fn spoken(dialect: Dialect, reply: &Message) -> Option<(Section, String)> {
     let content = &reply.content;
     let thought = |key: &str| match json_in(content) {
@@ -178,6 +179,25 @@ mod tests {
             streamed(Dialect::JsonAction, &pieces),
             ("Thought: I add|Thought: .|Code: 1|Code: +1".into(), String::new())
         );
+        let pieces =
+            ["{\"action\": \"provide_answer\", \"thought\": \"Done.\", \"final_answer\": \"It ", "is 2.\"}"];
+        assert_eq!(
+            streamed(Dialect::JsonAction, &pieces),
+            ("Thought: Done.|Model: It |Model: is 2.".into(), String::new())
+        );
+        let step = |tool: &str, field: &str| {
+            let function = format!("\"function\": {{\"tool\": \"{tool}\", \"{field}\": \"1");
+            streamed(Dialect::NextStep, &["{\"current_state\": \"I add.\", ", &function, "+1\"}}"])
+        };
+        let shown = |section: &str| (format!("Thought: I add.|{section}: 1|{section}: +1"), String::new());
+        assert_eq!(step("execute_python_code", "python_code_snippet"), shown("Code"));
+        assert_eq!(step("compute_with_python", "code"), shown("Code"));
+        assert_eq!(step("report_task_completion", "answer"), shown("Model"));
+        let value =
+            ["{\"action\": \"provide_answer\", \"thought\": \"Done.\", \"final_answer\": {\"n\": \"2\"}}"];
+        assert_eq!(streamed(Dialect::JsonAction, &value), ("Thought: Done.".into(), String::new()));
+        let broken = ["{\"thought\": \"I add.\", \"action\""];
+        assert_eq!(streamed(Dialect::JsonAction, &broken), ("Thought: I add.".into(), String::new()));
         let fenced = ["```json\n{\"current_state\": \"so far\", \"function\": {}}\n```"];
         assert_eq!(streamed(Dialect::NextStep, &fenced), ("Thought: so far".into(), String::new()));
         assert_eq!(streamed(Dialect::NextStep, &["no idea"]), (String::new(), "Model: no idea".into()));

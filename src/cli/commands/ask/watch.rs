@@ -110,6 +110,12 @@ fn ended_with_session(session: &SessionKey, view: &AskView) -> Failure {
     ))
 }
 
+/// `⣷ thinking · 1234 tokens · 5 s`
+fn status_line(turn: usize, status: &str, elapsed: Duration) -> String {
+    let sign = SPINNER.get(turn % SPINNER.len()).copied().unwrap_or(' ');
+    format!("{sign} {status} · {} s", elapsed.as_secs())
+}
+
 /// Approvals that are not decided yet; this terminal asks about the first one.
 struct ApprovalDesk {
     staffed: bool,
@@ -176,8 +182,7 @@ impl<'a> Watcher<'a> {
 
     fn spin(&mut self) -> Result<(), Failure> {
         self.turn += 1;
-        let sign = SPINNER.get(self.turn % SPINNER.len()).copied().unwrap_or(' ');
-        let line = format!("{sign} {} · {} s", self.live.status(), self.began.elapsed().as_secs());
+        let line = status_line(self.turn, &self.live.status(), self.began.elapsed());
         self.context.screen.progress(&line)
     }
 
@@ -297,5 +302,16 @@ impl<'a> Watcher<'a> {
         }
         self.desk.decided(id);
         self.next_question()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_line_turns_and_tells_the_seconds() {
+        let line = |turn, milliseconds| status_line(turn, "thinking", Duration::from_millis(milliseconds));
+        assert_eq!([line(0, 999), line(9, 61_000)], ["⣷ thinking · 0 s", "⣯ thinking · 61 s"]);
     }
 }

@@ -12,7 +12,8 @@ use crate::cli::render::cell::show_event;
 use crate::cli::render::human::{Table, or_dash, size};
 use crate::protocol::event::EventBody;
 use crate::protocol::exit_codes as exit;
-use crate::protocol::job::{JobList, JobState, JobView};
+use crate::protocol::job::{JobArtifact, JobList, JobState, JobView};
+use crate::protocol::result::WORKSPACE;
 
 pub(in crate::cli) async fn list(context: &mut Context, all: bool) -> Result<u8, Failure> {
     let path = if all { "/v1/jobs?all=true" } else { "/v1/jobs" };
@@ -72,10 +73,7 @@ fn facts(job: &JobView) -> Vec<(&'static str, String)> {
         facts.push(("exit code", end.exit_code.to_string()));
         facts.push(("reason", end.reason.clone()));
         for artifact in &end.artifacts {
-            facts.push((
-                "artifact",
-                format!("{} ({}, sha256 {})", artifact.path, size(artifact.bytes), artifact.sha256),
-            ));
+            facts.push(("artifact", artifact_line(artifact)));
         }
     }
     if let Some(receipt) = &job.receipt {
@@ -95,6 +93,11 @@ fn facts(job: &JobView) -> Vec<(&'static str, String)> {
         facts.push(("admin", format!("{} {}: {}", act.at, owner(act.admin), act.act)));
     }
     facts
+}
+
+/// Where the script found the file, whatever its working directory was.
+fn artifact_line(artifact: &JobArtifact) -> String {
+    format!("{WORKSPACE}/{} ({}, sha256 {})", artifact.path, size(artifact.bytes), artifact.sha256)
 }
 
 pub(in crate::cli) async fn logs(context: &mut Context, job: &JobKey, follow: bool) -> Result<u8, Failure> {
@@ -166,4 +169,15 @@ async fn resolve_all(
 
 fn path(id: &str, rest: &str) -> String {
     format!("/v1/jobs/{id}{rest}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_have_absolute_paths() {
+        let artifact = JobArtifact { path: "out/a.csv".into(), bytes: 2048, sha256: "0a1b".into() };
+        assert_eq!(artifact_line(&artifact), "/workspace/out/a.csv (2 KiB, sha256 0a1b)");
+    }
 }

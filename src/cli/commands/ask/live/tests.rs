@@ -67,7 +67,11 @@ fn replied(content: &str, calls: usize) -> EventBody {
 }
 
 fn queued(cell: CellNumber, code: &str, ask: AskNumber) -> EventBody {
-    let origin = Some(CellOrigin { ask, id: "c1".into(), purpose: None });
+    queued_for(cell, code, ask, None)
+}
+
+fn queued_for(cell: CellNumber, code: &str, ask: AskNumber, purpose: Option<&str>) -> EventBody {
+    let origin = Some(CellOrigin { ask, id: "c1".into(), purpose: purpose.map(Into::into) });
     EventBody::CellQueued {
         cell,
         mode: Mode::Main,
@@ -229,6 +233,44 @@ fn json_is_shown_as_thought_and_code() {
     ── code
     1 + 1
     ── code · cell 1 · as above
+    ");
+}
+
+#[test]
+fn an_answer_in_json_that_was_shown_is_not_shown_again() {
+    let reply = r#"{"thought": "Done.", "action": "provide_answer", "final_answer": "It is 2."}"#;
+    let mut live = live(Dialect::JsonAction);
+    let output = text(&mut live, &[asked(1), delta(&reply[..60]), delta(&reply[60..]), replied(reply, 0)]);
+    insta::assert_snapshot!(output, @r"
+    ── thought
+    Done.
+    ── model
+    It is 2.
+    ");
+    assert!(live.has_shown("It is 2.") && !live.has_shown("It is 3."));
+}
+
+#[test]
+fn the_purpose_of_a_cell_is_shown() {
+    let reply = r#"{"thought": "I add.", "action": "execute_code", "code": "1 + 1"}"#;
+    let output = text(
+        &mut live(Dialect::JsonAction),
+        &[
+            queued_for(1, "x = 1", 1, Some("Set x")),
+            asked(1),
+            delta(reply),
+            replied(reply, 0),
+            queued_for(2, "1 + 1", 1, Some("Add")),
+        ],
+    );
+    insta::assert_snapshot!(output, @r"
+    ── code · cell 1 · Set x
+    x = 1
+    ── thought
+    I add.
+    ── code
+    1 + 1
+    ── code · cell 2 · as above · Add
     ");
 }
 
