@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from typing import Any, Callable
 from unittest import mock
 
 from belljar import AsyncSandbox, Daemon, DaemonError, Sandbox, _calls, _connection, _exchange
+from belljar._base import SandboxBase
+from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
 
@@ -200,6 +203,40 @@ class Exchanges(unittest.TestCase):
         self.assertEqual(len(fake.streams), before + 1)
         self.assertEqual(box.run_code("1+1").text, "2")
         self.assertEqual(len(fake.streams), before + 1)
+
+    def test_a_forked_process_that_ends_leaves_the_tools_of_its_parent_lent(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        ready = b"event: ready\ndata: {}\n\n"
+
+        def answer(request: bytes) -> bytes | None:
+            if b"/tools HTTP" in request:
+                return head + b"%x\r\n%b\r\n" % (len(ready), ready)
+            return encoded(SESSION if request.startswith(b"GET") else CELL)
+
+        daemon = Daemon(self.serve(answer).path, autostart=False)
+        boxes: list[SandboxBase] = [Sandbox.connect("fake", daemon=daemon)]
+
+        async def lend_in_loop() -> None:
+            boxes.append(await AsyncSandbox.connect("fake", daemon=daemon))
+            for box in boxes:
+                box.tool(name="f")(lambda: "")
+                await box._loans.lend() if isinstance(box, AsyncSandbox) else end_of(box._loans.lend())
+            streams = [server._stream for box in boxes for server in box._loans._servers]
+            pid = os.fork()
+            if pid == 0:
+                # As at the end of its interpreter, the finalizers of its copies run.
+                del box
+                boxes.clear()
+                gc.collect()
+                os._exit(0)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+            for stream in streams:
+                self.assertFalse(stream.connection.is_hung_up())
+            self.assertTrue(all(server.serves for box in boxes for server in box._loans._servers))
+            for box in boxes:
+                box.close()
+
+        asyncio.run(lend_in_loop())
 
 
 def _slowly(read: Callable[[socket.socket], bytes | None]) -> Callable[[socket.socket], bytes | None]:

@@ -13,7 +13,8 @@ from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
-from ._tools import AsyncToolServer, Loans
+from ._loans import Loans
+from ._tools import AsyncToolServer
 from .asks import AskOptions, AsyncApproval
 from .commands import AsyncCommands
 from .daemon import Daemon, chosen
