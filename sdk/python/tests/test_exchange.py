@@ -8,12 +8,23 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 import unittest
 from typing import Any, Callable
 from unittest import mock
 
-from belljar import AsyncSandbox, Daemon, DaemonError, Sandbox, _calls, _connection, _exchange
+from belljar import (
+    AsyncSandbox,
+    Daemon,
+    DaemonError,
+    NotFoundError,
+    OutcomeUnknownError,
+    Sandbox,
+    _calls,
+    _connection,
+    _exchange,
+)
 from belljar._base import SandboxBase
 from belljar._sync import end_of
 
@@ -108,6 +119,68 @@ class Exchanges(unittest.TestCase):
         for run in self.both(self.serve(answer)):
             self.assertEqual(run("1+1"), "2")
         self.assertEqual((len(broken), broken[0], broken[2]), (4, broken[1], broken[3]))
+
+    def test_an_archive_is_sent_once_whatever_becomes_of_the_answer(self) -> None:
+        is_lost = True
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                return None if is_lost else encoded({"session": SESSION})
+            return encoded({"sessions": []})
+
+        fake = self.serve(answer)
+        daemon = Daemon(fake.path, autostart=False)
+        with tempfile.NamedTemporaryFile() as archive:
+
+            def in_loop() -> AsyncSandbox:
+                return asyncio.run(AsyncSandbox.import_(archive.name, keep=True, daemon=daemon))
+
+            imports: list[tuple[Callable[[], SandboxBase], Callable[[], object]]] = [
+                (lambda: Sandbox.import_(archive.name, keep=True, daemon=daemon), lambda: Sandbox.list(daemon=daemon)),
+                (in_loop, lambda: asyncio.run(AsyncSandbox.list(daemon=daemon))),
+            ]
+            for import_, look in imports:
+                is_lost = True
+                before = len(fake.requests)
+                with self.assertRaises(OutcomeUnknownError) as unknown:
+                    import_()
+                self.assertEqual((unknown.exception.code, len(fake.requests)), ("outcome_unknown", before + 1))
+                is_lost = False
+                look()
+                # An idle connection that ends is no sign of anything.
+                fake.hang_up()
+                self.assertEqual(import_().name, "fake")
+
+    def test_what_is_gone_when_its_removal_is_repeated_was_removed(self) -> None:
+        problem = json.dumps({"code": "no_such_file", "message": "it is gone"}).encode()
+        missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(problem), problem)
+        lost: list[bytes] = []
+
+        def answer(request: bytes) -> bytes | None:
+            if not request.startswith(b"DELETE"):
+                return encoded(SESSION)
+            line = request.partition(b"\r\n")[0]
+            if b"never" in line or line in lost:
+                return missing
+            lost.append(line)
+            return None
+
+        daemon = Daemon(self.serve(answer).path, autostart=False)
+        box = Sandbox.connect("fake", daemon=daemon)
+
+        async def in_loop() -> bool:
+            other = await AsyncSandbox.connect("fake", daemon=daemon)
+            with self.assertRaises(NotFoundError):
+                await other.files.remove("never")
+            await other.files.remove("there")
+            return await other.kill()
+
+        with self.assertRaises(NotFoundError):
+            box.files.remove("never")
+        box.files.remove("there")
+        self.assertEqual((box.kill(), len(lost), box.kill()), (True, 2, False))
+        lost.clear()
+        self.assertEqual((asyncio.run(in_loop()), len(lost)), (True, 2))
 
     def test_silence_ends_if_health_is_not_answered_either_and_not_before(self) -> None:
         self.patched(_exchange, "QUIET_SECONDS", 0.2)

@@ -360,7 +360,8 @@ def import_archive(
     words += [f"{key}={quoted(text_of(value, key))}" for key, value in {"name": name, "image": image}.items() if value]
     path = "/v1/archives" + ("?" + "&".join(words) if words else "")
     headers = {"Accept": "application/json", "Content-Type": _TAR}
-    return Call("POST", path, lambda answer: info_of(as_json(answer)["session"]), archive, headers)
+    # Without a key: the body of a request that has one is bounded, as the daemon keeps it in memory.
+    return Call("POST", path, lambda answer: info_of(as_json(answer)["session"]), archive, headers, repeats=False)
 
 
 def install(session: str, packages: Sequence[str], reset: bool) -> Call[Installed]:
