@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import tempfile
+import threading
 import time
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Coroutine
 from unittest import mock
 
 from belljar import (
@@ -24,11 +25,13 @@ from belljar import (
     _calls,
     _connection,
     _exchange,
+    async_sandbox,
 )
 from belljar._base import SandboxBase
 from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
+from .harness import SOON, eventually
 
 
 class Exchanges(unittest.TestCase):
@@ -150,6 +153,93 @@ class Exchanges(unittest.TestCase):
                 # An idle connection that ends is no sign of anything.
                 fake.hang_up()
                 self.assertEqual(import_().name, "fake")
+
+    def test_a_task_that_is_cancelled_as_it_connects_or_sends_is_cancelled(self) -> None:
+        fake = self.serve()
+
+        async def work(code: str, steps: int) -> None:
+            box = await AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+            box._client.close()
+            task = asyncio.create_task(box.run_code(code))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError, msg=f"{len(code)} characters, {steps} steps"):
+                await task
+
+        with mock.patch.object(FakeDaemon, "_request", staticmethod(_slowly(FakeDaemon._request))):
+            for code in ("1", "x" * 1_000_000):
+                for steps in range(1, 6):
+                    asyncio.run(work(code, steps))
+
+    def test_a_full_queue_is_waited_for(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(f"{folder.name}/s")
+        listener.listen(0)
+        waiting = socket.socket(socket.AF_UNIX)
+        self.addCleanup(waiting.close)
+        waiting.connect(f"{folder.name}/s")
+
+        async def work() -> None:
+            listing = asyncio.create_task(AsyncSandbox.list(daemon=Daemon(f"{folder.name}/s", autostart=False)))
+            await asyncio.sleep(0.2)
+            self.assertFalse(listing.done())
+            listener.accept()[0].close()
+            server = (await asyncio.to_thread(listener.accept))[0]
+            await asyncio.to_thread(server.recv, 1 << 16)
+            server.sendall(encoded({"sessions": []}))
+            self.assertEqual(await listing, [])
+            server.close()
+
+        asyncio.run(work())
+
+    def test_a_cancelled_creation_of_what_is_to_be_kept_is_taken_back(self) -> None:
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                is_asked.set()
+                may_answer.wait(SOON)
+            elif request.startswith(b"GET"):
+                return encoded(SESSION)
+            return encoded({"sessions": [SESSION, {**SESSION, "id": "s2"}]} if b"/branch HTTP" in request else SESSION)
+
+        fake = self.serve(answer)
+        daemon = Daemon(fake.path, autostart=False)
+
+        async def cancel(making: Coroutine[Any, Any, object]) -> None:
+            task = asyncio.create_task(making)
+            await asyncio.to_thread(is_asked.wait, SOON)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        async def create() -> None:
+            await cancel(AsyncSandbox.create(keep=True, daemon=daemon))
+
+        async def branch() -> None:
+            await cancel((await AsyncSandbox.connect("fake", daemon=daemon)).branch(count=2, keep=True))
+
+        # The loop ends before the daemon has made them.
+        self.patched(async_sandbox, "_CANCEL_SECONDS", 0.1)
+        for work, made in ((create, 1), (branch, 2)):
+            is_asked.clear()
+            may_answer.clear()
+            fake.requests.clear()
+            asyncio.run(work())
+            may_answer.set()
+
+            def sent(method: bytes) -> list[bytes]:
+                return [request for request in fake.requests if request.startswith(method)]
+
+            eventually("what was made is removed", lambda: len(sent(b"DELETE")) == made or None)
+            removed = [request.split()[1] for request in sent(b"DELETE")]
+            self.assertEqual(removed, [b"/v1/sessions/s1?wait=true", b"/v1/sessions/s2?wait=true"][:made])
+            asked = sent(b"POST")
+            self.assertEqual((len(asked), asked[0]), (2, asked[1]))
 
     def test_what_is_gone_when_its_removal_is_repeated_was_removed(self) -> None:
         problem = json.dumps({"code": "no_such_file", "message": "it is gone"}).encode()

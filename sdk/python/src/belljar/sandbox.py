@@ -69,7 +69,8 @@ class Sandbox(SandboxBase):
         used = chosen(daemon)
         wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
-        box = cls(used, used._sync.request(call), is_owned=not keep)
+        (info,) = used._sync.request(call)
+        box = cls(used, info, is_owned=not keep)
         if wanted:
             try:
                 box.install(*wanted)
