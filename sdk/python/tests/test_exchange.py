@@ -155,7 +155,15 @@ class Exchanges(unittest.TestCase):
                 self.assertEqual(import_().name, "fake")
 
     def test_a_task_that_is_cancelled_as_it_connects_or_sends_is_cancelled(self) -> None:
-        fake = self.serve()
+        has_ended = threading.Event()
+        self.addCleanup(has_ended.set)
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                has_ended.wait(SOON)
+            return encoded(SESSION)
+
+        fake = self.serve(answer)
 
         async def work(code: str, steps: int) -> None:
             box = await AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
