@@ -96,6 +96,8 @@ class Packages(unittest.TestCase):
     def test_the_wheel_has_what_the_sources_have(self):
         with zipfile.ZipFile(self.wheel) as wheel:
             names = wheel.namelist()
+            (entries,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+            self.assertEqual(wheel.read(entries).decode().split(), ["[inspect_ai]", "belljar=belljar.inspect_ai"])
         modules = {name for name in names if name.startswith("belljar/")}
         for licence in ROOT.glob("LICENSE-*"):
             self.assertTrue(any(name.endswith(f".dist-info/licenses/{licence.name}") for name in names), licence.name)

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import socket
+import tempfile
+import threading
 import time
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Coroutine
 from unittest import mock
 
-from belljar import AsyncSandbox, Daemon, DaemonError, Sandbox, _calls, _connection, _exchange
+from belljar import (
+    AsyncSandbox,
+    Daemon,
+    DaemonError,
+    NotFoundError,
+    OutcomeUnknownError,
+    Sandbox,
+    _calls,
+    _connection,
+    _exchange,
+    async_sandbox,
+)
+from belljar._base import SandboxBase
+from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
+from .harness import SOON, eventually
 
 
 class Exchanges(unittest.TestCase):
@@ -105,6 +122,163 @@ class Exchanges(unittest.TestCase):
         for run in self.both(self.serve(answer)):
             self.assertEqual(run("1+1"), "2")
         self.assertEqual((len(broken), broken[0], broken[2]), (4, broken[1], broken[3]))
+
+    def test_an_archive_is_sent_once_whatever_becomes_of_the_answer(self) -> None:
+        is_lost = True
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                return None if is_lost else encoded({"session": SESSION})
+            return encoded({"sessions": []})
+
+        fake = self.serve(answer)
+        daemon = Daemon(fake.path, autostart=False)
+        with tempfile.NamedTemporaryFile() as archive:
+
+            def in_loop() -> AsyncSandbox:
+                return asyncio.run(AsyncSandbox.import_(archive.name, keep=True, daemon=daemon))
+
+            imports: list[tuple[Callable[[], SandboxBase], Callable[[], object]]] = [
+                (lambda: Sandbox.import_(archive.name, keep=True, daemon=daemon), lambda: Sandbox.list(daemon=daemon)),
+                (in_loop, lambda: asyncio.run(AsyncSandbox.list(daemon=daemon))),
+            ]
+            for import_, look in imports:
+                is_lost = True
+                before = len(fake.requests)
+                with self.assertRaises(OutcomeUnknownError) as unknown:
+                    import_()
+                self.assertEqual((unknown.exception.code, len(fake.requests)), ("outcome_unknown", before + 1))
+                is_lost = False
+                look()
+                # An idle connection that ends is no sign of anything.
+                fake.hang_up()
+                self.assertEqual(import_().name, "fake")
+
+    def test_a_task_that_is_cancelled_as_it_connects_or_sends_is_cancelled(self) -> None:
+        has_ended = threading.Event()
+        self.addCleanup(has_ended.set)
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                has_ended.wait(SOON)
+            return encoded(SESSION)
+
+        fake = self.serve(answer)
+
+        async def work(code: str, steps: int) -> None:
+            box = await AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+            box._client.close()
+            task = asyncio.create_task(box.run_code(code))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError, msg=f"{len(code)} characters, {steps} steps"):
+                await task
+
+        with mock.patch.object(FakeDaemon, "_request", staticmethod(_slowly(FakeDaemon._request))):
+            for code in ("1", "x" * 1_000_000):
+                for steps in range(1, 6):
+                    asyncio.run(work(code, steps))
+
+    def test_a_full_queue_is_waited_for(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(f"{folder.name}/s")
+        listener.listen(0)
+        waiting = socket.socket(socket.AF_UNIX)
+        self.addCleanup(waiting.close)
+        waiting.connect(f"{folder.name}/s")
+
+        async def work() -> None:
+            listing = asyncio.create_task(AsyncSandbox.list(daemon=Daemon(f"{folder.name}/s", autostart=False)))
+            await asyncio.sleep(0.2)
+            self.assertFalse(listing.done())
+            listener.accept()[0].close()
+            server = (await asyncio.to_thread(listener.accept))[0]
+            await asyncio.to_thread(server.recv, 1 << 16)
+            server.sendall(encoded({"sessions": []}))
+            self.assertEqual(await listing, [])
+            server.close()
+
+        asyncio.run(work())
+
+    def test_a_cancelled_creation_of_what_is_to_be_kept_is_taken_back(self) -> None:
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def answer(request: bytes) -> bytes | None:
+            if request.startswith(b"POST"):
+                is_asked.set()
+                may_answer.wait(SOON)
+            elif request.startswith(b"GET"):
+                return encoded(SESSION)
+            return encoded({"sessions": [SESSION, {**SESSION, "id": "s2"}]} if b"/branch HTTP" in request else SESSION)
+
+        fake = self.serve(answer)
+        daemon = Daemon(fake.path, autostart=False)
+
+        async def cancel(making: Coroutine[Any, Any, object]) -> None:
+            task = asyncio.create_task(making)
+            await asyncio.to_thread(is_asked.wait, SOON)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        async def create() -> None:
+            await cancel(AsyncSandbox.create(keep=True, daemon=daemon))
+
+        async def branch() -> None:
+            await cancel((await AsyncSandbox.connect("fake", daemon=daemon)).branch(count=2, keep=True))
+
+        # The loop ends before the daemon has made them.
+        self.patched(async_sandbox, "_CANCEL_SECONDS", 0.1)
+        for work, made in ((create, 1), (branch, 2)):
+            is_asked.clear()
+            may_answer.clear()
+            fake.requests.clear()
+            asyncio.run(work())
+            may_answer.set()
+
+            def sent(method: bytes) -> list[bytes]:
+                return [request for request in fake.requests if request.startswith(method)]
+
+            eventually("what was made is removed", lambda: len(sent(b"DELETE")) == made or None)
+            removed = [request.split()[1] for request in sent(b"DELETE")]
+            self.assertEqual(removed, [b"/v1/sessions/s1?wait=true", b"/v1/sessions/s2?wait=true"][:made])
+            asked = sent(b"POST")
+            self.assertEqual((len(asked), asked[0]), (2, asked[1]))
+
+    def test_what_is_gone_when_its_removal_is_repeated_was_removed(self) -> None:
+        problem = json.dumps({"code": "no_such_file", "message": "it is gone"}).encode()
+        missing = b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(problem), problem)
+        lost: list[bytes] = []
+
+        def answer(request: bytes) -> bytes | None:
+            if not request.startswith(b"DELETE"):
+                return encoded(SESSION)
+            line = request.partition(b"\r\n")[0]
+            if b"never" in line or line in lost:
+                return missing
+            lost.append(line)
+            return None
+
+        daemon = Daemon(self.serve(answer).path, autostart=False)
+        box = Sandbox.connect("fake", daemon=daemon)
+
+        async def in_loop() -> bool:
+            other = await AsyncSandbox.connect("fake", daemon=daemon)
+            with self.assertRaises(NotFoundError):
+                await other.files.remove("never")
+            await other.files.remove("there")
+            return await other.kill()
+
+        with self.assertRaises(NotFoundError):
+            box.files.remove("never")
+        box.files.remove("there")
+        self.assertEqual((box.kill(), len(lost), box.kill()), (True, 2, False))
+        lost.clear()
+        self.assertEqual((asyncio.run(in_loop()), len(lost)), (True, 2))
 
     def test_silence_ends_if_health_is_not_answered_either_and_not_before(self) -> None:
         self.patched(_exchange, "QUIET_SECONDS", 0.2)
@@ -200,6 +374,40 @@ class Exchanges(unittest.TestCase):
         self.assertEqual(len(fake.streams), before + 1)
         self.assertEqual(box.run_code("1+1").text, "2")
         self.assertEqual(len(fake.streams), before + 1)
+
+    def test_a_forked_process_that_ends_leaves_the_tools_of_its_parent_lent(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        ready = b"event: ready\ndata: {}\n\n"
+
+        def answer(request: bytes) -> bytes | None:
+            if b"/tools HTTP" in request:
+                return head + b"%x\r\n%b\r\n" % (len(ready), ready)
+            return encoded(SESSION if request.startswith(b"GET") else CELL)
+
+        daemon = Daemon(self.serve(answer).path, autostart=False)
+        boxes: list[SandboxBase] = [Sandbox.connect("fake", daemon=daemon)]
+
+        async def lend_in_loop() -> None:
+            boxes.append(await AsyncSandbox.connect("fake", daemon=daemon))
+            for box in boxes:
+                box.tool(name="f")(lambda: "")
+                await box._loans.lend() if isinstance(box, AsyncSandbox) else end_of(box._loans.lend())
+            streams = [server._stream for box in boxes for server in box._loans._servers]
+            pid = os.fork()
+            if pid == 0:
+                # As at the end of its interpreter, the finalizers of its copies run.
+                del box
+                boxes.clear()
+                gc.collect()
+                os._exit(0)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+            for stream in streams:
+                self.assertFalse(stream.connection.is_hung_up())
+            self.assertTrue(all(server.serves for box in boxes for server in box._loans._servers))
+            for box in boxes:
+                box.close()
+
+        asyncio.run(lend_in_loop())
 
 
 def _slowly(read: Callable[[socket.socket], bytes | None]) -> Callable[[socket.socket], bytes | None]:

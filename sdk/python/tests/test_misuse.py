@@ -222,11 +222,12 @@ class OnBubblewrap(MisuseCases):
 
     def test_a_cancelled_creation_leaves_nothing(self) -> None:
         async def work() -> None:
-            for pause in (0.0, 0.01, 0.05):
-                making = asyncio.create_task(AsyncSandbox.create())
-                await asyncio.sleep(pause)
-                making.cancel()
-                await asyncio.wait({making})
+            for keep in (False, True):
+                for pause in (0.0, 0.01, 0.05):
+                    making = asyncio.create_task(AsyncSandbox.create(keep=keep))
+                    await asyncio.sleep(pause)
+                    making.cancel()
+                    await asyncio.wait({making})
 
         before = set(self.ground.sessions())
         run(work())

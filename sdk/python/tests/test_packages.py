@@ -19,7 +19,9 @@ _INDEX = _ROOT / "tests/it/support/package_index.py"
 _UV = _ROOT / "target/sdk/uv-wheels"
 
 
-class PackageCases(WithDaemon):
+class WithIndex(WithDaemon):
+    """Tests against a daemon that knows no other index."""
+
     index: ClassVar[subprocess.Popen[str]]
 
     @classmethod
@@ -35,7 +37,7 @@ class PackageCases(WithDaemon):
         cls.addClassCleanup(cls._end_index)
         assert cls.index.stdout is not None
         port = cls.index.stdout.readline().strip()
-        cls.configuration = f'[packages]\nindex = "https://localhost:{port}/simple"\ndeny = ["bell-denied"]\n'
+        cls.configuration += f'[packages]\nindex = "https://localhost:{port}/simple"\ndeny = ["bell-denied"]\n'
         trust = {"SSL_CERT_FILE": f"{folder.name}/ca.pem", "NO_PROXY": "localhost"}
         before = {name: os.environ.get(name) for name in trust}
         os.environ.update(trust)
@@ -47,6 +49,8 @@ class PackageCases(WithDaemon):
         cls.index.kill()
         cls.index.communicate()
 
+
+class PackageCases(WithIndex):
     def test_packages_are_there_at_once(self) -> None:
         with Sandbox.create(packages=["bell-dep"]) as box:
             self.assertEqual(box.run_code("from bell_dep import inner; inner.DEEP").text, "7")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 import unittest
 from typing import Any, Coroutine
 from unittest import mock
 
-from belljar import BadRequestError, DaemonError, _tools
+from belljar import BadRequestError, DaemonError, _loans, _tools
 from belljar._calls import Call, nothing
 from belljar._sync import end_of
 
@@ -67,7 +69,7 @@ class FakeExchanges:
         time.sleep(seconds)
 
 
-class FakeLoan(_tools._Loan):
+class FakeLoan(_tools.Loan):
     """A loan that makes its calls at once."""
 
     _failures = Exception
@@ -107,7 +109,7 @@ def echo(text: str) -> str:
 
 class CallsOfALoan(unittest.TestCase):
     def setUp(self) -> None:
-        toolbox = _tools.Toolbox()
+        toolbox = _loans.Toolbox()
         toolbox.add(echo, None, None, False)
         self.tool = toolbox.tools["echo"]
         self.loan = FakeLoan([self.tool])
@@ -145,10 +147,10 @@ class Owner:
 
 class LoansOfASandbox(unittest.TestCase):
     def setUp(self) -> None:
-        self.owner, self.toolbox = Owner(), _tools.Toolbox()
+        self.owner, self.toolbox = Owner(), _loans.Toolbox()
         self.made: list[FakeLoan] = []
         self.error: Exception | None = None
-        self.loans = _tools.Loans(self.owner, self.toolbox, self.make, FakeExchanges().sleep)
+        self.loans = _loans.Loans(self.owner, self.toolbox, self.make, FakeExchanges().sleep)
         self.toolbox.add(echo, None, None, False)
 
     def make(self, tools: list[Any]) -> FakeLoan:
@@ -172,6 +174,31 @@ class LoansOfASandbox(unittest.TestCase):
             self.assertEqual((len(self.made), self.loans._servers), (expected, self.made[-1:]))
             # The next ones find a loan that has ended.
             self.made[-1].serves = False
+
+    def test_a_process_that_is_forked_while_a_thread_lends_does_not_wait_for_that_thread(self) -> None:
+        is_lending, may_end = threading.Event(), threading.Event()
+
+        async def wait(loan: FakeLoan) -> None:
+            is_lending.set()
+            may_end.wait()
+
+        with mock.patch.object(FakeLoan, "start", wait):
+            lending = in_thread(self.lend)
+            is_lending.wait()
+            pid = os.fork()
+            if pid == 0:
+                # Otherwise the child would wait for ever.
+                signal.alarm(10)
+                try:
+                    self.lend()
+                    # The tool is lent by the parent, and a second loan of its name would be refused.
+                    os._exit(len(self.made) - 1)
+                finally:
+                    os._exit(100)
+            may_end.set()
+            lending()
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        self.assertEqual((self.toolbox.waiting, self.loans._servers), ([], self.made))
 
     def test_tools_wait_while_no_daemon_takes_them_and_go_if_one_refuses_them(self) -> None:
         self.error = DaemonError("there is none")

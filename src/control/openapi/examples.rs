@@ -1,6 +1,14 @@
-//! An example for each type of a request, and for most of those of answers. `Document::media` reads each as its type.
+//! An example for each type of a request or an answer. `Document::media` reads each as its type.
 
 use serde_json::{Value, json};
+
+const SESSION: &str = "01a1eef5-957b-74c7-93ca-d7d4d3a35543";
+/// A job's input, which requests name and answers tell.
+const INPUT: &str = "01a1eef5-957b-74c7-93ca-d7d4d3a35544";
+const BATCH: &str = "01a1eef5-957b-74c7-93ca-d7d4d3a35546";
+const JOB: &str = "01a1eef5-957b-74c7-93ca-d7d4d3a35547";
+const SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+const AT: &str = "2026-01-02T03:04:05.678Z";
 
 pub fn problem() -> Value {
     json!({
@@ -12,7 +20,12 @@ pub fn problem() -> Value {
 
 /// The example of the type with this name.
 pub fn of(name: &str) -> Option<Value> {
-    of_request(name).or_else(|| of_answer(name))
+    of_request(name).or_else(|| of_answer(name)).or_else(|| of_answer_about_work(name))
+}
+
+/// A list with the example of the type with this name.
+fn many(key: &str, one: &str) -> Option<Value> {
+    Some(json!({key: [of(one)?]}))
 }
 
 fn of_request(name: &str) -> Option<Value> {
@@ -28,19 +41,13 @@ fn of_request(name: &str) -> Option<Value> {
         "NewPackages" => json!({"packages": ["polars>=1"]}),
         "NewAsk" => json!({"text": "Which column of data.csv has outliers?", "limits": {"steps": 10}}),
         "Decision" => json!({"reject": {"reason": "not in this folder"}}),
-        "NewClientTools" => {
-            let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
-            let about = "Tells the weather of a city.";
-            json!({"tools": [{"name": "weather", "description": about, "parameters": parameters}]})
-        }
+        "NewClientTools" => tools(),
         "ClientAnswer" => json!({"value": "sunny"}),
         "NewJob" => {
-            let input = "01a1eef5-957b-74c7-93ca-d7d4d3a35544";
-            json!({"input": input, "script": "tests/run.py", "args": ["-v"], "artifacts": ["report/*.xml"]})
+            json!({"input": INPUT, "script": "tests/run.py", "args": ["-v"], "artifacts": ["report/*.xml"]})
         }
         "NewBatch" => {
-            let input = "01a1eef5-957b-74c7-93ca-d7d4d3a35544";
-            json!({"common": {"input": input}, "jobs": [{"script": "a.py"}, {"script": "b.py"}], "parallel": 2})
+            json!({"common": {"input": INPUT}, "jobs": [{"script": "a.py"}, {"script": "b.py"}], "parallel": 2})
         }
         "NewVolume" => json!({"name": "models"}),
         "NewBranches" => json!({"name": "what-if", "count": 8}),
@@ -52,7 +59,6 @@ fn of_request(name: &str) -> Option<Value> {
 }
 
 fn of_answer(name: &str) -> Option<Value> {
-    let many = |key: &str, one: &str| Some(json!({key: [of_answer(one)?]}));
     Some(match name {
         "Done" => json!({}),
         "Health" => json!({"status": "ok", "problems": [], "sessions": 1, "pool": null}),
@@ -67,13 +73,13 @@ fn of_answer(name: &str) -> Option<Value> {
         "Undone" => json!({"state_of": 1, "files_changed": ["out.csv"]}),
         "SnapshotRecord" => json!({
             "id": "9f86d081884c7d65",
-            "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "digest": SHA256,
             "cell": 3,
             "bytes": 1_204_224,
             "stored_bytes": 401_408,
             "new_bytes": 8192,
             "name": "before-cleaning",
-            "at": "2026-01-02T03:04:05.678Z",
+            "at": AT,
             "python": "3.12.7",
             "variables": 12,
             "missing": [{"name": "connection", "reason": "a connection cannot be saved"}],
@@ -100,8 +106,7 @@ fn of_answer(name: &str) -> Option<Value> {
             json!({"commands": [ended]})
         }
         "InstalledPackages" => {
-            let sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-            let polars = json!({"name": "polars", "version": "1.9.0", "sha256": sha256});
+            let polars = json!({"name": "polars", "version": "1.9.0", "sha256": SHA256});
             json!({"packages": [polars], "in_image": [], "cached": false})
         }
         "VolumeView" => json!({"owner": 1000, "name": "models", "bytes": 4096, "sessions": ["lab"]}),
@@ -138,13 +143,73 @@ fn of_answer(name: &str) -> Option<Value> {
         "ConfigReloaded" => {
             json!({"file": "/etc/belljar/config.toml", "applied": ["quota.sessions"], "needs_restart": []})
         }
+        "KeptPackagesList" => {
+            let polars = json!({"name": "polars", "version": "1.9.0"});
+            json!({"sets": [{"owner": 1000, "set": "9f86d081884c7d65", "packages": [polars], "bytes": 120_586_240,
+                             "used_by": ["lab"], "in_use": true, "last_used": AT}]})
+        }
+        "ClearedPackages" => json!({"sets": 2, "bytes": 241_172_480, "in_use": 1}),
+        "Receipt" => receipt(),
+        "ToolList" => tools(),
         _ => return None,
     })
 }
 
+/// Of jobs and asks.
+fn of_answer_about_work(name: &str) -> Option<Value> {
+    Some(match name {
+        "JobInput" => json!({"id": INPUT, "sha256": SHA256, "files": 12, "bytes": 48_128}),
+        "JobView" => job(),
+        "JobList" => return many("jobs", "JobView"),
+        "BatchView" => {
+            json!({"id": BATCH, "owner": 1000, "created_at": AT, "parallel": 2, "size": 2, "ended": 1,
+                              "passed": 1, "jobs": [JOB, "01a1eef5-957b-74c7-93ca-d7d4d3a35548"]})
+        }
+        "BatchList" => return many("batches", "BatchView"),
+        "Approval" => json!({
+            "id": "01a1eef5-957b-74c7-93ca-d7d4d3a35549",
+            "session": SESSION,
+            "session_name": "lab",
+            "ask": 1,
+            "subject": {"kind": "cell", "code": "df.describe()", "purpose": "to see the columns", "timeout_s": 30.0},
+            "asked_at": AT,
+        }),
+        "ApprovalList" => return many("approvals", "Approval"),
+        "AskView" => {
+            let usage = json!({"prompt_tokens": 2048, "completion_tokens": 96});
+            let end = json!({"outcome": "answered", "answer": "The column `price` has outliers.", "steps": 2,
+                             "usage": usage, "replies": {"all": 3, "valid": 3}});
+            json!({"ask": 1, "state": "done", "text": "Which column of data.csv has outliers?", "model": "qwen",
+                   "dialect": "tool_calls", "steps": 2, "usage": usage, "events_after": 7, "end": end})
+        }
+        "AskList" => return many("asks", "AskView"),
+        "History" => {
+            let asked = json!({"role": "user", "content": "Which column of data.csv has outliers?"});
+            let answered = json!({"role": "assistant", "content": "The column `price` has outliers."});
+            json!({"messages": [asked, answered]})
+        }
+        "PlanView" => {
+            let task = json!({"task_id": "T1", "task_name": "Read data.csv", "status": "completed"});
+            let statistics = json!({"pending": 0, "processing": 0, "completed": 1, "failed": 0, "retry": 0, "skipped": 0,
+                                    "__total": 1, "__completion_rate": 1.0, "__pending_rate": 0.0});
+            let version = json!({"version": 1, "tree": {"core_goal": "Find outliers", "tree_nodes": [task]},
+                                 "changes": ["✅ the first version of the plan"],
+                                 "markdown": "- [✅] **Read data.csv** (id: T1)", "statistics": statistics});
+            json!({"versions": [version]})
+        }
+        _ => return None,
+    })
+}
+
+fn tools() -> Value {
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let about = "Tells the weather of a city.";
+    json!({"tools": [{"name": "weather", "description": about, "parameters": parameters}]})
+}
+
 fn session() -> Value {
     json!({
-        "id": "01a1eef5-957b-74c7-93ca-d7d4d3a35543",
+        "id": SESSION,
         "name": "lab",
         "owner": 1000,
         "state": "idle",
@@ -158,7 +223,7 @@ fn session() -> Value {
         "cells": 1,
         "running": null,
         "queued": 0,
-        "created_at": "2026-01-02T03:04:05.678Z",
+        "created_at": AT,
         "idle_for_s": 12,
         "last_event": 7,
     })
@@ -183,5 +248,47 @@ fn result() -> Value {
         "duration_ms": 4.5,
         "truncated": {"stdout_bytes": 0, "stderr_bytes": 0, "dropped_bytes": 0, "displays": 0, "artifacts": false},
         "state": {"kind": "kept"},
+    })
+}
+
+fn job() -> Value {
+    let artifact = json!({"path": "report/unit.xml", "bytes": 2048, "sha256": SHA256});
+    json!({
+        "id": JOB,
+        "name": "tests/run.py",
+        "owner": 1000,
+        "state": "ended",
+        "script": "tests/run.py",
+        "args": ["-v"],
+        "env": ["CI"],
+        "timeout_s": 600.0,
+        "batch": {"id": BATCH, "index": 0},
+        "created_at": AT,
+        "started_at": AT,
+        "ended_at": "2026-01-02T03:04:17.912Z",
+        "end": {"verdict": "passed", "exit_code": 0, "reason": "ok", "duration_ms": 12_234.5, "artifacts": [artifact],
+                "artifacts_cut": false},
+    })
+}
+
+fn receipt() -> Value {
+    json!({
+        "sandbox": "9f86d081884c7d65",
+        "backend": "docker",
+        "container": "belljar-9f86d081884c7d65",
+        "runtime": "runc",
+        "image": {"reference": "belljar/science", "id": "sha256:1f71…"},
+        "python": "3.12.7",
+        "process": {"pid": 4712, "uid": 1000, "gid": 1000, "groups": [], "cap_eff": "0000000000000000",
+                    "cap_bnd": "0000000000000000", "no_new_privs": true, "seccomp": 2, "apparmor": "docker-default"},
+        "namespaces": ["user", "mnt", "pid", "net", "ipc", "uts"],
+        "network": "none",
+        "read_only_root": true,
+        "seccomp_profile": SHA256,
+        "limits": {"memory_bytes": 536_870_912, "cpus": 1.0, "pids": 256, "open_files": 1024,
+                   "file_bytes": 1_073_741_824, "core_bytes": 0, "cgroup_version": 2},
+        "mounts": [{"target": "/workspace", "kind": "bind", "writable": true}],
+        "probe": {"no_network": true, "no_kernel_crypto": true, "read_only_root": true, "no_foreign_prlimit": true,
+                  "no_new_namespaces": true, "is_init": true, "not_dumpable": true},
     })
 }

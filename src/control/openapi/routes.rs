@@ -84,7 +84,7 @@ pub fn path_parameter(name: &str) -> Value {
 fn machine(document: &mut Document) {
     document.get::<Health>("get_health", "/v1/health", "Whether the daemon and its engine work");
     document.get::<Version>("get_version", "/v1/version", "Versions and places");
-    let any = json!({"schema": {"type": "object"}});
+    let any = json!({"schema": {"type": "object"}, "example": {"openapi": "3.1.0", "paths": {}}});
     document.add("get_openapi", "get", "/openapi.json", "This document").answers(200, JSON, any);
     document.post::<Shutdown, Done>("stop_daemon", "/v1/shutdown", "Stop the daemon");
     let summary = "The configuration in use; for who runs the daemon";
@@ -304,8 +304,9 @@ fn cells(document: &mut Document) {
         .get::<CellView>("get_cell", cell, "One cell and its result")
         .wait()
         .fails(&[Code::NoSuchCell, Code::EventsGone]);
-    let (result, computed) = (document.schema::<ExecutionResult>(), document.schema::<Computed>());
-    let either = json!({"schema": {"anyOf": [result, computed]}});
+    let (result, computed) = (document.media::<ExecutionResult>(), document.media::<Computed>());
+    let either =
+        json!({"schema": {"anyOf": [result["schema"], computed["schema"]]}, "example": result["example"]});
     document
         .send::<Eval>(
             "evaluate",

@@ -99,11 +99,17 @@ fn every_operation_tells_how_it_can_fail() {
 }
 
 #[test]
-fn every_body_has_an_example() {
+fn every_body_and_every_answer_has_an_example() {
     let document = document();
     for (route, operation) in documented(&document) {
-        let media = &operation["requestBody"]["content"]["application/json"];
-        assert!(media.is_null() || media.get("example").is_some(), "{route:?} has no example of its body");
+        let answers = operation["responses"].as_object().unwrap().values();
+        for message in std::iter::once(&operation["requestBody"]).chain(answers) {
+            let media = &message["content"]["application/json"];
+            assert!(
+                media.is_null() || media.get("example").is_some(),
+                "{route:?} has no example of {message}"
+            );
+        }
     }
 }
 

@@ -155,7 +155,8 @@ def new_session(
     snapshots: str | None = None,
     backend: str | None = None,
     idle: float | None = None,
-) -> Call[SandboxInfo]:
+) -> Call[list[SandboxInfo]]:
+    """One sandbox. As a list, which is what a branch gives."""
     body: dict[str, Any] = {"ephemeral": ephemeral}
     given = {
         "name": name,
@@ -178,7 +179,7 @@ def new_session(
     body.update(env=named_texts(envs, "envs"), labels=named_texts(labels, "labels"), seed=values_of(seed, "seed"))
     body["volumes"] = [_volume(target, named) for target, named in named_texts(volumes, "volumes").items()]
     body["mounts"] = [{"folder": folder, "target": target} for target, folder in named_texts(mounts, "mounts").items()]
-    return post("/v1/sessions", lambda answer: info_of(as_json(answer)), body)
+    return post("/v1/sessions", lambda answer: [info_of(as_json(answer))], body)
 
 
 def _volume(target: str, named: str) -> dict[str, Any]:
@@ -360,7 +361,8 @@ def import_archive(
     words += [f"{key}={quoted(text_of(value, key))}" for key, value in {"name": name, "image": image}.items() if value]
     path = "/v1/archives" + ("?" + "&".join(words) if words else "")
     headers = {"Accept": "application/json", "Content-Type": _TAR}
-    return Call("POST", path, lambda answer: info_of(as_json(answer)["session"]), archive, headers)
+    # Without a key: the body of a request that has one is bounded, as the daemon keeps it in memory.
+    return Call("POST", path, lambda answer: info_of(as_json(answer)["session"]), archive, headers, repeats=False)
 
 
 def install(session: str, packages: Sequence[str], reset: bool) -> Call[Installed]:

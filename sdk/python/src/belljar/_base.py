@@ -10,7 +10,7 @@ from . import _api
 from ._calls import Call
 from ._follow import CellFollower, Event
 from ._hold import Hold
-from ._tools import Loans, Toolbox
+from ._loans import Loans, Toolbox
 from .daemon import Daemon
 from .results import Execution, ExecutionError, Result, SandboxInfo
 
@@ -83,14 +83,8 @@ class SandboxBase:
 
     def close(self) -> None:
         """Lets go of the sandbox. Unless it is to be kept, or was connected to, the daemon removes it soon."""
-        self._end_loans()
+        self._loans.end()
         self._let_go()
-
-    def _end_loans(self) -> None:
-        if self._process == os.getpid():
-            self._loans.end()
-        else:
-            self._loans.forget()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Generic, Mapping, TypeVar
 
 from ._wire import ANSWER_BYTES, Head, ResponseParser, encode_request
-from .errors import BadRequestError, BelljarError, DaemonError, problem_of
+from .errors import BadRequestError, BelljarError, DaemonError, OutcomeUnknownError, problem_of
 
 T = TypeVar("T")
 
@@ -50,11 +50,17 @@ class Broken(Exception):
         #: The connection was idle and the daemon had closed it: no sign of a daemon that has ended.
         self.is_stale = is_stale
 
+    def outcome_unknown(self) -> OutcomeUnknownError:
+        """What it means for a request that must not be sent again."""
+        hint = "look whether it was done, for example with `belljar ps`, before you do it again"
+        message = f"the connection to the daemon broke before the answer came: {self}"
+        return OutcomeUnknownError(message, code="outcome_unknown", hint=hint)
+
 
 @dataclass(slots=True)
 class Call(Generic[T]):
-    """A request that can be sent again without another effect: it only reads, it sets or removes something by name,
-    or it has an idempotency key."""
+    """A request that can be sent again without another effect, unless `repeats` says otherwise: it only reads, it sets or
+    removes something by name, or it has an idempotency key."""
 
     method: str
     path: str
@@ -65,6 +71,8 @@ class Call(Generic[T]):
     most: int | None = ANSWER_BYTES
     #: The type that the answer has to have, and what it means if it has another.
     expects: tuple[str, str] | None = None
+    #: Whether it is sent again after a lost answer.
+    repeats: bool = True
 
     def outcome(self, head: Head, body: bytes) -> T:
         if not head.is_success:

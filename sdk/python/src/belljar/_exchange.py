@@ -16,7 +16,7 @@ from . import _daemon
 from ._calls import HEALTH_REQUEST, HEALTH_SECONDS, QUIET_SECONDS, RECEIVE_BYTES, Attempts, Broken, Call, receive_bytes
 from ._connection import Connection, Place, Pool, silent
 from ._wire import EventDecoder, ResponseParser, ServerSentEvent, WireError
-from .errors import DaemonError, problem_of
+from .errors import DaemonError, NotFoundError, problem_of
 
 if TYPE_CHECKING:
     from ._follow import Follower
@@ -76,7 +76,14 @@ class Exchanges(ABC):
         while True:
             try:
                 return await self._exchange(call)
+            except NotFoundError:
+                if attempts is None or call.method != "DELETE":
+                    raise
+                # It was there for the request whose answer was lost.
+                return call.parse(b"")
             except (Broken, DaemonError) as error:
+                if isinstance(error, Broken) and not call.repeats:
+                    raise error.outcome_unknown() from error
                 attempts = attempts or Attempts()
                 await self.sleep(attempts.pause_after(error))
             if before_again is not None:
@@ -121,7 +128,9 @@ class Exchanges(ABC):
         return Events(self, connection, parser)
 
     async def _exchange(self, call: Call[T]) -> T:
-        connection = self._pool.take() or await self._connect()
+        # The daemon may be about to close one that is idle, which would look like an answer that was lost.
+        idle = self._pool.take() if call.repeats else None
+        connection = idle or await self._connect()
         try:
             await self._send(connection, call.encoded())
             # Only now, while the daemon works.

@@ -7,12 +7,11 @@ sandbox whose daemon was restarted. Async sandboxes are held in the same way, so
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 
 from ._calls import Attempts, Broken, Call, nothing
 from ._connection import Connection, Place
+from ._forks import leave_at_fork
 from ._sync import SyncClient
 from .errors import BelljarError, DaemonError
 
@@ -24,7 +23,7 @@ class Hold:
         self._call: Call[object] = Call("GET", f"{session}/hold", nothing, headers=headers, most=None)
         self._closed = threading.Event()
         self._connection: Connection | None = None
-        _holds.add(self)
+        leave_at_fork(self)
         # A daemon thread, so that the interpreter can exit while the thread still runs.
         threading.Thread(target=self._keep, name="belljar-hold", daemon=True).start()
 
@@ -35,7 +34,6 @@ class Hold:
             connection.hang_up()
 
     def leave_to_parent(self) -> None:
-        """In a forked process: lets go of the copy without ending the parent's connection."""
         self._closed = threading.Event()
         self._closed.set()
         connection, self._connection = self._connection, None
@@ -68,14 +66,3 @@ class Hold:
         finally:
             self._connection = None
             stream.close()
-
-
-_holds: weakref.WeakSet[Hold] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for hold in list(_holds):
-        hold.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_parent)

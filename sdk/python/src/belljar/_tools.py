@@ -8,11 +8,9 @@ import json
 import os
 import threading
 import traceback
-import weakref
 from abc import ABC, abstractmethod
-from typing import Any, Callable, Coroutine, Generic, TypeVar
+from typing import Any, Coroutine
 
-from ._api import wrong
 from ._async import AsyncClient
 from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing
 from ._exchange import Events, Exchanges
@@ -29,7 +27,7 @@ _CALLS_KNOWN = 10_000
 _ANSWERS_BYTES = 64 << 20
 #: How often, and how far apart, a request looks whether the tools are there again after a restart of the daemon.
 _SETTLE_LOOKS = 1000
-_SETTLE_SECONDS = 0.02
+SETTLE_SECONDS = 0.02
 #: Characters of an exception's text, and of its traceback, that code in the sandbox gets to see.
 _ERROR_CHARS = 2000
 #: The answer to a call that was answered before, if the answer is not kept any more.
@@ -38,42 +36,6 @@ _FORGOTTEN = ToolError("the call was made, and its answer is not kept any more",
 _CANCELLED = ToolError("the work on the call was cancelled; it is not known whether it took effect", code="interrupted")
 #: This package, whose frames are no concern of who called the tool.
 _OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
-
-
-class Toolbox:
-    """The tools of a sandbox, and those among them that are yet to be lent."""
-
-    def __init__(self) -> None:
-        self.tools: dict[str, FunctionTool] = {}
-        self.waiting: list[FunctionTool] = []
-
-    def add(
-        self, function: Callable[..., Any], name: str | None, description: str | None, read_only: bool
-    ) -> None:
-        if not callable(function):
-            raise wrong(f"a tool is a function, not {type(function).__name__}")
-        self._take(FunctionTool(function, name, description, read_only))
-
-    def add_defined(self, definition: dict[str, Any], function: Callable[..., Any]) -> None:
-        self._take(FunctionTool.defined(definition, function))
-
-    def _take(self, tool: FunctionTool) -> None:
-        if tool.name in self.tools:
-            raise wrong(f"there is a tool `{tool.name}` already")
-        self.tools[tool.name] = tool
-        self.waiting.append(tool)
-
-    def lent(self, tools: list[FunctionTool]) -> None:
-        """These wait no more. Another thread may be adding others."""
-        for tool in tools:
-            if tool in self.waiting:
-                self.waiting.remove(tool)
-
-    def give_up(self, tools: list[FunctionTool]) -> None:
-        """Forgets tools that the daemon refused, so that the next request is not refused, too."""
-        self.lent(tools)
-        for tool in tools:
-            self.tools.pop(tool.name, None)
 
 
 def _lend(session: str, tools: list[FunctionTool], again: bool) -> Call[object]:
@@ -186,7 +148,7 @@ class _ReceivedCalls:
             self._answer_bytes -= len(answer.body or b"")
 
 
-class _Loan(ABC):
+class Loan(ABC):
     """One loan of tools, until it is closed. Its stream is opened again after a restart of the daemon.
 
     It is written once, as coroutines; those of the threads never suspend.
@@ -204,11 +166,10 @@ class _Loan(ABC):
         self._stream: Events | None = None
         self._was_lent = False
         self._is_closed = False
-        self._process = os.getpid()
         #: Whether the daemon has taken these tools before, in a loan that has ended.
         self.were_taken = False
 
-    def follow(self, before: _Loan) -> None:
+    def follow(self, before: Loan) -> None:
         """Goes on for a loan that has ended: what it was called for is not done again."""
         self._calls, self._was_lent, self.were_taken = before._calls, before._was_lent, True
 
@@ -224,6 +185,12 @@ class _Loan(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def leave_to_parent(self) -> None:
+        """In a forked process: lets go of the copy without ending the parent's connection."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
     @abstractmethod
     async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Has it done beside the stream, once there is room."""
@@ -236,9 +203,9 @@ class _Loan(ABC):
         for _ in range(_SETTLE_LOOKS):
             stream = self._stream
             is_there = stream is not None and not stream.connection.is_hung_up()
-            if is_there or not self.serves or self._process != os.getpid():
+            if is_there or not self.serves:
                 return
-            await self._exchanges.sleep(_SETTLE_SECONDS)
+            await self._exchanges.sleep(SETTLE_SECONDS)
 
     async def _make(self) -> None:
         attempts = Attempts()
@@ -323,7 +290,7 @@ class _Loan(ABC):
             pass
 
 
-class ToolServer(_Loan):
+class ToolServer(Loan):
     """Serves one loan in threads."""
 
     _failures = BaseException
@@ -367,7 +334,7 @@ class ToolServer(_Loan):
         return tool.bound(arguments)()
 
 
-class AsyncToolServer(_Loan):
+class AsyncToolServer(Loan):
     """Serves one loan in a task of the loop that began it."""
 
     _failures = Exception
@@ -412,79 +379,3 @@ class AsyncToolServer(_Loan):
         if inspect.iscoroutinefunction(tool.function):
             return await work()
         return await in_thread(work)
-
-
-L = TypeVar("L", bound=_Loan)
-
-
-class Loans(Generic[L]):
-    """The loans of a sandbox, each with the tools that were added since the one before."""
-
-    def __init__(
-        self,
-        owner: object,
-        toolbox: Toolbox,
-        make: Callable[[list[FunctionTool]], L],
-        sleep: Callable[[float], Coroutine[Any, Any, None]],
-    ) -> None:
-        # The owner has the loans, and so they do not have the owner: a sandbox that is only forgotten ends them, too.
-        self._owner = weakref.ref(owner)
-        self._toolbox = toolbox
-        self._make = make
-        self._sleep = sleep
-        # A lock of threads also for coroutines, which may be of several loops; they do not block on it.
-        self._lock = threading.Lock()
-        self._servers: list[L] = []
-        self._ends: list[Callable[[], object]] = []
-
-    @property
-    def has_any(self) -> bool:
-        return bool(self._servers or self._toolbox.waiting)
-
-    async def lend(self) -> None:
-        """Returns when all tools are there. Where several lend at once, each waits until another has done so."""
-        while not self._lock.acquire(blocking=False):
-            await self._sleep(_SETTLE_SECONDS)
-        try:
-            for server in list(self._servers):
-                if server.serves:
-                    await server.settle()
-                else:
-                    await self._begin(server.tools, server)
-            if tools := list(self._toolbox.waiting):
-                await self._begin(tools, None)
-        finally:
-            self._lock.release()
-
-    async def _begin(self, tools: list[FunctionTool], before: L | None) -> None:
-        server = self._make(tools)
-        if before is not None:
-            server.follow(before)
-        try:
-            await server.start()
-        except BelljarError as error:
-            # Where only the daemon is missing, the next request lends them.
-            if not isinstance(error, DaemonError):
-                self._toolbox.give_up(tools)
-                self._end_of(before)
-            raise
-        self._toolbox.lent(tools)
-        self._end_of(before)
-        self._servers.append(server)
-        owner = self._owner()
-        assert owner is not None, "it is the owner that lends"
-        self._ends.append(weakref.finalize(owner, server.close))
-
-    def _end_of(self, before: L | None) -> None:
-        if before is not None:
-            self._servers.remove(before)
-
-    def end(self) -> None:
-        for end in self._ends:
-            end()
-        self._ends.clear()
-
-    def forget(self) -> None:
-        """In a forked process, for which nothing is served."""
-        self._ends.clear()
-        self._lock = threading.Lock()

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, Typ
 from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
+from ._calls import Call
 from ._follow import AskFollower, Event
-from ._tools import AsyncToolServer, Loans
+from ._loans import Loans
+from ._sync import SyncClient
+from ._threads import in_thread
+from ._tools import AsyncToolServer
 from .asks import AskOptions, AsyncApproval
 from .commands import AsyncCommands
 from .daemon import Daemon, chosen
@@ -31,13 +35,35 @@ from .results import (
     execution_of,
 )
 
-#: How long a cancelled ask holds up the task that was cancelled.
+#: How long a cancelled ask or creation holds up the task that was cancelled.
 _CANCEL_SECONDS = 5.0
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
+
+
+async def _made(daemon: Daemon, call: Call[builtins.list[SandboxInfo]], keep: bool) -> builtins.list[SandboxInfo]:
+    """What a request makes. If its task is cancelled, what it made is removed: by the daemon, or here if it is to be kept."""
+    try:
+        return await daemon._async.request(call)
+    except asyncio.CancelledError:
+        if keep:
+            # In a thread, which goes on where the loop ends before the daemon has made it.
+            taking_back = asyncio.create_task(in_thread(lambda: _take_back(daemon._sync, call)))
+            await asyncio.wait({taking_back}, timeout=_CANCEL_SECONDS)
+        raise
+
+
+def _take_back(client: SyncClient, call: Call[builtins.list[SandboxInfo]]) -> None:
+    try:
+        # The answer to the same key is what the cancelled request has made, once it is made.
+        for info in client.request(call):
+            client.request(_api.remove(_api.session_path(info.id)))
+    except BelljarError:
+        # The task was cancelled, so nobody waits for what went wrong.
+        pass
 
 
 class AsyncSandbox(SandboxBase):
@@ -72,7 +98,8 @@ class AsyncSandbox(SandboxBase):
         used = chosen(daemon)
         wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
-        box = cls(used, await used._async.request(call), is_owned=not keep)
+        (info,) = await _made(used, call, keep)
+        box = cls(used, info, is_owned=not keep)
         if wanted:
             try:
                 await box.install(*wanted)
@@ -248,7 +275,7 @@ class AsyncSandbox(SandboxBase):
         is set, branches go as those of `create` do.
         """
         call = _api.branch(self._path, name, at, snapshot, 1 if count is None else count, not keep)
-        made = [AsyncSandbox(self._daemon, info, is_owned=not keep) for info in await self._client.request(call)]
+        made = [AsyncSandbox(self._daemon, info, is_owned=not keep) for info in await _made(self._daemon, call, keep)]
         return made[0] if count is None else made
 
     async def diff(self, other: AsyncSandbox | str) -> Differences:

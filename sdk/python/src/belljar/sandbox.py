@@ -11,8 +11,9 @@ from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
+from ._loans import Loans
 from ._sync import end_of
-from ._tools import Loans, ToolServer
+from ._tools import ToolServer
 from .asks import Approval, AskOptions
 from .commands import Commands
 from .daemon import Daemon, chosen
@@ -68,7 +69,8 @@ class Sandbox(SandboxBase):
         used = chosen(daemon)
         wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
-        box = cls(used, used._sync.request(call), is_owned=not keep)
+        (info,) = used._sync.request(call)
+        box = cls(used, info, is_owned=not keep)
         if wanted:
             try:
                 box.install(*wanted)
