@@ -39,7 +39,7 @@ def describe(error, limits, cell_name, only_last=False, no_packages=None):
 
 def message_with_frames(error, chars):
     """Type and text of an exception, and behind them the user's frames: for whoever is shown no `ExceptionView`."""
-    message = f"{type_name(type(error))}: {safe_text(str, error, chars)}"
+    message = f"{cut(type_name(type(error)), chars)}: {safe_text(str, error, chars)}"
     try:
         frames = _trim(traceback.extract_tb(error.__traceback__), is_top=False)
         lines = "".join(traceback.format_list(frames)).rstrip()

@@ -230,11 +230,16 @@ fn line_of(turn: &[Message]) -> String {
     let texts = std::iter::once(first.content.clone()).chain(calls).chain(function);
     let texts: Vec<String> =
         texts.map(|text| brief(&text, LINE_CHARS)).filter(|text| !text.is_empty()).collect();
-    let first_line = |result: &Message| result.content.lines().next().unwrap_or_default().to_owned();
-    let results: Vec<String> =
-        turn[1..].iter().map(|result| brief(&first_line(result), LINE_CHARS)).collect();
+    let results: Vec<String> = turn[1..].iter().map(|result| ends_of(&result.content)).collect();
     let line = format!("- {who}: {}", texts.join(" | "));
     if results.is_empty() { line } else { format!("{line} → {}", results.join(" | ")) }
+}
+
+/// The first line of a result and its last one: how a cell ended stands in the one or in the other.
+fn ends_of(result: &str) -> String {
+    let mut lines = result.lines().filter(|line| !line.trim().is_empty());
+    let ends = [lines.next(), lines.next_back()];
+    ends.into_iter().flatten().map(|line| brief(line, LINE_CHARS / 2)).collect::<Vec<_>>().join(" … ")
 }
 
 #[cfg(test)]
@@ -247,6 +252,20 @@ mod tests {
     use crate::protocol::chat::{FunctionCall, ToolCall};
 
     const WORDS: Words = Words(Language::Chinese);
+
+    #[test]
+    fn the_line_of_a_turn_says_how_its_cells_ended() {
+        let result = |text: &str| ends_of(text);
+        assert_eq!(
+            result("ok\n\nThe cell did not end within 2 s.\n"),
+            "ok … The cell did not end within 2 s."
+        );
+        assert_eq!(
+            result("Traceback (most recent call last):\n  …\nKeyError: 1"),
+            "Traceback (most recent call last): … KeyError: 1"
+        );
+        assert_eq!((result("2"), result("\n")), ("2".into(), String::new()));
+    }
     /// The number in the notice of how much was left out has at most this many characters.
     const NUMBER_CHARS: usize = 6;
 

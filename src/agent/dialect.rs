@@ -17,7 +17,7 @@ use crate::protocol::ask::{ApprovalPolicy, AskSpec, Dialect};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role};
 use crate::protocol::tool_names::INSTALL_TOOL;
 
-pub(super) use next_step::{COMPLETION, described_parameters, python_type};
+pub(super) use next_step::{described_parameters, python_type};
 
 /// The facts about the ask that a dialect may use.
 #[derive(Clone, Copy)]
@@ -28,9 +28,9 @@ pub(super) struct DialectContext<'a> {
 }
 
 impl DialectContext<'_> {
-    /// Whether the model and its code may install packages.
+    /// Whether the model and its code may install packages. Restricted code has no commands of notebooks, such as `%pip`.
     pub fn installs(&self) -> bool {
-        self.setup.allowed(self.spec).any(|tool| tool.name == INSTALL_TOOL)
+        !self.spec.restricted && self.setup.allowed(self.spec).any(|tool| tool.name == INSTALL_TOOL)
     }
 
     /// Whether a person is asked before.

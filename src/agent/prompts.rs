@@ -14,10 +14,10 @@ mod english;
 
 use serde_json::Value;
 
-use super::dialect::{COMPLETION, DialectContext, described_parameters, python_type};
+use super::dialect::{DialectContext, described_parameters, python_type};
 use crate::protocol::ask::{Dialect, Language};
 use crate::protocol::chat::ModelTool;
-use crate::protocol::tool_names::{COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
+use crate::protocol::tool_names::{COMPLETION, COMPUTE_TOOL, PLAN_TOOL, is_cell_tool};
 
 /// The most names of given variables that are listed.
 const CONTEXT_NAMES: usize = 50;

@@ -16,6 +16,10 @@ pub const PLAN_TOOL: &str = "recursive_plan_tree_todo";
 pub const FILE_TOOL: &str = "file_reader";
 pub const INSTALL_TOOL: &str = "install_packages";
 
+/// The tool by which a step gives the answer, and the action that does so.
+pub const COMPLETION: &str = "report_task_completion";
+pub const ANSWER_ACTION: &str = "provide_answer";
+
 /// The parameter in which a model says what a call is for.
 pub const PURPOSE: &str = "tool_call_purpose";
 

@@ -132,13 +132,14 @@ class Asking(KernelTest):
         self.assertEqual(value, {"value": 3.5})
 
     def test_of_an_exception_no_more_is_told_than_fits(self):
-        agent = self.agent(("deep", {"n": 300}), ("odd", {}))
+        agent = self.agent(("deep", {"n": 300}), ("odd", {}), ("long", {}))
         code = "def deep(n: int):\n    return other(n)\ndef other(n):\n    return deep(n - 1) if n else 1 / 0\n"
         odd = "class Odd(Exception):\n    def __str__(self): return 'x' * 2**20\n    @property\n    def __traceback__(self): raise OSError\n"
-        self.run_ok(code + odd + "def odd(): raise Odd\nask('x', functions=[deep, odd])")
-        deep, odd = (told["failure"]["message"] for told in agent.told)
+        long = "Long = type('L' * 2**20, (Exception,), {})\ndef long(): raise Long\n"
+        self.run_ok(code + odd + long + "def odd(): raise Odd\nask('x', functions=[deep, odd, long])")
+        deep, odd, long = (told["failure"]["message"] for told in agent.told)
         self.assertTrue(deep.startswith("ZeroDivisionError: division by zero\n") and "left out" in deep, deep)
-        self.assertLess(max(len(deep), len(odd)), 11_000)
+        self.assertLess(max(len(deep), len(odd), len(long)), 11_000)
 
     def test_a_template_may_be_named_in_place_of_a_prompt(self):
         agent = self.agent()

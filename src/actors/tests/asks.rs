@@ -132,6 +132,7 @@ async fn the_model_of_a_restricted_ask_runs_no_command() {
     let new = NewAsk {
         text: "Work.".into(),
         approval: Some(ApprovalPolicy::Auto),
+        tools: Some(vec!["run_command".into()]),
         restricted: Some(true),
         ..NewAsk::default()
     };

@@ -9,14 +9,13 @@ use crate::agent::json;
 use crate::agent::turn::AnsweredCall;
 use crate::agent::words::{Field, Words};
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, Role};
-use crate::protocol::tool_names::CELL_TOOL;
+use crate::protocol::tool_names::{ANSWER_ACTION, CELL_TOOL};
 
 const RESULT: &str = "EXECUTION_RESULT: ";
 const EXECUTE: &str = "execute_code";
 const DEBUG: &str = "debug_error";
 /// An older name of `debug_error`.
 const CONTINUE: &str = "continue_debugging";
-const ANSWER: &str = "provide_answer";
 
 pub(super) struct JsonAction;
 
@@ -33,7 +32,7 @@ impl Speech for JsonAction {
             "type": "object",
             "properties": {
                 "thought": {"type": "string"},
-                "action": {"type": "string", "enum": [EXECUTE, DEBUG, ANSWER]},
+                "action": {"type": "string", "enum": [EXECUTE, DEBUG, ANSWER_ACTION]},
                 "code": {"type": ["string", "null"]},
                 "final_answer": answer,
             },
@@ -74,10 +73,10 @@ fn intent(reply: &ChatReply, step: u32, words: Words) -> Result<Intent, String> 
     let Value::Object(fields) = found else { return Err(words.no_object("")) };
     match fields.get("action").and_then(Value::as_str) {
         Some(EXECUTE | DEBUG | CONTINUE) => cell(&fields, step, words),
-        Some(ANSWER) => answer(fields, words),
+        Some(ANSWER_ACTION) => answer(fields, words),
         _ => {
             let given = fields.get("action").map(Value::to_string).unwrap_or_default();
-            let known = [EXECUTE, DEBUG, ANSWER].join(", ");
+            let known = [EXECUTE, DEBUG, ANSWER_ACTION].join(", ");
             Err(words.unknown_action(&crate::schema::excerpt(&given), &known))
         }
     }

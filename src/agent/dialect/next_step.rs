@@ -11,10 +11,9 @@ use crate::agent::json;
 use crate::agent::words::Field;
 use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool, Role, ToolCall};
 use crate::protocol::limits::TOOL_NAME_CHARS;
-use crate::protocol::tool_names::PURPOSE;
+use crate::protocol::tool_names::{COMPLETION, PURPOSE};
 
 /// The member of the union that ends the ask.
-pub(in crate::agent) const COMPLETION: &str = "report_task_completion";
 
 /// The keys of a schema whose meaning stays when it is put into words.
 const IN_WORDS: [&str; 5] = ["type", "description", "default", "examples", "title"];

@@ -116,7 +116,8 @@ impl Starter {
             let failed = format!("failed to start the daemon with its log at `{}`", log.display());
             Failure::io(failed, &e).hint("set `BELLJAR_HOME` to a folder that can be written")
         })?;
-        let program = std::env::current_exe().unwrap_or_else(|_| "belljar".into());
+        let program = std::env::current_exe()
+            .map_err(|e| Failure::io("failed to start the daemon: this command does not find itself", &e))?;
         let mut command = Command::new(&program);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
@@ -126,7 +127,13 @@ impl Starter {
         command.current_dir("/");
         let child = command.spawn().map_err(|e| {
             let failed = format!("failed to start the daemon: `{}` cannot be run again", program.display());
-            Failure::io(failed, &e).hint("put the command where you may run it, such as `/usr/local/bin`")
+            let failure = Failure::io(failed, &e);
+            match e.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+                    failure.hint("put the command where you may run it, such as `/usr/local/bin`")
+                }
+                _ => failure,
+            }
         })?;
         Ok((child, log_start))
     }

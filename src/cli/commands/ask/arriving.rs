@@ -3,7 +3,7 @@
 
 use crate::cli::render::block::Section;
 
-/// The most characters of a key that are kept; no key that is looked for is longer.
+/// The most characters of a key that are kept, and of the text of one; none that is looked for is longer.
 const KEY_CHARS: usize = 32;
 
 /// A piece of a reply, and what it is part of.
@@ -18,11 +18,28 @@ fn push(pieces: &mut Vec<Piece>, section: Section, text: &str) {
     }
 }
 
+/// A field whose text is shown, and what that is.
+#[derive(Debug)]
+pub(super) struct WantedField {
+    pub key: &'static str,
+    pub section: Section,
+    /// It is meant only if the field that says so had this text before.
+    pub only_of: Option<&'static str>,
+}
+
+impl WantedField {
+    pub const fn new(key: &'static str, section: Section) -> Self {
+        Self { key, section, only_of: None }
+    }
+}
+
 /// Finds the texts of some fields in JSON.
 #[derive(Debug)]
 pub(super) struct JsonTexts {
-    /// The fields, and what their texts are.
-    wanted: &'static [(&'static str, Section)],
+    /// The field that says what the others mean, and its text.
+    kind_key: &'static str,
+    kind: String,
+    wanted: &'static [WantedField],
     place: Place,
     key: String,
     is_after_colon: bool,
@@ -35,6 +52,7 @@ pub(super) struct JsonTexts {
 enum Place {
     Between,
     Key,
+    Kind,
     Wanted(Section),
     Unwanted,
 }
@@ -48,8 +66,10 @@ enum Escape {
 }
 
 impl JsonTexts {
-    pub fn new(wanted: &'static [(&'static str, Section)]) -> Self {
+    pub fn new(kind_key: &'static str, wanted: &'static [WantedField]) -> Self {
         Self {
+            kind_key,
+            kind: String::new(),
             wanted,
             place: Place::Between,
             key: String::new(),
@@ -74,8 +94,7 @@ impl JsonTexts {
     fn between(&mut self, letter: char) {
         match letter {
             '"' if self.is_after_colon => {
-                let wanted = self.wanted.iter().find(|(key, _)| *key == self.key);
-                self.place = wanted.map_or(Place::Unwanted, |(_, section)| Place::Wanted(*section));
+                self.place = self.place_of_text();
             }
             '"' => {
                 self.key.clear();
@@ -85,6 +104,19 @@ impl JsonTexts {
             letter if letter.is_whitespace() => {}
             _ => self.is_after_colon = false,
         }
+    }
+
+    /// What the text that begins behind a key is.
+    fn place_of_text(&mut self) -> Place {
+        if self.key == self.kind_key {
+            self.kind.clear();
+            return Place::Kind;
+        }
+        let is_meant = |field: &&WantedField| {
+            field.key == self.key && field.only_of.is_none_or(|kind| kind == self.kind)
+        };
+        let wanted = self.wanted.iter().find(is_meant);
+        wanted.map_or(Place::Unwanted, |field| Place::Wanted(field.section))
     }
 
     /// The letter that a string has at this place; none if it ends, or an escape goes on.
@@ -133,8 +165,9 @@ impl JsonTexts {
     fn add(&mut self, letter: char, pieces: &mut Vec<Piece>) {
         match self.place {
             Place::Key if self.key.len() < KEY_CHARS => self.key.push(letter),
+            Place::Kind if self.kind.len() < KEY_CHARS => self.kind.push(letter),
             Place::Wanted(section) => push(pieces, section, letter.encode_utf8(&mut [0; 4])),
-            Place::Key | Place::Unwanted | Place::Between => {}
+            Place::Key | Place::Kind | Place::Unwanted | Place::Between => {}
         }
     }
 }
@@ -222,7 +255,8 @@ enum Tag {
 mod tests {
     use super::*;
 
-    const FIELDS: &[(&str, Section)] = &[("thought", Section::Thought), ("code", Section::Code)];
+    const FIELDS: &[WantedField] =
+        &[WantedField::new("thought", Section::Thought), WantedField::new("code", Section::Code)];
     const TAGS: &[(&str, Option<Section>)] = &[("code", Some(Section::Code)), ("pip", None)];
 
     /// What is heard of a text, whole and letter by letter, which has to be the same.
@@ -241,7 +275,7 @@ mod tests {
 
     fn json(text: &str) -> Vec<Piece> {
         heard(text, || {
-            let mut texts = JsonTexts::new(FIELDS);
+            let mut texts = JsonTexts::new("action", FIELDS);
             Box::new(move |text| texts.hear(text))
         })
     }

@@ -5,24 +5,28 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::arriving::{JsonTexts, Piece, TaggedText};
+use super::arriving::{JsonTexts, Piece, TaggedText, WantedField};
 use crate::cli::render::block::Section;
 use crate::protocol::ask::Dialect;
 use crate::protocol::chat::Message;
+use crate::protocol::tool_names::{ANSWER_ACTION, COMPLETION, COMPUTE_TOOL};
 
 /// The tags whose content is not text for people.
 const TAGS: &[(&str, Option<Section>)] =
     &[("pip-dependencies-to-install", None), ("execution-code", Some(Section::Code))];
 
 /// The fields of JSON that are shown while they arrive: the thought, the code of both tools that run it, and the answer.
-const STEP_FIELDS: &[(&str, Section)] = &[
-    ("current_state", Section::Thought),
-    ("python_code_snippet", Section::Code),
-    ("code", Section::Code),
-    ("answer", Section::Model),
+const STEP_FIELDS: &[WantedField] = &[
+    WantedField::new("current_state", Section::Thought),
+    WantedField::new("python_code_snippet", Section::Code),
+    WantedField { key: "code", section: Section::Code, only_of: Some(COMPUTE_TOOL) },
+    WantedField { key: "answer", section: Section::Model, only_of: Some(COMPLETION) },
 ];
-const ACTION_FIELDS: &[(&str, Section)] =
-    &[("thought", Section::Thought), ("code", Section::Code), ("final_answer", Section::Model)];
+const ACTION_FIELDS: &[WantedField] = &[
+    WantedField::new("thought", Section::Thought),
+    WantedField::new("code", Section::Code),
+    WantedField { key: "final_answer", section: Section::Model, only_of: Some(ANSWER_ACTION) },
+];
 
 /// The text of one reply while it streams.
 #[derive(Debug)]
@@ -46,8 +50,8 @@ impl Speech {
     pub fn new(dialect: Dialect) -> Self {
         let reader = match dialect {
             Dialect::ToolCalls => Reader::Silent,
-            Dialect::NextStep => Reader::Json(JsonTexts::new(STEP_FIELDS)),
-            Dialect::JsonAction => Reader::Json(JsonTexts::new(ACTION_FIELDS)),
+            Dialect::NextStep => Reader::Json(JsonTexts::new("tool", STEP_FIELDS)),
+            Dialect::JsonAction => Reader::Json(JsonTexts::new("action", ACTION_FIELDS)),
             Dialect::XmlTags => Reader::Tags(TaggedText::new(TAGS)),
         };
         Self { reader, shown: BTreeMap::new() }
@@ -193,6 +197,11 @@ mod tests {
         assert_eq!(step("execute_python_code", "python_code_snippet"), shown("Code"));
         assert_eq!(step("compute_with_python", "code"), shown("Code"));
         assert_eq!(step("report_task_completion", "answer"), shown("Model"));
+        // A tool of that ask, which only has such a parameter, and an answer beside code, which is none.
+        assert_eq!(step("provide_answer", "answer"), ("Thought: I add.".into(), String::new()));
+        let beside =
+            ["{\"thought\": \"\", \"action\": \"execute_code\", \"code\": \"1\", \"final_answer\": \"2\"}"];
+        assert_eq!(streamed(Dialect::JsonAction, &beside), ("Code: 1".into(), String::new()));
         let value =
             ["{\"action\": \"provide_answer\", \"thought\": \"Done.\", \"final_answer\": {\"n\": \"2\"}}"];
         assert_eq!(streamed(Dialect::JsonAction, &value), ("Thought: Done.".into(), String::new()));
