@@ -126,6 +126,19 @@ impl WantedPackages {
         before.filter(is_older).cloned().collect()
     }
 
+    /// The versions that the session has, to which an installer keeps.
+    pub(super) fn pinned(&self) -> Vec<PackageVersion> {
+        self.existing.iter().flat_map(|set| &set.packages).map(PackageVersion::from).collect()
+    }
+
+    /// Whether a kept answer to the same requirements is one for this session.
+    pub(super) fn is_answered_by(&self, answer: &Answer) -> bool {
+        let has = self.pinned();
+        let is_for_it = answer.pinned.iter().all(|pinned| has.contains(pinned))
+            || !security_controls::holds("pinned_answers_are_for_who_has_them");
+        is_for_it && (self.replace || self.changed_by(answer).is_empty())
+    }
+
     /// Versions of the session and of its image that would change with an answer.
     pub(super) fn changed_by(&self, answer: &Answer) -> Vec<ReplacedPackage> {
         let brought = answer.packages.iter().map(|package| (&package.name, &package.version));
@@ -215,7 +228,20 @@ mod tests {
             bytes: 0,
             in_image: vec![PackageVersion { name: "numpy".into(), version: numpy.into() }],
             replaced: Vec::new(),
+            pinned: Vec::new(),
         }
+    }
+
+    #[test]
+    fn an_answer_beside_versions_of_a_session_is_none_for_sessions_without_them() {
+        let (with_numpy, fresh) = (beside_numpy(), wanted(false, false));
+        let beside_it = Answer { pinned: with_numpy.pinned(), ..answer("2.0") };
+        let resets = WantedPackages { replace: true, ..wanted(false, false) };
+        assert!(with_numpy.is_answered_by(&beside_it));
+        assert!(!fresh.is_answered_by(&beside_it) && !resets.is_answered_by(&beside_it));
+        // What anybody gets does for a session whose versions it has.
+        assert!(with_numpy.is_answered_by(&answer("2.0")) && fresh.is_answered_by(&answer("2.1")));
+        assert!(!with_numpy.is_answered_by(&answer("2.1")));
     }
 
     #[test]
