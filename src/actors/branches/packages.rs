@@ -37,19 +37,27 @@ pub(super) async fn install(
     let backend: Backend = request.backend.unwrap_or(settings.backend);
     let choice = maker.launcher.choose(backend, &sandbox.image).await?;
     let image = maker.launcher.backend(choice.backend).resolve_image(&sandbox, &|_| {}).await?;
-    let wanted = WantedPackages {
+    let mut wanted = WantedPackages {
         owner,
         backend: choice.backend,
         image,
         existing,
         requirements,
         replace: false,
-        // Building runs code of packages that a stranger may have named.
-        sources: manifest.sources && is_trusted,
+        sources: false,
         session: request.name.clone(),
         stop: CancellationToken::new(),
     };
-    let installed = maker.launcher.install(&wanted, &maker.ledger, &|_| {}).await;
+    let mut installed = maker.launcher.install(&wanted, &maker.ledger, &|_| {}).await;
+    // Building runs code of packages that a stranger may have named, so it is done only where wheels do not do. Where another
+    // version has one, the want of a wheel is told as a conflict.
+    let lacks_wheels =
+        |problem: &Problem| matches!(problem.code, Code::InstallFailed | Code::PackageConflict);
+    let may_build = manifest.sources && is_trusted && maker.settings.packages.sources;
+    if may_build && installed.as_ref().is_err_and(lacks_wheels) {
+        wanted.sources = true;
+        installed = maker.launcher.install(&wanted, &maker.ledger, &|_| {}).await;
+    }
     let told = |problem: Problem| {
         match problem.code {
         Code::PackageConflict if is_pinned => {

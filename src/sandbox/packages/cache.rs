@@ -44,6 +44,10 @@ pub struct Answer {
     pub in_image: Vec<PackageVersion>,
     /// Versions of the image that other ones of the set stand before.
     pub replaced: Vec<ReplacedPackage>,
+    /// Versions that the asking session had, which the installer kept to. They may be old, or a stranger's choice, so that
+    /// this is no answer for sessions without them.
+    #[serde(default)]
+    pub pinned: Vec<PackageVersion>,
 }
 
 /// The caches of all users.

@@ -76,14 +76,19 @@ impl Launcher {
             let used = |set: CachedSet| launcher.use_cached(cache, &set, &books, session.as_ref());
             Ok(cache.answer(&asked).map(|(answer, set)| (answer, set.map(used).transpose())))
         };
-        let fits = |(answer, _): &(Answer, _)| wanted.replace || wanted.changed_by(answer).is_empty();
-        if let Some((answer, used)) = self.in_cache(wanted.owner, built, known).await?.filter(fits) {
+        let found = self.in_cache(wanted.owner, built, known).await?;
+        let is_for_all = found.as_ref().is_some_and(|(answer, _)| answer.pinned.is_empty());
+        if let Some((answer, used)) = found.filter(|(answer, _)| wanted.is_answered_by(answer)) {
             task::check_names(&answer.packages, &rules)?;
             return wanted.installed(answer, used?, true);
         }
         let (answer, used) = self.run_installer(wanted, rules, ledger, progress).await?;
-        let is_kept = answer.replaced.is_empty() || (wanted.existing.is_none() && wanted.replace);
-        let (kept, books) = (is_kept.then(|| (request, answer.clone())), ledger.clone());
+        let pinned = wanted.pinned();
+        let is_sound = answer.replaced.is_empty() || (wanted.existing.is_none() && wanted.replace);
+        // An answer for sessions like this one does not take the place of one for all.
+        let is_kept = is_sound && (pinned.is_empty() || !is_for_all);
+        let kept = is_kept.then(|| (request, Answer { pinned, ..answer.clone() }));
+        let books = ledger.clone();
         let remember = move |launcher: &Self, cache: &UserCache| {
             let kept = kept.as_ref().map(|(request, answer)| (request.as_str(), answer));
             launcher.packages.remember(cache, &books, kept)

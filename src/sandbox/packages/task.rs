@@ -13,7 +13,7 @@ use super::tree::{self, Bounds, Copied};
 use super::wanted::WantedPackages;
 use crate::packages::requirement::{NameRules, not_permitted};
 use crate::packages::resolved::{FailureKind, Outcome, REPORT_BYTES, Report, set_key};
-use crate::protocol::packages::{InstalledPackage, PackageVersion};
+use crate::protocol::packages::InstalledPackage;
 use crate::protocol::problem::{Code, Problem};
 use crate::sandbox::spec::{Errand, ErrandMount, KERNEL_DIR};
 
@@ -40,16 +40,10 @@ pub struct Task {
 
 /// What an installer is to do, as text.
 pub fn request(wanted: &WantedPackages, index: &Index) -> String {
-    let pinned: Vec<PackageVersion> = wanted
-        .existing
-        .iter()
-        .flat_map(|set| &set.packages)
-        .map(|package| PackageVersion { name: package.name.clone(), version: package.version.clone() })
-        .collect();
     let request = serde_json::json!({
         "requirements": wanted.all(),
         "superseded": wanted.superseded(),
-        "pinned": pinned,
+        "pinned": wanted.pinned(),
         "index": index.url,
         "replace": wanted.replace,
         "sources": wanted.builds_sources(),
@@ -165,7 +159,8 @@ pub fn take(
     let packages: BTreeSet<_> = copied.packages.iter().cloned().collect();
     let key = |python: &str, platform: &str| set_key(image_id, python, platform, &packages, built);
     let key = (!packages.is_empty()).then(|| key(&report.python, &report.platform));
-    let answer = Answer { key, packages: copied.packages.clone(), bytes: copied.bytes, in_image, replaced };
+    let (packages, bytes) = (copied.packages.clone(), copied.bytes);
+    let answer = Answer { key, packages, bytes, in_image, replaced, pinned: Vec::new() };
     Ok((answer, copied))
 }
 

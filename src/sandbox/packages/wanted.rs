@@ -126,15 +126,31 @@ impl WantedPackages {
         before.filter(is_older).cloned().collect()
     }
 
+    /// The versions that the session has, to which an installer keeps.
+    pub(super) fn pinned(&self) -> Vec<PackageVersion> {
+        self.existing.iter().flat_map(|set| &set.packages).map(PackageVersion::from).collect()
+    }
+
+    /// Whether a kept answer to the same requirements is one for this session.
+    pub(super) fn is_answered_by(&self, answer: &Answer) -> bool {
+        let has = self.pinned();
+        let is_for_it = answer.pinned.iter().all(|pinned| has.contains(pinned))
+            || !security_controls::holds("pinned_answers_are_for_who_has_them");
+        is_for_it && (self.replace || self.changed_by(answer).is_empty())
+    }
+
     /// Versions of the session and of its image that would change with an answer.
     pub(super) fn changed_by(&self, answer: &Answer) -> Vec<ReplacedPackage> {
+        let brought = answer.packages.iter().map(|package| (&package.name, &package.version));
+        let in_image = answer.in_image.iter().map(|package| (&package.name, &package.version));
+        let wanted: BTreeMap<_, _> = brought.chain(in_image).collect();
         let packages = self.existing.iter().flat_map(|set| &set.packages);
         let changed = packages.filter_map(|has| {
-            let wants = answer.packages.iter().find(|package| package.name == has.name)?;
-            (wants.version != has.version).then(|| ReplacedPackage {
+            let wants = *wanted.get(&has.name)?;
+            (*wants != has.version).then(|| ReplacedPackage {
                 name: has.name.clone(),
                 has: has.version.clone(),
-                wants: wants.version.clone(),
+                wants: wants.clone(),
             })
         });
         // The installer names those of the session, too.
@@ -172,6 +188,7 @@ fn conflict(replaced: &[ReplacedPackage]) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::packages::InstalledPackage;
 
     fn wanted(sources: bool, before: bool) -> WantedPackages {
         let set = |sources| PackageSet {
@@ -192,6 +209,47 @@ mod tests {
             session: None,
             stop: CancellationToken::new(),
         }
+    }
+
+    /// A session that has `numpy` 2.0 and wants `pandas`.
+    fn beside_numpy() -> WantedPackages {
+        let numpy = InstalledPackage { name: "numpy".into(), version: "2.0".into(), sha256: String::new() };
+        let mut wanted = wanted(false, false);
+        wanted.requirements = vec![Requirement::parse("pandas").unwrap()];
+        wanted.existing.as_mut().unwrap().packages.push(numpy);
+        wanted
+    }
+
+    /// An answer for an image that has this version of `numpy`.
+    fn answer(numpy: &str) -> Answer {
+        Answer {
+            key: None,
+            packages: Vec::new(),
+            bytes: 0,
+            in_image: vec![PackageVersion { name: "numpy".into(), version: numpy.into() }],
+            replaced: Vec::new(),
+            pinned: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_answer_beside_versions_of_a_session_is_none_for_sessions_without_them() {
+        let (with_numpy, fresh) = (beside_numpy(), wanted(false, false));
+        let beside_it = Answer { pinned: with_numpy.pinned(), ..answer("2.0") };
+        let resets = WantedPackages { replace: true, ..wanted(false, false) };
+        assert!(with_numpy.is_answered_by(&beside_it));
+        assert!(!fresh.is_answered_by(&beside_it) && !resets.is_answered_by(&beside_it));
+        // What anybody gets does for a session whose versions it has.
+        assert!(with_numpy.is_answered_by(&answer("2.0")) && fresh.is_answered_by(&answer("2.1")));
+        assert!(!with_numpy.is_answered_by(&answer("2.1")));
+    }
+
+    #[test]
+    fn what_the_image_has_in_another_version_than_the_session_is_a_change() {
+        let wanted = beside_numpy();
+        let numpy = ReplacedPackage { name: "numpy".into(), has: "2.0".into(), wants: "2.1".into() };
+        assert_eq!(wanted.changed_by(&answer("2.1")), [numpy]);
+        assert_eq!(wanted.changed_by(&answer("2.0")), []);
     }
 
     #[test]

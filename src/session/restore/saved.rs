@@ -361,11 +361,12 @@ impl SavedStates {
         &self.kept
     }
 
-    /// The newest snapshot of the variables as after a cell. What the session began with is none: the number of its cell is that
-    /// of another session.
+    /// The newest snapshot of the variables as after a cell, unless an older one could be loaded only in part: those after it lack
+    /// the rest. What the session began with is none: the number of its cell is that of another session.
     #[must_use]
     pub fn saved_after(&self, cell: CellNumber) -> Option<&SnapshotRecord> {
-        self.kept.iter().rev().find(|kept| kept.cell == cell && self.base_id.as_ref() != Some(&kept.id))
+        let of_cell = |kept: &&SnapshotRecord| kept.cell == cell && self.base_id.as_ref() != Some(&kept.id);
+        self.kept.iter().filter(of_cell).max_by_key(|kept| self.loaded_in_part.as_ref() == Some(&kept.id))
     }
 
     /// What the session wakes from.

@@ -108,6 +108,16 @@ pub fn packages_are_built_from_their_sources_only_where_the_administrator_allows
     other.session(S, json!({"image": "belljar/base"}));
     let refused = other.cli(["install", "-s", S, "--sources", "bell-built"]);
     assert!(refused.stderr.contains("only wheels are installed"), "{refused:?}");
+    let refused = import(&other, "name=moved&trust=true", &archive).expect_status(424);
+    assert!(text(&refused, "hint").contains("packages.sources"), "{refused:#}");
+    // Where all of it has wheels, nothing has to be built, though it was allowed to be.
+    daemon.http("DELETE", "/v1/sessions/s?wait=true", b"").expect_status(200);
+    daemon.session(S, json!({"image": "belljar/base"}));
+    post(&daemon, "install", &json!({"packages": ["bell-dep"], "sources": true})).expect_status(200);
+    let set = events_of(&daemon, "packages_installed").pop().expect("it is in the journal");
+    assert_eq!(set["set"]["sources"], json!(true), "{set:#}");
+    import(&other, "name=wheels&trust=true", &export(&daemon)).expect_status(201);
+    assert_eq!(text(&other.run("wheels", "import bell_dep.inner; bell_dep.inner.DEEP"), "/result/repr"), "7");
 }
 
 #[test]

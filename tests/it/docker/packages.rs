@@ -163,12 +163,27 @@ pub fn an_archive_brings_the_versions_that_its_variables_were_made_with() {
     let newest = install(&other, "newest", &["bell-hello"], 200);
     assert_eq!(names_in(&newest), ["bell-dep 1.0", "bell-hello 2.0"]);
     import(&other, "name=moved", &archive).expect_status(201);
-    assert_eq!(text(&other.run("moved", "bell_hello.VERSION"), "/result/repr"), "'1.0'");
+    let version_in = |daemon: &Daemon, session: &str| {
+        text(&daemon.run(session, "bell_hello.VERSION"), "/result/repr").to_owned()
+    };
+    assert_eq!(version_in(&other, "moved"), "'1.0'");
+    // Where nobody has asked before, the versions of an archive are not the answer for others, also not if its session asks
+    // again for what it has.
+    let third = index.daemon("");
+    import(&third, "name=moved", &archive).expect_status(201);
+    let again = install(&third, "moved", &["bell-hello"], 200);
+    assert_eq!(names_in(&again), ["bell-dep 1.0", "bell-hello 1.0"]);
+    assert_eq!(again["cached"], json!(true), "{again:#}");
+    third.session("newest", json!({"image": "belljar/base"}));
+    let newest = install(&third, "newest", &["bell-hello"], 200);
+    assert_eq!(names_in(&newest), ["bell-dep 1.0", "bell-hello 2.0"]);
+    assert_eq!(version_in(&third, "moved"), "'1.0'");
     // The session asks for what it asked for before, which the newest would do for, too.
     let has = other.events("moved", 0).into_iter().find(|event| event["type"] == "packages_installed");
     assert_eq!(has.expect("an event")["set"]["requirements"], json!(["bell-hello"]));
     daemon.assert_sound();
     other.assert_sound();
+    third.assert_sound();
 }
 
 #[test]

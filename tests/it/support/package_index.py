@@ -36,7 +36,7 @@ said = []
 for path in ("/workspace", "/belljar/bridge", "/belljar/packages", "/run/docker.sock", "/var/run/docker.sock"):
     said.append("%s=%s" % (path, os.path.exists(path) and (not os.path.isdir(path) or bool(os.listdir(path)))))
 said.append("belljar=%s" % ",".join(sorted(os.listdir("/belljar"))))
-# Sets of a cache, and sockets but for its own, wherever they are.
+# Sets of a cache, and sockets but for its own, wherever they may be: /usr is the system's, and in a jail the host's, however large.
 found, left, folders = [], 500000, ["/"]
 while folders and left > 0:
     folder = folders.pop()
@@ -47,7 +47,7 @@ while folders and left > 0:
     left -= len(entries)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            folders += [entry.path] if entry.path not in ("/proc", "/sys") else []
+            folders += [entry.path] if entry.path not in ("/proc", "/sys", "/usr") else []
         elif entry.name == "set.json" and os.path.isdir(os.path.join(folder, "site")):
             found.append(entry.path)
         elif not entry.is_file(follow_symlinks=False) and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):

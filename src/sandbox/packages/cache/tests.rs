@@ -34,6 +34,7 @@ fn answer(key: Option<&str>) -> Answer {
         bytes: KEPT_BYTES,
         in_image: Vec::new(),
         replaced: Vec::new(),
+        pinned: Vec::new(),
     }
 }
 

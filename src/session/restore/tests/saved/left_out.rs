@@ -82,6 +82,17 @@ fn a_snapshot_that_could_be_loaded_only_in_part_is_not_what_the_session_has() {
 }
 
 #[test]
+fn the_snapshot_of_a_cell_is_the_one_that_has_what_could_not_be_loaded() {
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1), gone(), ready()]].concat();
+    let then = |woke: EventBody| {
+        let restored = restored_from(&[begin.clone(), vec![woke, taken("s2", 1)], ran(2..=2)].concat());
+        restored.saved.saved_after(1).map(|snapshot| snapshot.id.clone())
+    };
+    assert_eq!(then(woken_without("s1", 1, &["large"])).as_deref(), Some("s1"));
+    assert_eq!(then(woken("s1", 1, &[])).as_deref(), Some("s2"), "else the newest");
+}
+
+#[test]
 fn what_could_not_be_loaded_is_told_even_if_a_snapshot_lacks_as_much_as_can_be_told() {
     let mut first = snapshot("s1", 1, None);
     let unsaved: Vec<String> = (0..MISSING_NAMES).map(|number| format!("v{number}")).collect();
