@@ -17,6 +17,7 @@ from unittest import mock
 
 from belljar import (
     AsyncSandbox,
+    BusyError,
     Daemon,
     DaemonError,
     NotFoundError,
@@ -153,6 +154,36 @@ class Exchanges(unittest.TestCase):
                 # An idle connection that ends is no sign of anything.
                 fake.hang_up()
                 self.assertEqual(import_().name, "fake")
+
+    def test_who_is_refused_before_the_request_is_read_sees_why(self) -> None:
+        problem = json.dumps({"code": "too_many", "message": "too many files are being sent at once"}).encode()
+        refusal = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: %d\r\n\r\n%b" % (len(problem), problem)
+        answered: set[socket.socket] = set()
+
+        def read_no_body(stream: socket.socket) -> bytes | None:
+            if stream in answered:
+                return None
+            answered.add(stream)
+            return stream.recv(100) or None
+
+        fake = self.serve(lambda request: refusal if b"/archives" in request or b"/files" in request else encoded(SESSION))
+        daemon = Daemon(fake.path, autostart=False)
+        box = Sandbox.connect("fake", daemon=daemon)
+        other = asyncio.run(AsyncSandbox.connect("fake", daemon=daemon))
+        daemon.close()
+        with tempfile.NamedTemporaryFile() as archive, mock.patch.object(FakeDaemon, "_request", staticmethod(read_no_body)):
+            archive.truncate(8 << 20)
+            for send in (
+                lambda: Sandbox.import_(archive.name, keep=True, daemon=daemon),
+                lambda: asyncio.run(AsyncSandbox.import_(archive.name, keep=True, daemon=daemon)),
+                lambda: box.files.write("large", bytes(8 << 20)),
+                lambda: asyncio.run(other.files.write("large", bytes(8 << 20))),
+            ):
+                with self.assertRaises(BusyError):
+                    send()
+        # Each was sent once, and on a connection that no other request got.
+        self.assertEqual([request.split()[0] for request in fake.requests[2:]], [b"POST", b"POST", b"PUT", b"PUT"])
+        self.assertIsNone(daemon._sync.exchanges._pool.take() or daemon._async._pool.take())
 
     def test_a_task_that_is_cancelled_as_it_connects_or_sends_is_cancelled(self) -> None:
         has_ended = threading.Event()

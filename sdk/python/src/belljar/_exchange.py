@@ -141,7 +141,7 @@ class Exchanges(ABC):
             # The answer to a cancelled task is still on its way, so no other request may use the connection.
             connection.close()
             raise
-        if parser.keeps_alive:
+        if parser.keeps_alive and not connection.is_cut:
             self._pool.give(connection)
         else:
             connection.close()
@@ -159,6 +159,9 @@ class Exchanges(ABC):
                 await self._write_rest(connection, memoryview(data)[sent:])
         except TimeoutError as error:
             raise silent() from error
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon hung up. If it has refused the request before it read all of it, its answer is there to be read.
+            connection.is_cut = True
         except OSError as error:
             raise connection.broken(str(error)) from error
 
