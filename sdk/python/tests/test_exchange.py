@@ -311,6 +311,34 @@ class Exchanges(unittest.TestCase):
         lost.clear()
         self.assertEqual((asyncio.run(in_loop()), len(lost)), (True, 2))
 
+    def test_what_was_never_there_does_not_count_as_removed_when_the_daemon_ends(self) -> None:
+        def refusal(status: bytes, code: str) -> bytes:
+            problem = json.dumps({"code": code, "message": code}).encode()
+            return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(problem), problem)
+
+        refusals: list[bytes] = []
+
+        def answer(request: bytes) -> bytes | None:
+            if not request.startswith(b"DELETE"):
+                return encoded(SESSION)
+            return refusals.pop() if refusals else refusal(b"404 Not Found", "no_such_file")
+
+        fake = self.serve(answer)
+        box = Sandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+
+        def shut_down() -> None:
+            refusals.append(refusal(b"503 Service Unavailable", "shutting_down"))
+
+        # The one answers that it has done nothing; to the other the request cannot be sent.
+        for end in (shut_down, fake.hang_up):
+            box.info()
+            end()
+            with self.assertRaises(NotFoundError):
+                box.files.remove("never")
+            end()
+            self.assertFalse(box.kill())
+            self.assertEqual(refusals, [])
+
     def test_silence_ends_if_health_is_not_answered_either_and_not_before(self) -> None:
         self.patched(_exchange, "QUIET_SECONDS", 0.2)
         self.patched(_exchange, "HEALTH_SECONDS", 0.3)

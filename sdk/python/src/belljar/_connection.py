@@ -59,7 +59,7 @@ class Connection:
         return bool(self._poll.poll(seconds * 1000))
 
     def broken(self, reason: str, *, has_answer: bool = False) -> Broken:
-        return Broken(reason, is_stale=self.is_reused and not has_answer)
+        return Broken(reason, is_stale=self.is_reused and not has_answer, is_unsent=self.is_cut)
 
 
 class Pool:
