@@ -26,13 +26,13 @@ from belljar import (
     _calls,
     _connection,
     _exchange,
-    async_sandbox,
+    _making,
 )
 from belljar._base import SandboxBase
 from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
-from .harness import SOON, eventually
+from .harness import SOON, eventually, in_thread
 
 
 class Exchanges(unittest.TestCase):
@@ -235,7 +235,7 @@ class Exchanges(unittest.TestCase):
 
         asyncio.run(work())
 
-    def test_a_cancelled_creation_of_what_is_to_be_kept_is_taken_back(self) -> None:
+    def test_what_is_to_be_kept_is_taken_back_if_its_creation_is_cancelled_or_interrupted(self) -> None:
         is_asked, may_answer = threading.Event(), threading.Event()
 
         def answer(request: bytes) -> bytes | None:
@@ -256,19 +256,39 @@ class Exchanges(unittest.TestCase):
             with self.assertRaises(asyncio.CancelledError):
                 await task
 
-        async def create() -> None:
-            await cancel(AsyncSandbox.create(keep=True, daemon=daemon))
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        def interrupted(make: Callable[[], object]) -> None:
+            def send_signal() -> None:
+                is_asked.wait(SOON)
+                os.kill(os.getpid(), signal.SIGALRM)
+
+            before = signal.signal(signal.SIGALRM, interrupt)
+            in_thread(send_signal)
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    make()
+            finally:
+                signal.signal(signal.SIGALRM, before)
 
         async def branch() -> None:
             await cancel((await AsyncSandbox.connect("fake", daemon=daemon)).branch(count=2, keep=True))
 
-        # The loop ends before the daemon has made them.
-        self.patched(async_sandbox, "_CANCEL_SECONDS", 0.1)
-        for work, made in ((create, 1), (branch, 2)):
+        box = Sandbox.connect("fake", daemon=daemon)
+        works: list[tuple[Callable[[], None], int]] = [
+            (lambda: asyncio.run(cancel(AsyncSandbox.create(keep=True, daemon=daemon))), 1),
+            (lambda: asyncio.run(branch()), 2),
+            (lambda: interrupted(lambda: Sandbox.create(keep=True, daemon=daemon)), 1),
+            (lambda: interrupted(lambda: box.branch(count=2, keep=True)), 2),
+        ]
+        # Nobody waits until the daemon has made them.
+        self.patched(_making, "CANCEL_SECONDS", 0.1)
+        for work, made in works:
             is_asked.clear()
             may_answer.clear()
             fake.requests.clear()
-            asyncio.run(work())
+            work()
             may_answer.set()
 
             def sent(method: bytes) -> list[bytes]:
