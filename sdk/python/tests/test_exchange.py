@@ -17,6 +17,7 @@ from unittest import mock
 
 from belljar import (
     AsyncSandbox,
+    BusyError,
     Daemon,
     DaemonError,
     NotFoundError,
@@ -25,13 +26,13 @@ from belljar import (
     _calls,
     _connection,
     _exchange,
-    async_sandbox,
+    _making,
 )
 from belljar._base import SandboxBase
 from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
-from .harness import SOON, eventually
+from .harness import SOON, eventually, in_thread
 
 
 class Exchanges(unittest.TestCase):
@@ -154,6 +155,36 @@ class Exchanges(unittest.TestCase):
                 fake.hang_up()
                 self.assertEqual(import_().name, "fake")
 
+    def test_who_is_refused_before_the_request_is_read_sees_why(self) -> None:
+        problem = json.dumps({"code": "too_many", "message": "too many files are being sent at once"}).encode()
+        refusal = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: %d\r\n\r\n%b" % (len(problem), problem)
+        answered: set[socket.socket] = set()
+
+        def read_no_body(stream: socket.socket) -> bytes | None:
+            if stream in answered:
+                return None
+            answered.add(stream)
+            return stream.recv(100) or None
+
+        fake = self.serve(lambda request: refusal if b"/archives" in request or b"/files" in request else encoded(SESSION))
+        daemon = Daemon(fake.path, autostart=False)
+        box = Sandbox.connect("fake", daemon=daemon)
+        other = asyncio.run(AsyncSandbox.connect("fake", daemon=daemon))
+        daemon.close()
+        with tempfile.NamedTemporaryFile() as archive, mock.patch.object(FakeDaemon, "_request", staticmethod(read_no_body)):
+            archive.truncate(8 << 20)
+            for send in (
+                lambda: Sandbox.import_(archive.name, keep=True, daemon=daemon),
+                lambda: asyncio.run(AsyncSandbox.import_(archive.name, keep=True, daemon=daemon)),
+                lambda: box.files.write("large", bytes(8 << 20)),
+                lambda: asyncio.run(other.files.write("large", bytes(8 << 20))),
+            ):
+                with self.assertRaises(BusyError):
+                    send()
+        # Each was sent once, and on a connection that no other request got.
+        self.assertEqual([request.split()[0] for request in fake.requests[2:]], [b"POST", b"POST", b"PUT", b"PUT"])
+        self.assertIsNone(daemon._sync.exchanges._pool.take() or daemon._async._pool.take())
+
     def test_a_task_that_is_cancelled_as_it_connects_or_sends_is_cancelled(self) -> None:
         has_ended = threading.Event()
         self.addCleanup(has_ended.set)
@@ -204,7 +235,7 @@ class Exchanges(unittest.TestCase):
 
         asyncio.run(work())
 
-    def test_a_cancelled_creation_of_what_is_to_be_kept_is_taken_back(self) -> None:
+    def test_what_is_to_be_kept_is_taken_back_if_its_creation_is_cancelled_or_interrupted(self) -> None:
         is_asked, may_answer = threading.Event(), threading.Event()
 
         def answer(request: bytes) -> bytes | None:
@@ -225,19 +256,39 @@ class Exchanges(unittest.TestCase):
             with self.assertRaises(asyncio.CancelledError):
                 await task
 
-        async def create() -> None:
-            await cancel(AsyncSandbox.create(keep=True, daemon=daemon))
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        def interrupted(make: Callable[[], object]) -> None:
+            def send_signal() -> None:
+                is_asked.wait(SOON)
+                os.kill(os.getpid(), signal.SIGALRM)
+
+            before = signal.signal(signal.SIGALRM, interrupt)
+            in_thread(send_signal)
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    make()
+            finally:
+                signal.signal(signal.SIGALRM, before)
 
         async def branch() -> None:
             await cancel((await AsyncSandbox.connect("fake", daemon=daemon)).branch(count=2, keep=True))
 
-        # The loop ends before the daemon has made them.
-        self.patched(async_sandbox, "_CANCEL_SECONDS", 0.1)
-        for work, made in ((create, 1), (branch, 2)):
+        box = Sandbox.connect("fake", daemon=daemon)
+        works: list[tuple[Callable[[], None], int]] = [
+            (lambda: asyncio.run(cancel(AsyncSandbox.create(keep=True, daemon=daemon))), 1),
+            (lambda: asyncio.run(branch()), 2),
+            (lambda: interrupted(lambda: Sandbox.create(keep=True, daemon=daemon)), 1),
+            (lambda: interrupted(lambda: box.branch(count=2, keep=True)), 2),
+        ]
+        # Nobody waits until the daemon has made them.
+        self.patched(_making, "CANCEL_SECONDS", 0.1)
+        for work, made in works:
             is_asked.clear()
             may_answer.clear()
             fake.requests.clear()
-            asyncio.run(work())
+            work()
             may_answer.set()
 
             def sent(method: bytes) -> list[bytes]:
@@ -279,6 +330,34 @@ class Exchanges(unittest.TestCase):
         self.assertEqual((box.kill(), len(lost), box.kill()), (True, 2, False))
         lost.clear()
         self.assertEqual((asyncio.run(in_loop()), len(lost)), (True, 2))
+
+    def test_what_was_never_there_does_not_count_as_removed_when_the_daemon_ends(self) -> None:
+        def refusal(status: bytes, code: str) -> bytes:
+            problem = json.dumps({"code": code, "message": code}).encode()
+            return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(problem), problem)
+
+        refusals: list[bytes] = []
+
+        def answer(request: bytes) -> bytes | None:
+            if not request.startswith(b"DELETE"):
+                return encoded(SESSION)
+            return refusals.pop() if refusals else refusal(b"404 Not Found", "no_such_file")
+
+        fake = self.serve(answer)
+        box = Sandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+
+        def shut_down() -> None:
+            refusals.append(refusal(b"503 Service Unavailable", "shutting_down"))
+
+        # The one answers that it has done nothing; to the other the request cannot be sent.
+        for end in (shut_down, fake.hang_up):
+            box.info()
+            end()
+            with self.assertRaises(NotFoundError):
+                box.files.remove("never")
+            end()
+            self.assertFalse(box.kill())
+            self.assertEqual(refusals, [])
 
     def test_silence_ends_if_health_is_not_answered_either_and_not_before(self) -> None:
         self.patched(_exchange, "QUIET_SECONDS", 0.2)

@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import os
 import socket
+import tempfile
 import threading
 import time
 from typing import Any, Callable, Coroutine
@@ -219,6 +220,15 @@ class OnBubblewrap(MisuseCases):
                     box.run_code("1")
             self.assertEqual(box.run_code("1").text, "1")
             box.kill()
+
+    def test_a_large_archive_that_is_refused_before_it_is_read_is_told_why(self) -> None:
+        with tempfile.NamedTemporaryFile() as archive:
+            # More than the daemon reads of what it has refused.
+            archive.truncate(64 << 20)
+            with self.assertRaises(BadRequestError):
+                Sandbox.import_(archive.name, "no name")
+            with self.assertRaises(BadRequestError):
+                run(AsyncSandbox.import_(archive.name, "no name"))
 
     def test_a_cancelled_creation_leaves_nothing(self) -> None:
         async def work() -> None:

@@ -43,10 +43,12 @@ def receive_bytes(parser: ResponseParser) -> int:
 
 
 class Broken(Exception):
-    """A connection ended before the answer did. Whether the request took effect is not known."""
+    """A connection ended before the answer did. Whether the request took effect is not known, unless it was not even sent."""
 
-    def __init__(self, reason: str, *, is_stale: bool = False) -> None:
+    def __init__(self, reason: str, *, is_stale: bool = False, is_unsent: bool = False) -> None:
         super().__init__(reason)
+        #: It ended before all of the request was sent, which therefore did nothing.
+        self.is_unsent = is_unsent
         #: The connection was idle and the daemon had closed it: no sign of a daemon that has ended.
         self.is_stale = is_stale
 

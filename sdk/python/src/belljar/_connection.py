@@ -14,11 +14,13 @@ from .errors import DaemonError
 
 
 class Connection:
-    __slots__ = ("_poll", "idle_since", "is_reused", "socket")
+    __slots__ = ("_poll", "idle_since", "is_cut", "is_reused", "socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.is_reused = False
+        #: The daemon hung up before all of a request was sent.
+        self.is_cut = False
         self.idle_since = 0.0
         self._poll: select.poll | None = None
 
@@ -57,7 +59,7 @@ class Connection:
         return bool(self._poll.poll(seconds * 1000))
 
     def broken(self, reason: str, *, has_answer: bool = False) -> Broken:
-        return Broken(reason, is_stale=self.is_reused and not has_answer)
+        return Broken(reason, is_stale=self.is_reused and not has_answer, is_unsent=self.is_cut)
 
 
 class Pool:

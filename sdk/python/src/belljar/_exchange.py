@@ -73,17 +73,20 @@ class Exchanges(ABC):
         """Sends a call until it is answered, also by the next daemon if this one ends meanwhile: then `before_again` comes
         first."""
         attempts: Attempts | None = None
+        may_be_done = False
         while True:
             try:
                 return await self._exchange(call)
             except NotFoundError:
-                if attempts is None or call.method != "DELETE":
+                if not may_be_done or call.method != "DELETE":
                     raise
                 # It was there for the request whose answer was lost.
                 return call.parse(b"")
             except (Broken, DaemonError) as error:
-                if isinstance(error, Broken) and not call.repeats:
-                    raise error.outcome_unknown() from error
+                if isinstance(error, Broken):
+                    if not call.repeats:
+                        raise error.outcome_unknown() from error
+                    may_be_done = may_be_done or not error.is_unsent
                 attempts = attempts or Attempts()
                 await self.sleep(attempts.pause_after(error))
             if before_again is not None:
@@ -141,7 +144,7 @@ class Exchanges(ABC):
             # The answer to a cancelled task is still on its way, so no other request may use the connection.
             connection.close()
             raise
-        if parser.keeps_alive:
+        if parser.keeps_alive and not connection.is_cut:
             self._pool.give(connection)
         else:
             connection.close()
@@ -159,6 +162,9 @@ class Exchanges(ABC):
                 await self._write_rest(connection, memoryview(data)[sent:])
         except TimeoutError as error:
             raise silent() from error
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon hung up. If it has refused the request before it read all of it, its answer is there to be read.
+            connection.is_cut = True
         except OSError as error:
             raise connection.broken(str(error)) from error
 

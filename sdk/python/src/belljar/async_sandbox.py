@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, Sequence, Typ
 from . import _api, _session_files as archive, asks
 from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
-from ._calls import Call
 from ._follow import AskFollower, Event
 from ._loans import Loans
-from ._sync import SyncClient
-from ._threads import in_thread
+from ._making import CANCEL_SECONDS, made_async
 from ._tools import AsyncToolServer
 from .asks import AskOptions, AsyncApproval
 from .commands import AsyncCommands
@@ -35,35 +33,10 @@ from .results import (
     execution_of,
 )
 
-#: How long a cancelled ask or creation holds up the task that was cancelled.
-_CANCEL_SECONDS = 5.0
-
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 T = TypeVar("T")
-
-
-async def _made(daemon: Daemon, call: Call[builtins.list[SandboxInfo]], keep: bool) -> builtins.list[SandboxInfo]:
-    """What a request makes. If its task is cancelled, what it made is removed: by the daemon, or here if it is to be kept."""
-    try:
-        return await daemon._async.request(call)
-    except asyncio.CancelledError:
-        if keep:
-            # In a thread, which goes on where the loop ends before the daemon has made it.
-            taking_back = asyncio.create_task(in_thread(lambda: _take_back(daemon._sync, call)))
-            await asyncio.wait({taking_back}, timeout=_CANCEL_SECONDS)
-        raise
-
-
-def _take_back(client: SyncClient, call: Call[builtins.list[SandboxInfo]]) -> None:
-    try:
-        # The answer to the same key is what the cancelled request has made, once it is made.
-        for info in client.request(call):
-            client.request(_api.remove(_api.session_path(info.id)))
-    except BelljarError:
-        # The task was cancelled, so nobody waits for what went wrong.
-        pass
 
 
 class AsyncSandbox(SandboxBase):
@@ -98,7 +71,7 @@ class AsyncSandbox(SandboxBase):
         used = chosen(daemon)
         wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
-        (info,) = await _made(used, call, keep)
+        (info,) = await made_async(used, call, keep)
         box = cls(used, info, is_owned=not keep)
         if wanted:
             try:
@@ -211,7 +184,7 @@ class AsyncSandbox(SandboxBase):
 
             return asks.answer_of(await self._client.follow(AskFollower(self._path, number, saw)), schema)
         except asyncio.CancelledError:
-            await asyncio.wait({asyncio.create_task(self._cancel(number))}, timeout=_CANCEL_SECONDS)
+            await asyncio.wait({asyncio.create_task(self._cancel(number))}, timeout=CANCEL_SECONDS)
             raise
 
     async def _cancel(self, ask: int) -> None:
@@ -275,8 +248,9 @@ class AsyncSandbox(SandboxBase):
         is set, branches go as those of `create` do.
         """
         call = _api.branch(self._path, name, at, snapshot, 1 if count is None else count, not keep)
-        made = [AsyncSandbox(self._daemon, info, is_owned=not keep) for info in await _made(self._daemon, call, keep)]
-        return made[0] if count is None else made
+        infos = await made_async(self._daemon, call, keep)
+        branches = [AsyncSandbox(self._daemon, info, is_owned=not keep) for info in infos]
+        return branches[0] if count is None else branches
 
     async def diff(self, other: AsyncSandbox | str) -> Differences:
         """What another sandbox, or the one of that name, has otherwise than this one."""

@@ -12,6 +12,7 @@ from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
 from ._loans import Loans
+from ._making import made
 from ._sync import end_of
 from ._tools import ToolServer
 from .asks import Approval, AskOptions
@@ -69,7 +70,7 @@ class Sandbox(SandboxBase):
         used = chosen(daemon)
         wanted = _api.texts_of(packages, "packages")
         call = _api.new_session(ephemeral=not keep, **options)
-        (info,) = used._sync.request(call)
+        (info,) = made(used, call, keep)
         box = cls(used, info, is_owned=not keep)
         if wanted:
             try:
@@ -239,8 +240,8 @@ class Sandbox(SandboxBase):
         is set, branches go as those of `create` do.
         """
         call = _api.branch(self._path, name, at, snapshot, 1 if count is None else count, not keep)
-        made = [Sandbox(self._daemon, info, is_owned=not keep) for info in self._client.request(call)]
-        return made[0] if count is None else made
+        branches = [Sandbox(self._daemon, info, is_owned=not keep) for info in made(self._daemon, call, keep)]
+        return branches[0] if count is None else branches
 
     def diff(self, other: Sandbox | str) -> Differences:
         """What another sandbox, or the one of that name, has otherwise than this one."""
