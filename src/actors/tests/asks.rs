@@ -122,7 +122,7 @@ async fn the_model_of_a_restricted_ask_runs_no_command() {
         [[reply]]
         [[reply.call]]
         name = "run_command"
-        arguments = { command = "id" }
+        arguments = { tool_call_purpose = "look", command = "id" }
         [[reply]]
         content = "It is done."
         "#,
@@ -139,13 +139,14 @@ async fn the_model_of_a_restricted_ask_runs_no_command() {
     let start = |reply_to| AsksMsg::Start { new: Box::new(new), outer: None, memory: None, reply_to };
     within("an ask", try_call(&client.asks().await, start)).await.unwrap();
     client.only_end().await;
-    let answers = client.events().into_iter().filter_map(|event| match event {
-        EventBody::AskToolAnswered { outcome, .. } => Some(outcome),
-        _ => None,
-    });
-    let answers: Vec<ToolOutcome> = answers.collect();
-    let [ToolOutcome::Failure(refused)] = &answers[..] else { panic!("{answers:?}") };
-    assert!(refused.message.contains("only restricted Python"), "{refused:?}");
+    let events = client.events();
+    let is_refused = |event: &EventBody| match event {
+        EventBody::AskToolAnswered { outcome: ToolOutcome::Failure(refused), .. } => {
+            refused.message.contains("only restricted Python")
+        }
+        _ => false,
+    };
+    assert!(events.iter().any(is_refused), "{events:#?}");
     assert_eq!(client.count("cell_queued"), 0);
 }
 
