@@ -94,16 +94,28 @@ fn try_post(daemon: &Daemon, path: &str) -> Option<u16> {
     answer.split(' ').nth(1)?.parse().ok()
 }
 
+/// How often all places are tried: what is written with one commit depends on which of the things that meet there is first.
+const TURNS: usize = 4;
+
+/// The first commits at which a daemon can die, before and after each.
+fn places(commits: usize) -> Vec<String> {
+    (1..=commits).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]).collect()
+}
+
 /// The daemon dies at each commit around the undo in turn. Whatever the kernel did, the journal has it.
 #[test]
 pub fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
     let Some(mut daemon) = base() else { return };
     let mut told_by_the_kernel = 0;
-    for place in (1..=9).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]) {
+    let places = places(9);
+    for (number, place) in places.iter().cycle().take(places.len() * TURNS).enumerate() {
+        if number >= places.len() && told_by_the_kernel > 0 {
+            break;
+        }
         printed(&daemon, "x = 'old'");
         let last = printed_cell(&daemon, "x = 'new'");
         daemon.kill();
-        daemon.set_environment(&[("BELLJAR_CRASH_AT", &place)]);
+        daemon.set_environment(&[("BELLJAR_CRASH_AT", place)]);
         let answer = if daemon.try_restart() { try_post(&daemon, "undo") } else { None };
         assert!(answer.is_none_or(|status| status == 200), "{place}: {answer:?}");
         daemon.kill();
@@ -129,16 +141,12 @@ pub fn an_undo_that_the_daemon_did_not_survive_is_told_by_the_next() {
     daemon.assert_sound();
 }
 
-/// How often all places are tried: what is written with one commit depends on which of the things that meet there is first.
-const TURNS: usize = 4;
-
 /// Likewise around a reset: the variables are there, or the journal says that they are gone.
 #[test]
 pub fn a_reset_that_the_daemon_did_not_survive_is_done_by_the_next_or_never_was() {
     let Some(mut daemon) = base() else { return };
     let mut finished = 0;
-    let places = (1..=10).flat_map(|n| [format!("{n}:before"), format!("{n}:after")]);
-    let places: Vec<String> = places.collect();
+    let places = places(10);
     for (number, place) in places.iter().cycle().take(places.len() * TURNS).enumerate() {
         if number >= places.len() && finished > 0 {
             break;
