@@ -172,6 +172,11 @@ class OneModule(unittest.TestCase):
         told = self.told(f"open(sys.argv[sys.argv.index('--junit-xml') + 1], 'w').write({xml!r})\n")
         self.assertEqual(told, {"end": "done", "passed": ["a"], "others": {"b": "failure", "c": "skipped"}})
         self.assertEqual(self.told("print('test_x skipped -- No module')\n")["end"], "none run")
+        success = "print('Result: SUCCESS')\n"
+        empty = "open(sys.argv[sys.argv.index('--junit-xml') + 1], 'w').write('<testsuites/>')\n"
+        self.assertEqual(self.told(empty + success)["end"], "none run")
+        self.assertEqual(self.told("print('Total tests: run=0')\n" + success)["end"], "none run")
+        self.assertIn("Result: SUCCESS", self.told(success)["end"], "without a report nobody knows")
         self.assertEqual(self.told("print('Boom')\nsys.exit(3)\n")["end"], "Boom")
 
     def test_what_only_a_sandbox_sets_for_python_is_unset(self):
