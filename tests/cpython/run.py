@@ -164,11 +164,16 @@ class Ground:
         arguments = [f"{self.tools}/one_module.py", str(self.suite), module, str(seconds), *LEFT_OUT.get(module, [])]
         if not self.is_container:
             environment = ["env", "-i", "-C", self.work, "PATH=/usr/bin:/bin", f"HOME={self.work}", "LANG=C.UTF-8"]
-            return result([*environment, *self.as_user, "/usr/bin/python3", *arguments], seconds)
+            return result([*self.with_suite_read_only(), *environment, *self.as_user, "/usr/bin/python3", *arguments], seconds)
         mounts = [f"-v{folder}:{folder}:ro" for folder in (self.suite, self.tools)]
         mounts += [f"-v{self.work}:/work", "-w/work", "-eHOME=/work"]
         options = ["--rm", "--network=host", "--security-opt=seccomp=unconfined", f"-u{USER}:{USER}", *mounts]
         return result(["docker", "run", *options, "--entrypoint=python3", IMAGE, *arguments], seconds)
+
+    def with_suite_read_only(self):
+        """Words before a command to which the tests are read-only, as they are in a sandbox."""
+        mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, self.suite]
 
     def inside(self, worker, module, seconds):
         arguments = ["/tools/one_module.py", "/suite", module, str(seconds), *LEFT_OUT.get(module, [])]

@@ -5,11 +5,13 @@
 
 import base64
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import zlib
 
 import results
@@ -138,6 +140,8 @@ class Tables(unittest.TestCase):
             ("test_tarfile", "TestExtractionFilters.test_modes", "docker"),
             ("test_largefile", "CLargeFileTest.test_seek", "jail"),
             ("test_httpservers", "CGIHTTPServerTestCase.test_post", "docker"),
+            ("test_sysconfig", "TestSysConfig.test_paths_depend_on_site_initialization", "docker"),
+            ("test_external_inspection", "TestGetStackTrace.test_self_trace", "docker"),
         ):
             self.assertIsNotNone(reasons.of(module, test, kind), (module, test))
         self.assertIsNone(reasons.of("test_httpservers", "CGIHTTPServerTestCase.test_post", "jail"))
@@ -163,12 +167,22 @@ class OneModule(unittest.TestCase):
     def test_the_ends_of_tests_are_told(self):
         xml = (
             "<testsuites><testcase name='a'/><testcase name='b'><failure/></testcase><testcase name='b'/>"
-            "<testcase name='c'><skipped/></testcase></testsuites>"
+            "<testcase name='c'><skipped/></testcase><testcase/></testsuites>"
         )
         told = self.told(f"open(sys.argv[sys.argv.index('--junit-xml') + 1], 'w').write({xml!r})\n")
         self.assertEqual(told, {"end": "done", "passed": ["a"], "others": {"b": "failure", "c": "skipped"}})
         self.assertEqual(self.told("print('test_x skipped -- No module')\n")["end"], "none run")
+        success = "print('Result: SUCCESS')\n"
+        empty = "open(sys.argv[sys.argv.index('--junit-xml') + 1], 'w').write('<testsuites/>')\n"
+        self.assertEqual(self.told(empty + success)["end"], "none run")
+        self.assertEqual(self.told("print('Total tests: run=0')\n" + success)["end"], "none run")
+        self.assertIn("Result: SUCCESS", self.told(success)["end"], "without a report nobody knows")
         self.assertEqual(self.told("print('Boom')\nsys.exit(3)\n")["end"], "Boom")
+
+    def test_what_only_a_sandbox_sets_for_python_is_unset(self):
+        with unittest.mock.patch.dict(os.environ, PYTHONUTF8="1", PYTHONDONTWRITEBYTECODE="1", LANG="C.UTF-8"):
+            told = self.told("sys.exit(str([os.environ.get(n) for n in ('PYTHONUTF8', 'PYTHONDONTWRITEBYTECODE', 'LANG')]))\n")
+        self.assertEqual(told["end"], "[None, None, 'C.UTF-8']")
 
     def test_a_module_that_is_too_slow_ends_with_what_it_left_behind(self):
         program = "subprocess.Popen(['sleep', '97531'], start_new_session=True)\n"

@@ -5,7 +5,9 @@
 
 import contextlib
 import io
+import os
 import pathlib
+import subprocess
 import tempfile
 import threading
 import time
@@ -82,6 +84,19 @@ class Runs(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "no room"):
             self.run_all(ground, list(ground.entries))
         self.assertLess(len(ground.asked), 10)
+
+
+class Outside(unittest.TestCase):
+    @unittest.skipUnless(os.geteuid() == 0, "mounts need root")
+    def test_the_tests_are_read_only_as_in_a_sandbox(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ground = run.Ground(pathlib.Path(folder), "belljar", "jail")
+            ground.suite = pathlib.Path(folder)
+            words = [*ground.with_suite_read_only(), "touch", f"{folder}/new"]
+            said = subprocess.run(words, capture_output=True, text=True, check=False)
+            self.assertNotEqual(said.returncode, 0)
+            self.assertIn("Read-only file system", said.stderr)
+            (ground.suite / "new").touch()  # not so for anybody else
 
 
 if __name__ == "__main__":

@@ -119,3 +119,16 @@ print(libc.syscall(ctypes.c_long(number), -1, 0, -1, 0, 0, 0), errno.errorcode[c
     let Some(said) = printed(code) else { return };
     assert_eq!(said, "-1 ENOSYS\n");
 }
+
+#[test]
+pub fn a_terminal_takes_a_break_of_any_length() {
+    let code = r#"
+import os, termios
+_, terminal = os.openpty()
+for length in (0, 1):
+    termios.tcsendbreak(terminal, length)
+print("sent")
+"#;
+    let Some(said) = printed(code) else { return };
+    assert_eq!(said, "sent\n");
+}

@@ -167,7 +167,8 @@ both! {
         code_that_patches_its_own_kernel_harms_only_its_session;
     at_home: localhost_is_the_loopback_and_a_server_there_answers,
         the_guest_and_root_have_names_and_no_user_of_the_host_has,
-        priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist;
+        priorities_of_own_processes_can_be_lowered_but_not_that_of_pid_1, splice_seems_not_to_exist,
+        a_terminal_takes_a_break_of_any_length;
     environment: variables_of_the_environment_are_there_in_every_sandbox_of_the_session,
         variables_that_steer_the_kernel_are_refused_by_name, sessions_are_found_by_their_labels;
     volumes: volumes_and_mounts_are_made_and_shown_by_commands;
