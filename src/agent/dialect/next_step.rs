@@ -13,8 +13,6 @@ use crate::protocol::chat::{AnswerSchema, ChatReply, Finish, Message, ModelTool,
 use crate::protocol::limits::TOOL_NAME_CHARS;
 use crate::protocol::tool_names::{COMPLETION, PURPOSE};
 
-/// The member of the union that ends the ask.
-
 /// The keys of a schema whose meaning stays when it is put into words.
 const IN_WORDS: [&str; 5] = ["type", "description", "default", "examples", "title"];
 
