@@ -354,8 +354,6 @@ fn redo_until(handle: &Handle, cell: u64) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
-
     #[test]
     fn a_copy_stands_while_a_cell_runs_and_until_the_session_has_rested() {
         let mut packing = Packing::new(1, false, Duration::MAX);
@@ -363,8 +361,9 @@ mod tests {
         assert!(!packing.look(false, start), "no cell has run beside it");
         assert!(packing.look(true, start));
         assert!(packing.look(false, start + 2 * RESTED), "the cell has just ended");
-        assert!(packing.look(false, start + 3 * RESTED - MS), "the session has not rested yet");
-        assert!(packing.look(true, start + 3 * RESTED - MS), "the next cell");
+        let soon = start + 2 * RESTED + RESTED / 2;
+        assert!(packing.look(false, soon), "the session has not rested yet");
+        assert!(packing.look(true, soon), "the next cell");
         assert!(packing.look(false, start + 3 * RESTED), "and its end");
         assert!(!packing.look(false, start + 4 * RESTED));
         assert_eq!(packing.held, 4 * RESTED, "what it stood between cells counts, too");
@@ -375,9 +374,9 @@ mod tests {
         let start = Instant::now();
         let mut packing = Packing::new(1, false, RESTED);
         assert!(packing.look(true, start));
-        assert!(packing.look(true, start + RESTED - MS));
+        assert!(packing.look(true, start + RESTED / 2));
         assert!(!packing.look(true, start + RESTED));
-        assert!(!packing.look(true, start + RESTED + MS));
+        assert!(!packing.look(true, start + 2 * RESTED));
         assert!(!Packing::new(1, true, Duration::ZERO).look(true, start), "an urgent one never stands");
     }
 
