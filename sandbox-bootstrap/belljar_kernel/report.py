@@ -38,7 +38,7 @@ def describe(error, limits, cell_name, only_last=False, no_packages=None):
 
 
 def message_with_frames(error, chars):
-    """Type and text of an exception, and behind them the user's frames: for whoever is shown no `ExceptionView`."""
+    """An exception as one text, with the user's frames: the answer to a tool call is text, and has no field for them."""
     message = f"{cut(type_name(type(error)), chars)}: {safe_text(str, error, chars)}"
     try:
         frames = _trim(traceback.extract_tb(error.__traceback__), is_top=False)

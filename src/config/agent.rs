@@ -62,7 +62,7 @@ pub struct Model {
     pub tools: bool,
     /// Whether the provider supports `response_format` with a JSON Schema.
     pub json_schema: bool,
-    /// The dialect that suits models of the provider, for asks where nobody names one.
+    /// The dialect that suits the provider's models, used if neither the ask nor `agent.dialect` names one.
     pub dialect: Dialect,
     /// Whether the model is shown pictures. They are in a message of the user behind the results of calls, which the
     /// provider has to accept.

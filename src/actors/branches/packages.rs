@@ -75,8 +75,8 @@ pub(super) async fn install(
     installed.map(|installed| installed.set).map_err(told)
 }
 
-/// The versions that the archive names, as those that the session has: they are kept, and asked for by nobody. None if its
-/// cells make the variables anew in another image, whose Python may have others.
+/// The package versions that the archive's variables were made with, which the installer then keeps, because pickled objects
+/// may not load under others. None if cells make the variables anew in another image, whose Python may need other versions.
 fn pinned(manifest: &ArchiveManifest, options: &ImportOptions) -> Result<Option<PackageSet>, Problem> {
     if manifest.installed.is_empty() || (options.replay && options.image.is_some()) {
         return Ok(None);

@@ -155,7 +155,7 @@ fn of_answer(name: &str) -> Option<Value> {
     })
 }
 
-/// Of jobs and asks.
+/// Example answers of the routes for jobs and asks; apart from the others, as one list of all would be too long to read.
 fn of_answer_about_work(name: &str) -> Option<Value> {
     Some(match name {
         "JobInput" => json!({"id": INPUT, "sha256": SHA256, "files": 12, "bytes": 48_128}),

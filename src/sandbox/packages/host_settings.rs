@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::index;
 
-/// Variables of the host's tools that name more indexes. Installations ask a single one: a name that is missing there, or is
-/// older, would else be taken from wherever somebody published it.
+/// Variables of the host's tools that name more indexes. Installations ask a single one, because anybody can publish a
+/// private package's name with a higher version in a public index, and tools that ask both would install that.
 const MORE_INDEXES: [&str; 3] = ["PIP_EXTRA_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX"];
 const AUTHORITIES: [&str; 3] = ["SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"];
 

@@ -17,7 +17,7 @@ from .results import SandboxInfo
 if TYPE_CHECKING:
     from .daemon import Daemon
 
-#: How long a request that was cancelled, or ended by Ctrl-C, holds up whoever ended it.
+#: How long a cancelled creation waits to remove the sandbox that it may have made: the program that cancelled it waits, too.
 CANCEL_SECONDS = 5.0
 
 

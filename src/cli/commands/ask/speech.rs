@@ -98,7 +98,7 @@ impl Speech {
         let (section, words) = spoken(dialect, reply)?;
         let words = words.trim();
         let before = self.shown(section).trim_end();
-        // Of a reply that is not what it was taken for, the parts that were shown are enough.
+        // A reply that is not written in its dialect was shown in other sections already, so it is not shown a second time.
         let is_other = before.is_empty() && self.shown.values().any(|shown| !shown.is_empty());
         let rest = words.strip_prefix(before).filter(|_| !is_other).unwrap_or_default();
         if rest.trim().is_empty() {
