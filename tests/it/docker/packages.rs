@@ -167,8 +167,8 @@ pub fn an_archive_brings_the_versions_that_its_variables_were_made_with() {
         text(&daemon.run(session, "bell_hello.VERSION"), "/result/repr").to_owned()
     };
     assert_eq!(version_in(&other, "moved"), "'1.0'");
-    // Where nobody has asked before, the versions of an archive are not the answer for others, also not if its session asks
-    // again for what it has.
+    // An archive comes from a stranger, so the versions that it pins must not become what its importer's other sessions
+    // are given, also not after the imported session itself has asked again.
     let third = index.daemon("");
     import(&third, "name=moved", &archive).expect_status(201);
     let again = install(&third, "moved", &["bell-hello"], 200);
