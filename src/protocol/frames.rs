@@ -173,9 +173,8 @@ pub enum HostFrame {
         state_of: Option<CellNumber>,
         /// The copy goes on while cells run.
         urgent: bool,
-        /// It does so only after it was stopped for so many seconds in all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        hold_s: Option<u64>,
+        /// It does so in turns only, and is stopped for most of the time in which cells follow each other.
+        takes_turns: bool,
         /// The most bytes that may be sent.
         bytes: u64,
     },

@@ -42,7 +42,7 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "reset", "request": 1}),
         json!({"type": "undo", "request": 1, "cells": 2}),
         json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": false, "bytes": 9}),
-        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": true, "hold_s": 5, "bytes": 9, "state_of": 2}),
+        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": true, "takes_turns": true, "bytes": 9, "state_of": 2}),
         json!({"type": "end_snapshot", "request": 1}),
         json!({"type": "restore", "request": 1, "token": "0f", "path": "/p", "state_of": 2, "keep": ["t"]}),
         json!({"type": "names", "request": 1, "code": "x = 1"}),

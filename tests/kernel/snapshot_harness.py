@@ -120,7 +120,7 @@ class SnapshotTest(CheckpointTest):
         kernel = kernel or self.kernel
         data = DataSocket(kernel)
         snapshot = data.receive()
-        frame = {"request": 50, "token": TOKEN, "path": data.path, "urgent": False, "bytes": 2**31}
+        frame = {"request": 50, "token": TOKEN, "path": data.path, "urgent": False, "takes_turns": False, "bytes": 2**31}
         kernel.send(type="snapshot", **{**frame, **options})
         return data, snapshot
 

@@ -135,7 +135,7 @@ class Counted(SnapshotTest):
             self.assertEqual(snapshot.state_of, state_of)
             kernel, _ = self.wake(snapshot, state_of=state_of)
             self.assertEqual(kernel.run("x", cell=9).value, value)
-        self.kernel.send(type="snapshot", request=3, token=TOKEN, path="/nowhere", state_of=77, urgent=False, bytes=1)
+        self.kernel.send(type="snapshot", request=3, token=TOKEN, path="/nowhere", state_of=77, urgent=False, takes_turns=False, bytes=1)
         self.assertEqual(self.kernel.expect("refused", request=3)["code"], "out_of_reach")
 
     def test_a_snapshot_of_a_woken_session_is_as_good(self):
@@ -173,14 +173,14 @@ class WhileCellsRun(SnapshotTest):
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
 
-    def test_one_that_a_client_waits_for_goes_on_after_a_while(self):
+    def test_one_that_a_client_waits_for_takes_turns_with_cells(self):
         self.run_ok("import time\nclass Slow:\n    def __reduce__(self): time.sleep(0.1); return int, ()\nslow = [Slow() for _ in range(5)]")
         run = self.kernel.submit("print('up')\ntime.sleep(60)")
         self.kernel.wait_for_output(run, "up\n")
         began = time.monotonic()
-        snapshot = self.take(urgent=True, hold_s=2)
+        snapshot = self.take(urgent=True, takes_turns=True)
         self.assertEqual((snapshot.state_of, snapshot.missing), (1, {}))
-        self.assertGreater(time.monotonic() - began, 2)
+        self.assertGreater(time.monotonic() - began, 3)
         self.kernel.send(type="interrupt", cell=run.cell)
         self.kernel.finish(run)
 
@@ -188,7 +188,7 @@ class WhileCellsRun(SnapshotTest):
         self.run_ok("import time\nclass Slow:\n    def __reduce__(self): time.sleep(5); return int, ()\nslow = Slow()")
         data, _ = self.begin_snapshot()
         self.kernel.expect("snapshotting")
-        self.kernel.send(type="snapshot", request=60, token=TOKEN, path=data.path, urgent=False, bytes=1)
+        self.kernel.send(type="snapshot", request=60, token=TOKEN, path=data.path, urgent=False, takes_turns=False, bytes=1)
         self.assertEqual(self.kernel.expect("refused", request=60)["code"], "busy")
         self.kernel.send(type="end_snapshot", request=50)
         self.assertEqual(self.kernel.expect("snapshot_ended", request=50)["reason"], "the daemon has given it up")

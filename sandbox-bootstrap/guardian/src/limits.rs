@@ -121,6 +121,10 @@ pub const PACKING: Duration = ms(16 * 60 * 1_000);
 /// A copy that packs goes on when no cell has run for so long: cells that follow each other would meet it at work else. The
 /// daemon has the same bound, and counts the time in which the copy stands.
 pub const RESTED: Duration = ms(50);
+/// A copy that somebody waits for stands for so long at most while cells follow each other, and goes on beside them for so
+/// long then, and again: cells have most of the time for themselves, and the copy gets on.
+pub const PACKING_STANDS: Duration = ms(3_000);
+pub const PACKING_TURN: Duration = ms(1_000);
 /// A copy that packed and was killed has ended within this time, or no other one is made yet.
 pub const GIVEN_UP_END: Duration = ms(4_000);
 /// While a cell runs, the memory in use is checked this often; where the sandbox has no counter of its own and the

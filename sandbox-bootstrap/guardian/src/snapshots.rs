@@ -13,19 +13,21 @@ use crate::endings::KILLED;
 use crate::frames::{HostFrame, Refusal};
 use crate::guardian::Guardian;
 use crate::handle::{Handle, Role};
-use crate::limits::{GIVEN_UP_END, MEMORY_SUM, PACKING, RESET_POLL, RESTED};
+use crate::limits::{GIVEN_UP_END, MEMORY_SUM, PACKING, PACKING_STANDS, PACKING_TURN, RESET_POLL, RESTED};
 use crate::poller::Timer;
 use crate::process::send_signal_to_group;
 
 /// What a copy packs.
+#[derive(Default)]
 pub struct Packing {
     request: u64,
     /// The sandbox ends after it, or somebody waits for it.
     urgent: bool,
-    /// For how long in all the copy is stopped for cells, for how long it was, and since when it is.
-    hold: Duration,
-    held: Duration,
+    /// For how long at most the copy stands for cells before it goes on for a turn; since when it stands, and since when it
+    /// has had its turn.
+    stands: Duration,
     held_since: Option<Instant>,
+    turn_since: Option<Instant>,
     /// Whether a cell ran beside the copy at the last look, and when the last one was seen.
     was_busy: bool,
     cell_seen: Option<Instant>,
@@ -45,33 +47,28 @@ struct Measured {
 }
 
 impl Packing {
-    fn new(request: u64, urgent: bool, hold: Duration) -> Self {
-        let held = Duration::ZERO;
-        let (held_since, cell_seen, ended_for, measured) = (None, None, None, None);
-        let (was_busy, is_told) = (false, false);
-        Self { request, urgent, hold, held, held_since, was_busy, cell_seen, is_told, ended_for, measured }
+    fn new(request: u64, urgent: bool, stands: Duration) -> Self {
+        Self { request, urgent, stands, ..Self::default() }
     }
 
-    /// Whether the copy has to stand at `now`: while a cell of the main line runs, and until the session has rested for a
+    /// Whether the copy has to stand from now on: while a cell of the main line runs, and until the session has rested for a
     /// while. Cells come in rows, and a copy that went on in each gap would have the processors busy when the next one comes.
-    fn is_held(&self, now: Instant) -> bool {
-        let held = self.held + self.held_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        held < self.hold && self.cell_seen.is_some_and(|seen| now.duration_since(seen) < RESTED)
-    }
-
-    /// Whether the copy has to stand from now on.
     fn look(&mut self, is_busy: bool, now: Instant) -> bool {
         if is_busy || self.was_busy {
             self.cell_seen = Some(now);
         }
         self.was_busy = is_busy;
-        let is_held = self.is_held(now);
-        if is_held {
-            self.held_since.get_or_insert(now);
-        } else if let Some(since) = self.held_since.take() {
-            self.held += now.duration_since(since);
+        self.turn_since = self.turn_since.filter(|since| now.duration_since(*since) < PACKING_TURN);
+        if self.turn_since.is_some() || self.cell_seen.is_none_or(|seen| now.duration_since(seen) >= RESTED) {
+            self.held_since = None;
+            return false;
         }
-        is_held
+        let since = *self.held_since.get_or_insert(now);
+        if now.duration_since(since) < self.stands {
+            return true;
+        }
+        (self.held_since, self.turn_since) = (None, Some(now));
+        false
     }
 
     /// Whether the copy cannot hold more than `budget` by the counter. To measure that, the system walks all pages of the copy,
@@ -96,10 +93,10 @@ impl Guardian {
     pub fn snapshot(&mut self, frame: &HostFrame<'_>) -> Result<(), Refusal> {
         let (request, urgent): (u64, bool) = (frame.get("request")?, frame.get("urgent")?);
         let wanted: Option<u64> = frame.get_or_none("state_of")?;
-        let hold = match frame.get_or_none("hold_s")? {
-            Some(seconds) => Duration::from_secs(seconds),
-            None if urgent => Duration::ZERO,
-            None => Duration::MAX,
+        let stands = match frame.get("takes_turns")? {
+            true => PACKING_STANDS,
+            false if urgent => Duration::ZERO,
+            false => Duration::MAX,
         };
         self.wait_for_room();
         self.wait_for_given_up_packing();
@@ -110,7 +107,7 @@ impl Guardian {
         let copy = self.spawn(source, Role::Snapshot)?;
         if let Some(handle) = self.handles.get_mut(&copy) {
             handle.state_of = redo.last().map_or(handle.state_of, |(cell, _)| *cell);
-            handle.packing = Some(Packing::new(request, urgent, hold));
+            handle.packing = Some(Packing::new(request, urgent, stands));
         }
         self.repeat(copy, &redo, given_later);
         self.forward(copy, frame.text);
@@ -251,9 +248,7 @@ impl Guardian {
         }
         let Some(pid) = self.packing().and_then(|handle| handle.pid) else { return };
         let is_held = self.is_packing_held();
-        if is_held {
-            self.poller.after(Timer::HoldPacking, RESTED);
-        }
+        self.poller.after(Timer::HoldPacking, RESTED); // the session rests then, or a turn is over
         send_signal_to_group(pid, if is_held { Signal::STOP } else { Signal::CONT });
     }
 
@@ -366,17 +361,21 @@ mod tests {
         assert!(packing.look(true, soon), "the next cell");
         assert!(packing.look(false, start + 3 * RESTED), "and its end");
         assert!(!packing.look(false, start + 4 * RESTED));
-        assert_eq!(packing.held, 4 * RESTED, "what it stood between cells counts, too");
     }
 
     #[test]
-    fn a_copy_that_has_stood_for_long_enough_goes_on_beside_cells() {
+    fn a_copy_that_has_stood_for_long_enough_has_its_turn_beside_cells_again_and_again() {
         let start = Instant::now();
-        let mut packing = Packing::new(1, false, RESTED);
-        assert!(packing.look(true, start));
-        assert!(packing.look(true, start + RESTED / 2));
-        assert!(!packing.look(true, start + RESTED));
-        assert!(!packing.look(true, start + 2 * RESTED));
+        let mut packing = Packing::new(1, false, PACKING_STANDS);
+        let mut next = start;
+        for _ in 0..3 {
+            assert!(packing.look(true, next) && packing.look(true, next + PACKING_STANDS / 2));
+            next += PACKING_STANDS;
+            assert!(!packing.look(true, next) && !packing.look(true, next + PACKING_TURN / 2), "its turn");
+            next += PACKING_TURN;
+        }
+        assert!(packing.look(true, next) && packing.look(false, next + RESTED / 2), "and stands again");
+        assert!(!packing.look(false, next + 2 * RESTED) && packing.turn_since.is_none(), "a rest is no turn");
         assert!(!Packing::new(1, true, Duration::ZERO).look(true, start), "an urgent one never stands");
     }
 

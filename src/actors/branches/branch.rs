@@ -37,6 +37,10 @@ pub async fn branch(
         return Err(Problem::new(Code::Forbidden, "only its owner makes branches of a session")
             .hint("export it, and import the archive as a session of your own"));
     }
+    if let Some(cell) = wanted.at.filter(|cell| *cell > view.cells) {
+        let message = format!("there is no cell {cell} yet: the session has {}", view.cells);
+        return Err(Problem::new(Code::OutOfReach, message).hint("`belljar logs -s SESSION` shows its cells"));
+    }
     // The variables may be of code that a reset ends before the journal is read, or has ended long ago.
     let (snapshot, since) = match (&wanted.snapshot, wanted.at) {
         (None, at) => {

@@ -46,7 +46,7 @@ pub struct WantedSnapshot {
     pub state_of: Option<CellNumber>,
     /// The work for it goes on while cells run.
     pub urgent: bool,
-    /// A client waits for it: the work goes on while cells run once it was put off for a while.
+    /// A client waits for it: the work goes on in turns with cells that follow each other.
     pub is_for_a_client: bool,
     /// The version of Python in the sandbox.
     pub python: String,

@@ -24,8 +24,6 @@ use crate::protocol::result::Mode;
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::store::snapshots::WRITING_BYTES;
 
-/// How long a copy is stopped for cells if a client waits for the snapshot, which goes on after this while they run.
-const STOPPED_FOR_A_CLIENT: Duration = Duration::from_secs(5);
 /// The guardian lets a stopped copy go on when no cell has run for so long: its own `RESTED`.
 const RESTED: Duration = Duration::from_millis(50);
 /// Why a snapshot is ended whose caller has gone.
@@ -39,7 +37,8 @@ const RECEIVING_BYTES: u64 = TRANSFER_BYTES + WRITING_BYTES;
 pub(super) struct Taking {
     request: u64,
     ticket: u64,
-    urgent: bool,
+    /// The copy goes on beside cells, all the time or in turns.
+    goes_on: bool,
     reply_to: Reply<TakenSnapshot>,
     told: watch::Sender<Told>,
     moved: Arc<AtomicU64>,
@@ -81,6 +80,7 @@ impl ExecutorState {
             Err(problem) => return drop(reply_to.send(Err(problem))),
         };
         let (request, urgent, state_of) = (request_number(), wanted.urgent, wanted.state_of);
+        let takes_turns = wanted.is_for_a_client;
         let (token, path) = (end.token.clone(), end.listener.path_inside().to_owned());
         let moved = Arc::clone(&end.moved);
         let (told, hears) = watch::channel(Told::default());
@@ -92,7 +92,7 @@ impl ExecutorState {
         self.taking = Some(Taking {
             request,
             ticket: wanted.ticket,
-            urgent,
+            goes_on: urgent || takes_turns,
             reply_to,
             told,
             moved,
@@ -103,8 +103,8 @@ impl ExecutorState {
             _memory: memory,
         });
         let bytes = self.args.snapshots.max_bytes();
-        let hold_s = wanted.is_for_a_client.then_some(STOPPED_FOR_A_CLIENT.as_secs());
-        self.send(myself, &HostFrame::Snapshot { request, token, path, state_of, urgent, hold_s, bytes });
+        let frame = HostFrame::Snapshot { request, token, path, state_of, urgent, takes_turns, bytes };
+        self.send(myself, &frame);
     }
 
     fn prepared(&self, wanted: &WantedSnapshot) -> Result<(DataEnd, About, Charge), Problem> {
@@ -185,7 +185,8 @@ impl ExecutorState {
         let running = self.running.values().map(|running| running.start.mode);
         let is_frozen = self.freezing.at.is_some();
         let Some(taking) = &mut self.taking else { return };
-        let is_stopped = !taking.urgent && is_stopped_by(running, taking.cell_ended.map(|end| end.elapsed()));
+        let is_stopped =
+            !taking.goes_on && is_stopped_by(running, taking.cell_ended.map(|end| end.elapsed()));
         let since = taking.looked_at.elapsed();
         taking.looked_at = Instant::now();
         let moved = taking.moved.load(Ordering::Relaxed);
@@ -218,7 +219,7 @@ impl ExecutorState {
     }
 }
 
-/// Whether the guardian stops a copy that is not urgent: while cells of these modes run, or when the last one of the main line
+/// Whether the guardian stops a copy that does not go on beside cells: while cells of these modes run, or when the last one of the main line
 /// ended so long ago. Cells that follow each other closely stop it all the time, though at any moment none may run.
 fn is_stopped_by(mut running: impl Iterator<Item = Mode>, last_ended: Option<Duration>) -> bool {
     running.any(Mode::is_in_line) || last_ended.is_some_and(|ago| ago < RESTED)

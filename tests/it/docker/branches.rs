@@ -63,6 +63,7 @@ pub fn branches_begin_at_an_earlier_cell_if_its_state_is_kept() {
     assert_eq!(repr(&daemon, "first", "x"), "1");
     let refused = post(&daemon, "branch", &json!({"at": 99})).expect_status(409);
     assert_eq!(text(&refused, "code"), "out_of_reach");
+    assert!(text(&refused, "message").contains("no cell 99 yet: the session has 3"), "{refused}");
     assert_eq!(repr(&daemon, S, "x"), "3");
     daemon.assert_sound();
 }
