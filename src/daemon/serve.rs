@@ -22,6 +22,7 @@ use crate::actors::supervisor::{RESTORES_AT_ONCE, Supervisor, SupervisorArgs};
 use crate::config::{self, Loaded, Paths, Serving};
 use crate::control::user_lookup::UserLookup;
 use crate::control::{self, App};
+use crate::memory::bound_arenas;
 use crate::panics::spawn_restarting;
 use crate::protocol::exit_codes;
 use crate::protocol::limits::DRAIN;
@@ -71,6 +72,7 @@ impl DaemonError {
 
 /// Runs the daemon in the foreground until a signal or a request ends it.
 pub fn main(config: Option<PathBuf>, serving: Serving) -> ExitCode {
+    bound_arenas();
     boot::close_inherited();
     match start(config, serving) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Gives memory that the daemon has freed back to the system. The allocator of glibc keeps what was freed in the arena of
-//! each thread, so after large requests on many connections the daemon would stay as large as it was with all of them.
-//! The one call that gives it back is offered by no library safely; it takes no pointers and is safe on any thread.
+//! each thread, so after large requests on many connections the daemon would stay as large as it was with all of them, and
+//! each of its many arenas grows to a peak of its own. The calls that bound their number and give back what is free are
+//! offered by no library safely; they take no pointers.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
@@ -11,6 +12,21 @@ use super::Memory;
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// The bytes of charges given back that are worth a call, which looks through all arenas.
 const WORTH_BYTES: u64 = 32 << 20;
+
+/// The arenas of the allocator: the daemon's own threads are as many as processors, and those that only wait share.
+#[cfg(target_env = "gnu")]
+const ARENAS: libc::c_int = 2;
+
+/// Bounds the arenas of the allocator. Called before the first thread is started: an arena that exists stays.
+#[cfg(target_env = "gnu")]
+pub fn bound_arenas() {
+    // SAFETY: the function takes numbers only, and no other thread allocates yet.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
+}
+
+/// Other allocators have no arenas.
+#[cfg(not(target_env = "gnu"))]
+pub fn bound_arenas() {}
 
 /// Gives freed memory back again and again.
 pub async fn keep_small(memory: Memory) {
@@ -46,6 +62,37 @@ mod tests {
     fn resident_pages() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
         text.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// An arena that is not the first one begins where an address is a multiple of its largest size.
+    #[cfg(target_env = "gnu")]
+    fn later_arenas() -> usize {
+        const LARGEST: u64 = 64 << 20;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_arena = |line: &&str| {
+            let begin = line.split('-').next().and_then(|begin| u64::from_str_radix(begin, 16).ok());
+            begin.is_some_and(|begin| begin % LARGEST == 0) && line.contains(" rw-p 00000000 00:00 0")
+        };
+        maps.lines().filter(of_arena).count()
+    }
+
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn many_threads_share_a_few_arenas() {
+        bound_arenas();
+        let before = later_arenas();
+        let all_are_there = std::sync::Barrier::new(16);
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    let value = vec![1_u8; 10_000];
+                    all_are_there.wait();
+                    drop(value);
+                });
+            }
+        });
+        let most = usize::try_from(ARENAS).unwrap();
+        assert!(later_arenas() < before + most, "{before} arenas became {}", later_arenas());
     }
 
     #[tokio::test(flavor = "multi_thread")]

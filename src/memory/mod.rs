@@ -13,6 +13,6 @@ mod pool;
 mod small_sizes;
 
 pub use charge::{Charge, Memory, Pool};
-pub use heap::keep_small;
+pub use heap::{bound_arenas, keep_small};
 pub use pool::{MemoryPurpose, NoRoom};
 pub use small_sizes::{OVERDRAFT_AFTER, SMALL_BYTES, TINY_BYTES, offload_if_large};

@@ -29,7 +29,7 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         "control",
         &["actors", "config", "memory", "packages", "protocol", "quota", "sandbox", "store", "tools"],
     ),
-    ("daemon", &["actors", "config", "control", "protocol", "quota", "sandbox", "store", "tools"]),
+    ("daemon", &["actors", "config", "control", "memory", "protocol", "quota", "sandbox", "store", "tools"]),
     ("cli", &["config", "protocol"]),
     ("generated_files.rs", &["control", "protocol", "schema"]),
 ];

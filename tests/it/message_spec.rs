@@ -41,7 +41,7 @@ fn host_frames() -> Vec<Value> {
         json!({"type": "variables", "request": 1, "private": false, "of": "a.b", "keys": true, "begins": "c"}),
         json!({"type": "reset", "request": 1}),
         json!({"type": "undo", "request": 1, "cells": 2}),
-        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": false, "bytes": 9}),
+        json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": false, "takes_turns": false, "bytes": 9}),
         json!({"type": "snapshot", "request": 1, "token": "0f", "path": "/p", "urgent": true, "takes_turns": true, "bytes": 9, "state_of": 2}),
         json!({"type": "end_snapshot", "request": 1}),
         json!({"type": "restore", "request": 1, "token": "0f", "path": "/p", "state_of": 2, "keep": ["t"]}),

@@ -144,7 +144,9 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     }
     let installs = |name: &String| name == INSTALL_TOOL;
     let by_models = around.settings.packages.by_models;
-    if by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy") {
+    let never = by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy");
+    // Into a sandbox that nothing contains none is installed, so a model is not told how to.
+    if never || !around.contained {
         tools.retain(|name| !installs(name));
     }
     let is_named = also_approve.iter().any(installs) || !tools.iter().any(installs);
@@ -433,6 +435,18 @@ mod tests {
         assert_eq!(chosen("", None), Dialect::XmlTags);
         assert_eq!(chosen(set, None), Dialect::NextStep);
         assert_eq!(chosen(set, Some(Dialect::JsonAction)), Dialect::JsonAction);
+    }
+
+    #[test]
+    fn a_model_is_offered_packages_only_where_some_can_be_installed() {
+        let text = "[model.m]\nprovider = \"ollama\"\nmodel = \"m\"\n";
+        let settings = load_text(std::path::Path::new("x"), text).unwrap().settings;
+        let tools = Registry::built_in().unwrap().narrowed(&crate::tools::Allowed::All).unwrap();
+        for contained in [true, false] {
+            let around = Circumstances { settings: &settings, tools: &tools, outer: None, contained };
+            let spec = resolve(NewAsk { text: "hello".into(), ..NewAsk::default() }, &around).unwrap();
+            assert_eq!(spec.tools.iter().any(|name| name == INSTALL_TOOL), contained);
+        }
     }
 
     /// The estimated tokens of the first request of an ask that says hello.
