@@ -4,7 +4,7 @@ import io
 import posix  # not `os`, whose functions user code may replace
 import stat
 
-from . import snapshot_make
+from . import snapshot_make, snapshot_unflushed
 from .late_imports import from_stdlib
 
 pickle = from_stdlib("pickle")
@@ -47,8 +47,7 @@ def _reduce(file):
     if file.closed:
         return snapshot_make.closed_file, (str(file.name), mode, options)
     path = _path(file)
-    position, pending = _place(file, is_text, options)
-    return snapshot_make.file, (path, mode, options, position, pending)
+    return snapshot_make.file, (path, mode, options, *_place(file, is_text, options))
 
 
 def _path(file):
@@ -64,7 +63,8 @@ def _path(file):
 
 
 def _place(file, is_text, options):
-    """Where the file is, and what waits to be written to it. The file is of no use in this process afterwards.
+    """Where the file is, what waits to be written to it, and if there is anything, how the file is where that belongs.
+    The file is of no use in this process afterwards.
 
     Nothing may be written here: the session's own process writes it. So the descriptor leads elsewhere first.
     """
@@ -75,7 +75,7 @@ def _place(file, is_text, options):
             position = file.tell()
         except OSError:
             raise pickle.PicklingError("it is or holds a file that is being iterated, whose position is not told") from None
-    elsewhere = _nameless_file()
+    elsewhere, itself = _nameless_file(), posix.dup(descriptor)
     try:
         posix.lseek(elsewhere, raw_position, io.SEEK_SET)
         posix.dup2(elsewhere, descriptor, inheritable=False)
@@ -91,11 +91,15 @@ def _place(file, is_text, options):
                 position = raw_position
         if is_text:
             options["newline"] = _newline(file, elsewhere) if file.readable() else _newline_written(file, elsewhere)
-        return position, pending
+        if not pending:
+            return position, pending
+        place = posix.fstat(itself).st_size if "a" in file.mode else position
+        return position, pending, snapshot_unflushed.noted(itself, place, len(pending))
     except OSError as error:
         raise pickle.PicklingError(f"it is or holds an open file whose position is not told ({error})") from None
     finally:
         posix.close(elsewhere)
+        posix.close(itself)
 
 
 def _nameless_file():

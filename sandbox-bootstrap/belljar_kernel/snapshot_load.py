@@ -13,6 +13,7 @@ from . import (
     snapshot_records,
     snapshot_settings,
     snapshot_unfinished,
+    snapshot_unflushed,
 )
 from .late_imports import from_stdlib
 from .limits import MISSING_NAME_CHARS, cut
@@ -50,19 +51,32 @@ def load(frame, namespace, injected, commands):
     namespace.update(restored)
     missing.update(snapshot_settings.apply(settings, commands))
     missing.update(snapshot_assigned.set_again(of_modules, loading.attributes))
-    missing.update(_done(loading))
+    missing.update(_put_back_unflushed(loading, kept.union(missing)))
     if settings["hashes_by_code"]:
         missing.update(snapshot_hashes.mend())
     return report(len(restored), missing.items(), [each for each in loading.files if each[0] not in missing])
 
 
-def _done(loading):
+def _put_back_unflushed(loading, dropped):
+    """Put what was not flushed back into the buffers of its files; the result says of which files that failed."""
     failed = {}
-    for path, do in loading.when_done:
+
+    def fail(path, pending, why):
+        told = f"{len(pending)} bytes that were not flushed were not written to it, write them again: {why}"
+        failed[path] = f"{failed[path]}; {told}" if path in failed else told
+
+    for _, path, file, position, pending, before in loading.unflushed:
         try:
-            do()
-        except OSError as error:
-            failed[path] = f"what was not flushed could not be written to it: {error}"
+            if not snapshot_unflushed.put_back(file, position, pending, before):
+                fail(path, pending, "the file was changed since, and goes on at its end")
+        except (OSError, ValueError) as error:
+            fail(path, pending, error)
+    for name, path, file, _, pending, _ in loading.unflushed:
+        if name in dropped and not file.closed:  # no code of the session has it, to flush it
+            try:
+                file.flush()
+            except OSError as error:
+                fail(path, pending, error)
     return failed
 
 
@@ -104,7 +118,7 @@ class Loading:
         self.missing = {}  # beside the names that lead to something lost
         self.loggers, self.made_modules = {}, []
         self.spoilt = {}  # things that could not be filled and why, by their ids
-        self.when_done = []  # for each file what is done when all is loaded
+        self.unflushed = []  # of files, with the names that lead to them: put back when all is loaded
         self.has_lost, self.files, self.name, self.steps = False, [], None, 0
 
     def try_out(self, section, sizes, mark):

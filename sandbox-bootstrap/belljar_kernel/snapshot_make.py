@@ -9,7 +9,7 @@ import posix  # not `os`, whose functions user code may replace
 import sys
 import types
 
-from . import snapshot_reasons
+from . import snapshot_reasons, snapshot_unflushed
 from .late_imports import from_stdlib
 from .limits import MISSING_NAME_CHARS, cut
 
@@ -450,8 +450,9 @@ def mapped(path, dtype, mode, offset, shape, order):
 # Files.
 
 
-def file(path, mode, options, position, pending):
-    """Open a file again where it was: neither emptied nor made anew, with what was written but not flushed yet."""
+def file(path, mode, options, position, pending, before=None):
+    """Open a file again where it was: neither emptied nor made anew. What was written but not flushed yet waits for the
+    end of the load: one that fails puts nothing into a buffer, which would be flushed when the file goes."""
 
     def again(name, flags):
         return posix.open(name, flags & ~(posix.O_TRUNC | posix.O_EXCL | posix.O_CREAT) | posix.O_CLOEXEC)
@@ -460,24 +461,19 @@ def file(path, mode, options, position, pending):
         if loading.leaves_files:
             posix.stat(path)
             return closed_file(path, mode, options)
-        made = open(path, mode, opener=again, **options)  # noqa: SIM115
+        opened = snapshot_unflushed.room_for(pending, options) if pending else options
+        made = open(path, mode, opener=again, **opened)  # noqa: SIM115
+        if opened is not options and options.get("buffering") == 1:
+            made.reconfigure(line_buffering=True)
         if position is not None:
             made.seek(position)
         if pending:
-            loading.when_done.append((path, lambda: write_pending(made, position, pending)))
+            loading.unflushed.append((loading.name, path, made, position, pending, before))
         loading.reopened(path)
         return made
     except (OSError, ValueError) as error:
-        return lost(f"the file {path} could not be opened again: {error}"[:300])
-
-
-def write_pending(made, position, pending):
-    """Write what waited to be written when the variables were saved. A load that fails writes nothing: the next one may."""
-    raw = getattr(made, "buffer", made)
-    raw.write(pending)
-    raw.flush()
-    if raw is not made:
-        made.seek(position + len(pending))  # so that no second mark of the encoding follows
+        beside = f", and {len(pending)} bytes that were not flushed to it are gone" if pending else ""
+        return lost(f"the file {path} could not be opened again{beside}: {error}"[:300])
 
 
 def closed_file(path, mode, options):

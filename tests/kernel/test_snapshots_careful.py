@@ -68,6 +68,7 @@ class Ends(SnapshotTest):
         self.assertEqual(os.path.getsize(os.path.join(sub, "log.txt")), 0)
         os.unlink(os.path.join(sub, "armed"))
         kernel, _ = self.wake(snapshot)
+        kernel.run("log.flush()", cell=2)
         with open(os.path.join(sub, "log.txt"), encoding="utf-8") as file:
             self.assertEqual(file.read(), "once")
 
