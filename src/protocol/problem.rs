@@ -32,6 +32,7 @@ pub enum Code {
     /// The name is taken.
     SessionExists,
     VolumeExists,
+    SnapshotExists,
     /// The session's queue is full, or the operation needs it to be idle.
     Busy,
     /// A limit on connections is reached.
@@ -114,6 +115,7 @@ impl Code {
             Self::TooSlow => 408,
             Self::SessionExists
             | Self::VolumeExists
+            | Self::SnapshotExists
             | Self::Busy
             | Self::OutOfReach
             | Self::KeyReused

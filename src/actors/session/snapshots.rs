@@ -185,7 +185,7 @@ impl SessionActorState {
         }
         let mut names = self.saving.states.snapshots().iter().filter_map(|kept| kept.name.as_deref());
         if names.clone().any(|taken| taken == name) {
-            return Err(Problem::new(Code::BadRequest, format!("there is a snapshot `{name}` already"))
+            return Err(Problem::new(Code::SnapshotExists, format!("there is a snapshot `{name}` already"))
                 .hint(format!(
                     "remove it with `belljar snapshots rm -s {} {name}`, or choose another name",
                     self.args.name

@@ -206,7 +206,7 @@ fn sessions(document: &mut Document) {
     document
         .post::<NewSnapshot, SnapshotRecord>("take_snapshot", SNAPSHOTS, summary)
         .fails(OF_A_SANDBOX)
-        .fails(&[Code::SnapshotFailed]);
+        .fails(&[Code::SnapshotFailed, Code::SnapshotExists]);
     let summary = "The saved variables, and which of them the session wakes from";
     document.get::<SnapshotList>("list_snapshots", SNAPSHOTS, summary);
     let summary = "Remove a snapshot, by its id or its name";

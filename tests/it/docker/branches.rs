@@ -94,6 +94,8 @@ pub fn branches_begin_with_a_saved_snapshot() {
     let Some(daemon) = base() else { return };
     printed(&daemon, "x = 1");
     post(&daemon, "snapshots", &json!({"name": "first"})).expect_status(200);
+    let again = post(&daemon, "snapshots", &json!({"name": "first"})).expect_status(409);
+    assert_eq!(text(&again, "code"), "snapshot_exists");
     printed(&daemon, "x = 2");
     branch(&daemon, &json!({"name": "b", "snapshot": "first"}));
     assert_eq!(repr(&daemon, "b", "x"), "1");

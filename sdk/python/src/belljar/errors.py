@@ -137,6 +137,7 @@ _CLASSES: dict[str, type[BelljarError]] = {
     "no_such_call": NotFoundError,
     "session_exists": ExistsError,
     "volume_exists": ExistsError,
+    "snapshot_exists": ExistsError,
     "busy": BusyError,
     "too_many": BusyError,
     "too_slow": BusyError,
