@@ -57,6 +57,10 @@ _PANDAS_PARTS = {
 }
 
 
+# Longer numbers and texts are charged before they are written out.
+_SHORT, _SHORT_CHARS = 1 << 64, 256
+
+
 class CannotDigestError(Exception):
     """The value is or holds something that has no digest, or too much."""
 
@@ -131,8 +135,25 @@ class _Digest:
 
     def _sequence(self, tag, values):
         self._begin(tag, len(values))
+        # The calls of `add` for a number or a text take several times as long as its hash, and long lists often hold nothing
+        # else: so the short ones are hashed here, as the same bytes.
         for value in values:
-            self.add(value)
+            kind = type(value)
+            if kind is int and -_SHORT < value < _SHORT:
+                name, content = b"int", b"%x" % value
+            elif kind is float:
+                name, content = b"float", value.hex().encode()
+            elif kind is str and len(value) <= _SHORT_CHARS:
+                name, content = b"str", value.encode("utf-8", "surrogatepass")
+            else:
+                self.add(value)
+                continue
+            length = len(content)
+            self._items += 1
+            self.read += length
+            if self._items > DIGEST_ITEMS or self.read > self._most:
+                raise CannotDigestError
+            self._hash.update(b"%s %d %s" % (name, length, content))
 
     def constant(self, value):
         self._write(type(value).__name__.encode(), repr(value).encode())

@@ -74,8 +74,8 @@ pub struct VariableDiff {
     pub only_in_first: Vec<Variable>,
     pub only_in_second: Vec<Variable>,
     pub changed: Vec<ChangedVariable>,
-    /// The names of those that look the same, by type, size, shape and preview, but cannot be compared: what they hold has
-    /// no digest, as that of most objects, or is too much.
+    /// The names of those that look the same, by type, shape and preview, but cannot be compared: what they hold has no
+    /// digest, as that of most objects, or is too much.
     #[serde(default)]
     pub not_compared: Vec<String>,
     /// Variables that are equal.
@@ -86,7 +86,7 @@ pub struct VariableDiff {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangedVariable {
-    /// What differs: `type`, `bytes`, `shape`, `preview`, `content`.
+    /// What differs: `type`, `shape`, `preview`, `content`.
     pub by: Vec<String>,
     pub first: Variable,
     pub second: Variable,

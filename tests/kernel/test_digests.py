@@ -8,7 +8,7 @@ import unittest
 from harness import KERNEL, KernelTest
 
 sys.path.insert(0, KERNEL)
-from belljar_kernel.digests import CannotDigestError  # noqa: E402
+from belljar_kernel.digests import CannotDigestError, _Digest  # noqa: E402
 from belljar_kernel.digests import Digests as DigestsOfKernel  # noqa: E402
 from belljar_kernel.limits import DIGEST_BYTES, DIGEST_CHUNK_BYTES  # noqa: E402
 
@@ -97,12 +97,30 @@ class Digests(DigestTest):
 
     def test_what_is_too_much_has_no_digest_and_costs_only_itself(self):
         self.run_ok(
-            "a = 1\nwide = [0] * 300_000\nloop = []\nloop.append(loop)\nlarge = bytes(65 * 2**20)\nshared = []\n"
+            "a = 1\nwide = [0] * 1_100_000\nloop = []\nloop.append(loop)\nlarge = bytes(65 * 2**20)\nshared = []\n"
             "for _ in range(40): shared = [shared, shared]\nz = 2"
         )
         self.assert_none("wide", "loop", "large", "shared")
         found = self.digests()
         self.assertTrue(found["a"] and found["z"])
+
+    def test_long_lists_of_numbers_and_texts_have_digests(self):
+        self.assert_same("[n for n in range(200_000)]", "list(range(200_000))")
+        self.assert_all_differ("[*range(199_999), -1]", "['x'] * 200_000", "['x'] * 199_999 + ['y']")
+
+    def test_the_items_of_a_list_are_hashed_as_they_are_alone(self):
+        for item in (0, -1, 2**64 - 1, 2**64, -(2**64), True, None, 0.5, -0.0, "", "é", "\udcff", "x" * 256, "x" * 257):
+            whole = _Digest(DIGEST_BYTES)
+            whole.add([item])
+            apart = _Digest(DIGEST_BYTES)
+            apart._begin(b"list", 1)
+            apart.add(item)
+            self.assertEqual(whole.text(), apart.text(), item)
+
+    def test_many_short_items_are_charged(self):
+        for item in (0, 0.5, "xyz"):
+            with self.assertRaises(CannotDigestError):
+                _Digest(1000).add([item] * 1000)
 
     def test_each_part_is_charged_once(self):
         count = DIGEST_BYTES * 5 // 8

@@ -1,6 +1,5 @@
 //! What a new session begins with besides what its request says.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +10,7 @@ use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::Problem;
 use crate::quota::Gauge;
 use crate::sandbox::workspace::owner::WorkKind;
-use crate::sandbox::workspace::session_archive::{self, Member};
+use crate::sandbox::workspace::session_archive;
 use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{Root, Workspace};
 
@@ -82,13 +81,7 @@ impl Files {
                 let spool = Arc::clone(spool);
                 let unpacked = workspace.access(WorkKind::Transfer, move |root| {
                     let room = open(root)?;
-                    session_archive::read_again(spool.reader(), |member, data| match member {
-                        Member::Workspace(path, _) if path == Path::new("") => Ok(()),
-                        Member::Workspace(path, kind) => {
-                            session_archive::unpack(root, (&path, kind), data, &room)
-                        }
-                        Member::Events | Member::Piece { .. } => Ok(()),
-                    })
+                    session_archive::unpack(|| spool.reader(), root, &room)
                 });
                 unpacked.await?
             }

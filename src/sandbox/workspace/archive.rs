@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
+use crate::sandbox::workspace::attributes::Attributes;
 use crate::security_controls;
 
 /// The longest path of a member, which is the kernel's limit for a path.
@@ -23,6 +24,13 @@ const GLOBAL_EXTENSIONS: usize = 16;
 pub enum Kind {
     File,
     Folder,
+}
+
+/// What a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub kind: Kind,
+    pub attributes: Attributes,
 }
 
 /// The extension entries before a member.
@@ -46,12 +54,12 @@ struct Pax {
     bytes: Option<u64>,
 }
 
-/// Calls `take` with the path, the kind and the content of each member, one after the other. A member that is neither a
+/// Calls `take` with the path, the facts and the content of each member, one after the other. A member that is neither a
 /// regular file nor a folder, or one more than `most`, is refused when it is reached.
 pub fn each_member(
     input: impl Read,
     most: usize,
-    mut take: impl FnMut(PathBuf, Kind, &mut dyn Read) -> Result<(), Problem>,
+    mut take: impl FnMut(PathBuf, Facts, &mut dyn Read) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let mut archive = tar::Archive::new(input);
     let (mut before, mut members, mut global) = (Extensions::default(), 0_usize, 0_usize);
@@ -110,7 +118,8 @@ pub fn each_member(
                         return Err(bad(&what).hint("leave links and special files out"));
                     }
                 };
-                take(path, kind, &mut entry)?;
+                let attributes = Attributes::of(entry.header());
+                take(path, Facts { kind, attributes }, &mut entry)?;
             }
         }
     }
@@ -226,10 +235,10 @@ mod tests {
 
     fn read(input: impl Read) -> Result<Members, Problem> {
         let mut members = Vec::new();
-        each_member(input, 100, |path, kind, data| {
+        each_member(input, 100, |path, facts, data| {
             let mut content = Vec::new();
             data.read_to_end(&mut content).map_err(broken)?;
-            members.push((path, kind, content));
+            members.push((path, facts.kind, content));
             Ok(())
         })?;
         Ok(members)

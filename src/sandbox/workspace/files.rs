@@ -19,6 +19,7 @@ use crate::protocol::limits::{FILE_BYTES, FOLDER_ENTRIES};
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::text::quotable;
 use crate::sandbox::workspace::archive;
+use crate::sandbox::workspace::attributes::Attributes;
 use crate::sandbox::workspace::removal;
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::upload_room::{BLOCK, UploadRoom};
@@ -209,6 +210,12 @@ impl<'a> Upload<'a> {
             }),
             None => Ok(()),
         }
+    }
+
+    /// After all is written, because each write changes the time.
+    fn give(&self, attributes: &Attributes) -> Result<(), Problem> {
+        let given = self.file.as_ref().map_or(Ok(()), |file| attributes.give_to(file));
+        given.map_err(|error| explain(&self.path, error))
     }
 
     /// Moves the file to its place; a link of that name is replaced, not followed.
@@ -407,24 +414,27 @@ pub fn read_tar(
     let path = path.as_ref();
     make_folders(root, path, upload_room)?;
     let mut files = 0;
-    archive::each_member(input, usage::ENTRIES, |name, kind, data| {
-        unpack(root, path, (&name, kind), data, upload_room)?;
-        files += u64::from(kind == archive::Kind::File);
+    archive::each_member(input, usage::ENTRIES, |name, facts, data| {
+        // Files that are copied in get the rights and the time of new ones.
+        let facts = archive::Facts { attributes: Attributes::default(), ..facts };
+        unpack(root, path, (&name, facts), data, upload_room)?;
+        files += u64::from(facts.kind == archive::Kind::File);
         Ok(())
     })?;
     Ok(files)
 }
 
-/// Makes one member of a tar stream, in the folder `below`.
+/// Makes one member of a tar stream, in the folder `below`. A folder gets its attributes only by [`give_attributes`], because
+/// what lies in it is made later.
 pub(super) fn unpack(
     root: &Root<'_>,
     below: &Path,
-    (name, kind): (&Path, archive::Kind),
+    (name, facts): (&Path, archive::Facts),
     data: &mut dyn Read,
     upload_room: &UploadRoom,
 ) -> Result<(), Problem> {
     let target = below.join(clean_path(name)?);
-    if kind == archive::Kind::Folder {
+    if facts.kind == archive::Kind::Folder {
         return make_folders(root, &target, upload_room).map(drop);
     }
     let mut upload = Upload::begin(root, &target, upload_room)?;
@@ -433,8 +443,21 @@ pub(super) fn unpack(
         let count = data.read(&mut buffer).map_err(archive::broken)?;
         match buffer.get(..count) {
             Some(chunk) if !chunk.is_empty() => upload.write(chunk)?,
-            _ => return upload.finish().map(drop),
+            _ => {
+                upload.give(&facts.attributes)?;
+                return upload.finish().map(drop);
+            }
         }
+    }
+}
+
+/// Gives a folder that is there its attributes. One that lies in a folder which its owner may not enter keeps those that it has.
+pub(super) fn give_attributes(root: &Root<'_>, name: &Path, attributes: &Attributes) -> Result<(), Problem> {
+    let name = clean_path(name)?;
+    let folder = beneath(root.folder(), name.as_path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
+    match folder.and_then(|folder| attributes.give_to(folder)) {
+        Ok(()) | Err(rustix::io::Errno::ACCESS) => Ok(()),
+        Err(error) => Err(explain(&name, error)),
     }
 }
 

@@ -47,13 +47,13 @@ impl Manifest {
 /// Reads a tar stream to its end. Only folders and regular files with paths below the workspace are accepted.
 pub fn look_through(input: impl Read) -> Result<Manifest, Problem> {
     let (mut manifest, mut names) = (Manifest::default(), 0);
-    archive::each_member(input, FOLDER_ENTRIES, |name, kind, data| {
+    archive::each_member(input, FOLDER_ENTRIES, |name, facts, data| {
         let path = clean(&name.to_string_lossy())?;
         names += path.len();
         if names > JOB_INPUT_NAMES_BYTES {
             return Err(too_large());
         }
-        if kind == archive::Kind::Folder {
+        if facts.kind == archive::Kind::Folder {
             return Ok(());
         }
         let (bytes, sha256) = copy_digested(data, &mut std::io::sink()).map_err(archive::broken)?;

@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod artifacts;
+mod attributes;
 pub mod compare;
 mod copies;
 pub mod disk;

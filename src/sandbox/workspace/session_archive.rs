@@ -22,7 +22,7 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::snapshot::RECORD_BYTES;
 use crate::protocol::text::quotable;
 use crate::protocol::values::parsed_bytes;
-use crate::sandbox::workspace::archive::{self, Kind};
+use crate::sandbox::workspace::archive::{self, Facts, Kind};
 use crate::sandbox::workspace::root::Root;
 use crate::sandbox::workspace::upload_room::UploadRoom;
 use crate::sandbox::workspace::{files, usage};
@@ -55,7 +55,7 @@ pub enum Member {
     /// A piece of a section of the snapshot, at most [`RECORD_BYTES`].
     Piece { section: u32 },
     /// A file or a folder of the workspace.
-    Workspace(PathBuf, Kind),
+    Workspace(PathBuf, Facts),
 }
 
 /// Writes an archive. Without [`ArchiveWriter::finish`] it has no digest, so that it is refused.
@@ -217,18 +217,18 @@ fn each_member(
     let lagging = Rc::new(RefCell::new(Lagging::default()));
     let input = DigestingReader { input, lagging: Rc::clone(&lagging) };
     let mut progress = Progress::default();
-    let read = archive::each_member(input, MEMBERS, |path, kind, data| {
+    let read = archive::each_member(input, MEMBERS, |path, facts, data| {
         if progress.is_whole {
             return Err(bad("something follows its digest"));
         }
         if !progress.has_manifest {
-            if path != Path::new(ARCHIVE_MANIFEST) || kind != Kind::File {
+            if path != Path::new(ARCHIVE_MANIFEST) || facts.kind != Kind::File {
                 return Err(no_archive());
             }
             progress.has_manifest = true;
             return of_manifest(data);
         }
-        if path == Path::new(DIGEST) && kind == Kind::File {
+        if path == Path::new(DIGEST) && facts.kind == Kind::File {
             let found = hex::encode(lagging.borrow().hash.clone().finalize());
             let said = bounded(data, HEADER as u64)?;
             if said != found.as_bytes() && security_controls::holds("archives_are_verified") {
@@ -237,7 +237,7 @@ fn each_member(
             progress.is_whole = true;
             return Ok(());
         }
-        let member = progress.member(&path, kind)?;
+        let member = progress.member(&path, facts)?;
         let most = match member {
             Member::Events => EVENTS_BYTES,
             Member::Piece { .. } => RECORD_BYTES as u64,
@@ -265,7 +265,7 @@ fn each_member(
 
 impl Progress {
     /// Checks that a member may come now.
-    fn member(&mut self, path: &Path, kind: Kind) -> Result<Member, Problem> {
+    fn member(&mut self, path: &Path, facts: Facts) -> Result<Member, Problem> {
         let out_of_order = || {
             let path = quotable(&path.to_string_lossy());
             bad(&format!("`{path}` is none of its members, or not in its place"))
@@ -274,9 +274,9 @@ impl Progress {
             path.components().filter_map(|part| part.as_os_str().to_str()).take(4).collect();
         if let Ok(inside) = path.strip_prefix(WORKSPACE) {
             self.has_files = true;
-            return Ok(Member::Workspace(inside.to_owned(), kind));
+            return Ok(Member::Workspace(inside.to_owned(), facts));
         }
-        if kind != Kind::File || self.has_files {
+        if facts.kind != Kind::File || self.has_files {
             return Err(out_of_order());
         }
         match parts[..] {
@@ -321,14 +321,38 @@ impl Progress {
     }
 }
 
-/// Makes a member of the workspace.
-pub fn unpack(
+/// Makes the files and folders of an archive that was found to be whole, which `open` reads from its beginning, with the
+/// rights and times that it says.
+pub fn unpack<R: Read>(
+    open: impl Fn() -> R,
     root: &Root<'_>,
-    (path, kind): (&Path, Kind),
-    data: &mut dyn Read,
     upload_room: &UploadRoom,
 ) -> Result<(), Problem> {
-    files::unpack(root, Path::new(""), (path, kind), data, upload_room)
+    let mut has_folders = false;
+    each_of_workspace(open(), |path, facts, data| {
+        has_folders |= facts.kind == Kind::Folder;
+        files::unpack(root, Path::new(""), (path, facts), data, upload_room)
+    })?;
+    if !has_folders {
+        return Ok(());
+    }
+    // What is made in a folder changes its time, and may need rights that the folder shall not have. The archive is read
+    // again for it, because the paths of all folders together could take any amount of memory.
+    each_of_workspace(open(), |path, facts, _| match facts.kind {
+        Kind::Folder => files::give_attributes(root, path, &facts.attributes),
+        Kind::File => Ok(()),
+    })
+}
+
+fn each_of_workspace(
+    input: impl Read,
+    mut take: impl FnMut(&Path, Facts, &mut dyn Read) -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    read_again(input, |member, data| match member {
+        // The workspace itself is made before.
+        Member::Workspace(path, facts) if path != Path::new("") => take(&path, facts, data),
+        Member::Workspace(..) | Member::Events | Member::Piece { .. } => Ok(()),
+    })
 }
 
 /// The part of a manifest that says how to read the rest.

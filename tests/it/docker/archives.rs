@@ -26,7 +26,10 @@ fn repr(daemon: &Daemon, session: &str, code: &str) -> String {
 fn filled() -> Option<Daemon> {
     let daemon = base()?;
     printed(&daemon, "class A:\n    n = 5\na = A()\nboth = [a, a]");
-    printed(&daemon, "import os\nos.makedirs('d', exist_ok=True)\nopen('d/f', 'w').write('text')\nstamp = 7");
+    printed(
+        &daemon,
+        "import os\nos.makedirs('d', exist_ok=True)\nopen('d/f', 'w').write('text')\nos.chmod('d/f', 0o751)\nstamp = 7",
+    );
     Some(daemon)
 }
 
@@ -40,8 +43,12 @@ pub fn a_session_moves_to_another_home_in_a_file() {
     let made = import(&other, "name=moved", &archive).expect_status(201);
     assert_eq!(text(&made, "/session/name"), "moved");
     assert_eq!(
-        repr(&other, "moved", "both[0] is both[1], type(a) is A, a.n, open('d/f').read()"),
-        "(True, True, 5, 'text')"
+        repr(
+            &other,
+            "moved",
+            "both[0] is both[1], type(a) is A, a.n, open('d/f').read(), oct(os.stat('d/f').st_mode)"
+        ),
+        "(True, True, 5, 'text', '0o100751')"
     );
     let based =
         other.events("moved", 0).into_iter().find(|event| event["type"] == "based").expect("an event");

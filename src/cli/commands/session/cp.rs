@@ -267,15 +267,17 @@ async fn download(
     context.screen.progress("")
 }
 
-/// Writes the body of an answer to a file, and shows how much of it has come.
+/// Gives the body of an answer to `take`, and shows how much of it has come.
 pub(in crate::cli) async fn receive_counted(
     context: &mut Context,
     body: Response<Incoming>,
-    target: &Path,
+    mut take: impl AsyncFnMut(Bytes) -> Result<(), Failure>,
 ) -> Result<ReceivedFile, Failure> {
     let last_shown = tokio::time::Instant::now();
     let mut received = CountedBody { body, bytes: 0, left_out: 0, last_shown };
-    download_file(context, &mut received, target).await?;
+    while let Some(chunk) = received.next(context).await? {
+        take(chunk).await?;
+    }
     context.screen.progress("")?;
     Ok(ReceivedFile { bytes: received.bytes, left_out: received.left_out })
 }

@@ -194,7 +194,7 @@ mod tests {
             only_in_second: vec![variable("new", "...", Some("(3, 4)"))],
             changed: vec![
                 changed("preview", variable("x", "1", None), variable("x", "2", None)),
-                changed("bytes", variable("y", "1", None), variable("y", "1", None)),
+                changed("content", variable("y", "1", None), variable("y", "1", None)),
             ],
             ..VariableDiff::default()
         };
@@ -202,7 +202,7 @@ mod tests {
         assert!(lines[0].starts_with("- gone: T 1") && !lines[0].contains('\u{1b}'));
         assert_eq!(lines[1], "+ new: T (3, 4), 2 KiB");
         assert_eq!(lines[2], "~ x: T 1 → T 2");
-        assert_eq!(lines[3], "~ y: T 1 (bytes differs)");
+        assert_eq!(lines[3], "~ y: T 1 (content differs)");
         let items = |text: &str, length: &str| variable("d", text, Some(length));
         let line = |first, second| {
             let changed = vec![changed("preview", first, second)];

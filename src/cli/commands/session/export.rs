@@ -1,19 +1,21 @@
 //! `belljar export`: write what a session ran as a notebook, or all that it is as an archive.
 
+mod draft;
 mod notebook;
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
 
+use self::draft::{Draft, unless_stopped, unwritten};
 use self::notebook::Notebook;
 use crate::cli::args::SessionFlag;
 use crate::cli::client::session_key::SessionKey;
 use crate::cli::commands::cell::notebook::is_notebook;
+use crate::cli::commands::cell::stream::Stops;
 use crate::cli::commands::session::cp::receive_counted;
 use crate::cli::context::Context;
 use crate::cli::failure::Failure;
@@ -38,6 +40,13 @@ pub(in crate::cli) struct Export {
 
 impl Export {
     pub async fn run(self, context: &mut Context) -> Result<u8, Failure> {
+        let mut stops = Stops::new()?;
+        let ended = unless_stopped(stops.next(), self.write(context)).await;
+        context.screen.progress("")?;
+        ended
+    }
+
+    async fn write(&self, context: &mut Context) -> Result<u8, Failure> {
         let file = self.file.display().to_string();
         if !is_notebook(&self.file) && !is_archive(&self.file) {
             return Err(Failure::usage(format!("the ending of `{file}` says no format that can be written"))
@@ -69,10 +78,10 @@ impl Export {
             )
             .hint("try it again; events that are no longer kept cannot be exported"));
         }
-        let failed = |e: io::Error| Failure::io(format_args!("failed to write `{file}`"), &e);
-        let text = notebook.text().map_err(|e| failed(e.into()))?;
-        write_whole(&self.file, &text)
-            .map_err(|e| failed(e).hint("name a file in a folder that is there and that you may write to"))?;
+        let text = notebook
+            .text()
+            .map_err(|e| Failure::io(format_args!("failed to write `{file}`"), &io::Error::from(e)))?;
+        write_whole(&self.file, &text).map_err(|e| unwritten(&self.file, &e))?;
         let cells = notebook.cells();
         context.show_value(&json!({"file": file, "cells": cells}), |screen, _| {
             screen.note(&format!("cells in `{file}`: {cells}"))
@@ -88,22 +97,12 @@ fn is_archive(path: &Path) -> bool {
 /// Writes the archive of a session beside its place, and moves it there when it is whole.
 async fn write_archive(context: &mut Context, session: &SessionKey, path: &Path) -> Result<u8, Failure> {
     let file = path.display().to_string();
-    let failed = |e: io::Error| {
-        Failure::io(format_args!("failed to write `{file}`"), &e)
-            .hint("name a file in a folder that is there and that you may write to")
-    };
-    let beside = path.with_extension(format!("belljar.{}", std::process::id()));
-    // The variables may be a secret, so only the user can read them.
-    File::options().write(true).create_new(true).mode(0o600).open(&beside).map_err(failed)?;
-    let written = async {
-        let url = format!("/v1/sessions/{session}/archive");
-        let body = context.client().download::<()>(&url, None).await?;
-        let received = receive_counted(context, body, &beside).await?;
-        File::open(&beside).and_then(|written| written.sync_all()).map_err(failed)?;
-        std::fs::rename(&beside, path).map_err(failed)?;
-        Ok(received)
-    };
-    let received = written.await.inspect_err(|_: &Failure| drop(std::fs::remove_file(&beside)))?;
+    // Before the daemon is asked, which saves the session for it.
+    let mut draft = Draft::begin(path)?;
+    let url = format!("/v1/sessions/{session}/archive");
+    let body = context.client().download::<()>(&url, None).await?;
+    let received = receive_counted(context, body, async |chunk| draft.write(&chunk).await).await?;
+    draft.finish().await?;
     let told = json!({"file": file, "bytes": received.bytes, "left_out": received.left_out});
     context.show_value(&told, |screen, _| {
         if received.left_out > 0 {

@@ -7,9 +7,11 @@ use crate::protocol::ids::SessionName;
 use crate::protocol::packages::InstalledPackage;
 use crate::protocol::saved_state::{BoundRules, RULE_NAMES};
 use crate::protocol::snapshot::{SNAPSHOT_FORMAT, SnapshotManifest};
+use crate::sandbox::workspace::attributes::Attributes;
 use proptest::prelude::*;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 fn manifest(sections: u32, bytes: u64) -> ArchiveManifest {
     let snapshot = SnapshotManifest {
@@ -61,6 +63,11 @@ fn written() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// What is known of a member without its attributes.
+fn facts_of(kind: Kind) -> Facts {
+    Facts { kind, attributes: Attributes::default() }
+}
+
 type Members = Vec<(Member, usize)>;
 
 fn read_all(input: &[u8]) -> Result<(ArchiveManifest, Members), Problem> {
@@ -68,6 +75,10 @@ fn read_all(input: &[u8]) -> Result<(ArchiveManifest, Members), Problem> {
     let manifest = read(input, &mut |_| Ok(()), |member, data| {
         let mut content = Vec::new();
         data.read_to_end(&mut content).map_err(archive::broken)?;
+        let member = match member {
+            Member::Workspace(path, facts) => Member::Workspace(path, facts_of(facts.kind)),
+            other => other,
+        };
         members.push((member, content.len()));
         Ok(())
     })?;
@@ -79,7 +90,7 @@ fn what_is_written_is_read_again() {
     let (found, members) = read_all(&written()).unwrap();
     assert_eq!(found, manifest(3, 1_500_003));
     let piece = |section, bytes| (Member::Piece { section }, bytes);
-    let file = |path: &str, kind, bytes| (Member::Workspace(PathBuf::from(path), kind), bytes);
+    let file = |path: &str, kind, bytes| (Member::Workspace(PathBuf::from(path), facts_of(kind)), bytes);
     let wanted = [
         (Member::Events, 10),
         (Member::Events, 10),
@@ -251,12 +262,97 @@ fn a_path_that_leaves_the_workspace_makes_nothing() {
     let root = Root::of_daemon(top.as_fd());
     let room = UploadRoom::open(&root, std::sync::Arc::default(), 1 << 20, 0, None).unwrap();
     // The library that writes refuses such names, so they are given as they arrive.
+    let put = |path: &str| {
+        files::unpack(&root, Path::new(""), (Path::new(path), facts_of(Kind::File)), &mut &b"x"[..], &room)
+    };
     for path in ["../out", "d/../../out"] {
-        let refused = unpack(&root, (Path::new(path), Kind::File), &mut &b"x"[..], &room);
+        let refused = put(path);
         assert_eq!(refused.unwrap_err().code, Code::BadRequest, "{path}");
     }
-    unpack(&root, (Path::new("d/in"), Kind::File), &mut &b"x"[..], &room).unwrap();
+    put("d/in").unwrap();
     assert!(home.path().join("w/d/in").exists() && !home.path().join("out").exists());
+}
+
+/// Makes the files of an archive in a folder.
+fn unpack_into(folder: &Path, bytes: &[u8]) {
+    let top = File::open(folder).unwrap();
+    let root = Root::of_daemon(top.as_fd());
+    let room = UploadRoom::open(&root, std::sync::Arc::default(), 1 << 20, 0, None).unwrap();
+    unpack(|| bytes, &root, &room).unwrap();
+}
+
+#[test]
+fn files_and_folders_come_out_of_an_archive_with_their_rights_and_times() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir_all(from.path().join("shut/inner")).unwrap();
+    // What is in a folder comes before the folder, which would get another time by it.
+    let entries = [
+        ("x.sh", 0o755),
+        ("own", 0o600),
+        ("all", 0o666),
+        ("shut/inner/f", 0o444),
+        ("shut/inner", 0o750),
+        ("shut", 0o555),
+    ];
+    for (at, (name, mode)) in (1_000_000_000..).zip(entries) {
+        let path = from.path().join(name);
+        if !path.is_dir() {
+            std::fs::write(&path, name).unwrap();
+        }
+        let changed = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at);
+        File::open(&path).unwrap().set_modified(changed).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
+    let top = File::open(from.path()).unwrap();
+    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(0, 0)).unwrap();
+    writer.workspace(&Root::of_daemon(top.as_fd())).unwrap();
+    unpack_into(to.path(), &writer.finish().unwrap());
+    for (at, (name, mode)) in (1_000_000_000..).zip(entries) {
+        let found = to.path().join(name).metadata().unwrap();
+        assert_eq!((found.mode() & 0o7777, found.mtime()), (mode, at), "{name}");
+    }
+    for folder in [from.path(), to.path()] {
+        // Otherwise only root could remove it.
+        std::fs::set_permissions(folder.join("shut"), Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn no_set_id_bit_comes_out_of_an_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(0, 0)).unwrap();
+    for (path, kind, mode) in [
+        ("workspace/d", tar::EntryType::Directory, 0o7775),
+        ("workspace/d/program", tar::EntryType::Regular, 0o6755),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(0);
+        header.set_mode(mode);
+        writer.builder.append_data(&mut header, path, io::empty()).unwrap();
+    }
+    unpack_into(folder.path(), &writer.finish().unwrap());
+    let mode = |name: &str| folder.path().join(name).metadata().unwrap().mode() & 0o7777;
+    assert_eq!((mode("d"), mode("d/program")), (0o775, 0o755));
+}
+
+/// Somebody may write an archive whose folders are closed before what lies in them.
+#[test]
+fn a_folder_that_its_owner_may_not_enter_does_not_end_an_import() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(0, 0)).unwrap();
+    for (path, mode) in [("workspace/closed", 0), ("workspace/closed/inner", 0o755)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_size(0);
+        header.set_mode(mode);
+        writer.builder.append_data(&mut header, path, io::empty()).unwrap();
+    }
+    unpack_into(folder.path(), &writer.finish().unwrap());
+    let closed = folder.path().join("closed");
+    assert_eq!(closed.metadata().unwrap().mode() & 0o7777, 0);
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o755)).unwrap();
+    assert!(closed.join("inner").is_dir());
 }
 
 proptest! {
