@@ -24,7 +24,6 @@ use super::queue::{Next, Queue, QueueItem};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::Mode;
 
 use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Replays, Unfinished};
@@ -143,7 +142,7 @@ impl<W> SessionMachine<W> {
         }
         Self {
             cells: before.cells,
-            note: PendingNote::of(before.note),
+            note: PendingNote::of(before.note, before.has_variables),
             active_at: now.checked_sub(before.idle).unwrap_or(now),
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
@@ -179,7 +178,7 @@ impl<W> SessionMachine<W> {
             Input::RanOtherwise { cells } => self.ran_otherwise(&cells),
             Input::NotRunAgain { cells, problem } => self.not_run_again(&cells, &problem),
             Input::NotWoken { reason } => {
-                let before = self.note.told_by(Mode::Main);
+                let before = self.note.take();
                 self.note.set(notices::not_woken(before.as_deref(), &reason));
                 self.replays_no_more("What its replay begins with could not be loaded.", out);
             }
@@ -309,7 +308,7 @@ impl<W> SessionMachine<W> {
                 }
                 self.replay = if replay { ReplayPhase::Running } else { ReplayPhase::None };
                 self.rebuilt = false;
-                self.note = PendingNote::default();
+                self.note.is_reset(replay);
                 self.going_back += 1;
             }
             Input::ReplayWanted => {
@@ -386,7 +385,7 @@ impl<W> SessionMachine<W> {
         self.frozen = false;
         self.drop_saving(out);
         self.beginning.clear();
-        self.note.set(notices::new_sandbox(&reason));
+        self.note.sandbox_is_gone(&reason);
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
         self.wakes_no_more(out);
         if self.rebuilt {

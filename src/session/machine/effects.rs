@@ -213,6 +213,8 @@ pub struct Unfinished {
     pub queued: Vec<CellStart>,
     pub running: Vec<CellStart>,
     pub note: Option<String>,
+    /// Whether there can be variables of earlier cells, or of what the session began with.
+    pub has_variables: bool,
     /// How long the session has been idle.
     pub idle: Duration,
     pub frozen: bool,

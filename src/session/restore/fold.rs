@@ -441,7 +441,7 @@ impl Fold {
 
     fn sandbox_gone(&mut self, reason: &str) {
         if self.restored.sandbox.take().is_some() {
-            self.restored.pending_note = Some(notices::new_sandbox(reason));
+            self.restored.pending_note = Some(notices::new_sandbox(reason, self.saved.has_variables()));
         }
         // The next sandbox begins with the packages.
         (self.restored.frozen_since, self.restored.reset_due) = (None, false);

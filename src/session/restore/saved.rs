@@ -32,6 +32,8 @@ pub struct SavedStates {
     now: Place,
     /// When each cell that can change the variables began. Cells of a sandbox that is gone stay, as they are in its snapshots.
     began: BTreeMap<CellNumber, Place>,
+    /// Whether a cell has begun since the last reset that can have made variables.
+    has_run: bool,
     /// When the variables were last as at the start.
     fresh: Place,
     /// Cells whose changes the last undo took back.
@@ -151,6 +153,7 @@ impl SavedStates {
     pub fn began(&mut self, cell: CellNumber) {
         self.now += 1;
         self.began.insert(cell, self.now);
+        self.has_run = true;
     }
 
     /// An ask gives these variables.
@@ -212,7 +215,7 @@ impl SavedStates {
             EventBody::Slept { .. } => self.goes_on(),
             EventBody::Reset => {
                 (self.base, self.source, self.inherited) = (None, None, None);
-                self.loaded_in_part = None;
+                (self.loaded_in_part, self.has_run) = (None, false);
                 self.is_fresh();
             }
             EventBody::ReplayStarted { .. } => {
@@ -353,6 +356,12 @@ impl SavedStates {
     #[must_use]
     pub fn is_unsaved(&self) -> bool {
         self.unsaved
+    }
+
+    /// Whether there can be variables of cells, or of what the session began with, since the last reset.
+    #[must_use]
+    pub fn has_variables(&self) -> bool {
+        self.has_run || self.base.is_some()
     }
 
     /// The snapshots that the session has, oldest first.

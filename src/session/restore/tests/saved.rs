@@ -106,6 +106,22 @@ fn with(id: &str, replays: &[CellNumber]) -> Option<(String, Vec<CellNumber>)> {
 }
 
 #[test]
+fn variables_go_with_a_sandbox_only_where_there_can_be_some() {
+    let are_gone = |events: &[Vec<EventBody>]| {
+        let note = restored_from(&[events.concat(), vec![gone()]].concat()).pending_note.unwrap();
+        note.contains("Variables of earlier cells are gone")
+    };
+    let begin = vec![ready()];
+    assert!(!are_gone(std::slice::from_ref(&begin)));
+    assert!(are_gone(&[begin.clone(), ran(1..=1)]));
+    assert!(are_gone(&[begin.clone(), ran(1..=1), vec![gone(), ready()]]), "nobody was told yet");
+    assert!(!are_gone(&[begin.clone(), ran(1..=1), vec![EventBody::Reset]]));
+    let replay = EventBody::ReplayStarted { cells: vec![1] };
+    assert!(are_gone(&[begin.clone(), ran(1..=1), vec![replay]]));
+    assert!(are_gone(&[vec![based(Some(snapshot("b", 1, None)))], begin]), "those that it began with");
+}
+
+#[test]
 fn a_session_wakes_from_its_newest_snapshot_with_the_cells_after_it() {
     let begin = [vec![ready()], ran(1..=2), vec![taken("s2", 2)]].concat();
     let restored = restored_from(&begin);
