@@ -18,7 +18,6 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::notices;
 use super::outcome::EndedBy;
 use super::queue::{Next, Queue, QueueItem};
 use crate::protocol::event::EventBody;
@@ -142,7 +141,7 @@ impl<W> SessionMachine<W> {
         }
         Self {
             cells: before.cells,
-            note: PendingNote::of(before.note, before.has_variables),
+            note: PendingNote::of(before.note, before.not_loaded, before.has_variables),
             active_at: now.checked_sub(before.idle).unwrap_or(now),
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
@@ -178,8 +177,7 @@ impl<W> SessionMachine<W> {
             Input::RanOtherwise { cells } => self.ran_otherwise(&cells),
             Input::NotRunAgain { cells, problem } => self.not_run_again(&cells, &problem),
             Input::NotWoken { reason } => {
-                let before = self.note.take();
-                self.note.set(notices::not_woken(before.as_deref(), &reason));
+                self.note.did_not_wake(reason);
                 self.replays_no_more("What its replay begins with could not be loaded.", out);
             }
             Input::SandboxReady if self.phase == Phase::Starting => {
@@ -265,8 +263,11 @@ impl<W> SessionMachine<W> {
                 self.open.remove(&cell);
                 let ended = self.queue.take(cell);
                 self.rebuilt |= ended.as_ref().is_some_and(|start| start.replay.is_some());
-                if ended.is_some_and(|start| start.mode.has_variables()) {
+                if let Some(start) = ended.filter(|start| start.mode.has_variables()) {
                     self.saving.changed(now);
+                    if start.mode.is_in_line() && start.replay.is_none() {
+                        self.note.is_told();
+                    }
                 }
                 self.beginning.retain(|_, beginning| beginning.cell != cell);
             }

@@ -7,6 +7,9 @@ use crate::session::notices;
 #[derive(Default)]
 pub(super) struct PendingNote {
     text: Option<String>,
+    /// Why a snapshot could not be loaded, until a cell of the main line has ended that tells it: whatever else happens before
+    /// that takes the place of the text, and not of this.
+    not_loaded: Option<String>,
     /// Commands have no variables: one of them tells that the sandbox is a new one, and the next ones go on in it.
     was_told_by_command: bool,
     /// Whether there can be variables of earlier cells, or of what the session began with: they end with a sandbox.
@@ -14,8 +17,8 @@ pub(super) struct PendingNote {
 }
 
 impl PendingNote {
-    pub fn of(text: Option<String>, has_variables: bool) -> Self {
-        Self { text, has_variables, ..Self::default() }
+    pub fn of(text: Option<String>, not_loaded: Option<String>, has_variables: bool) -> Self {
+        Self { text, not_loaded, has_variables, was_told_by_command: false }
     }
 
     pub fn set(&mut self, text: String) {
@@ -28,12 +31,21 @@ impl PendingNote {
 
     pub fn woke(&mut self, text: String) {
         self.set(text);
-        self.has_variables = true;
+        (self.has_variables, self.not_loaded) = (true, None);
+    }
+
+    pub fn did_not_wake(&mut self, reason: String) {
+        (self.not_loaded, self.was_told_by_command) = (Some(reason), false);
+    }
+
+    /// A cell of the main line has ended, which had all that there was to say.
+    pub fn is_told(&mut self) {
+        self.not_loaded = None;
     }
 
     /// A reset begins. Before a replay, the variables of before are still those that it is to make again.
     pub fn is_reset(&mut self, replay: bool) {
-        *self = Self::of(None, self.has_variables && replay);
+        *self = Self::of(None, None, self.has_variables && replay);
     }
 
     /// Takes the note out, so that another one that has it in it takes its place.
@@ -45,9 +57,20 @@ impl PendingNote {
     pub fn told_by(&mut self, mode: Mode) -> Option<String> {
         self.has_variables |= mode.has_variables();
         match mode {
-            mode if mode.is_in_line() => self.text.take(),
+            mode if mode.is_in_line() => {
+                let told = self.whole();
+                self.text = None;
+                told
+            }
             Mode::Command if std::mem::replace(&mut self.was_told_by_command, true) => None,
-            _ => self.text.clone(),
+            _ => self.whole(),
+        }
+    }
+
+    fn whole(&self) -> Option<String> {
+        match &self.not_loaded {
+            Some(reason) => Some(notices::not_woken(self.text.as_deref(), reason)),
+            None => self.text.clone(),
         }
     }
 }
@@ -66,6 +89,22 @@ mod tests {
                 .map(|mode| note.told_by(mode).is_some_and(|told| told == text));
             assert_eq!(told, [true, false, true, true, false, false], "{text}");
         }
+    }
+
+    #[test]
+    fn why_a_snapshot_could_not_be_loaded_is_told_whatever_comes_in_between() {
+        let mut note = PendingNote::default();
+        note.did_not_wake("it is damaged".into());
+        note.sandbox_is_gone("it was put to sleep");
+        for mode in [Mode::Command, Mode::Main] {
+            let told = note.told_by(mode).unwrap();
+            assert!(told.contains("put to sleep") && told.ends_with("loaded: it is damaged."), "{told}");
+        }
+        // The sandbox ended before the cell ran, which runs in the next one.
+        note.sandbox_is_gone("it died");
+        assert!(note.told_by(Mode::Main).unwrap().ends_with("it is damaged."));
+        note.is_told();
+        assert_eq!(note.told_by(Mode::Main), None);
     }
 
     #[test]

@@ -161,9 +161,7 @@ impl Fold {
                 restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
             }
             EventBody::Undone { .. } => self.undone(),
-            EventBody::Woken { .. } | EventBody::WakeFailed { .. } | EventBody::Based { .. } => {
-                self.woken(&event.body);
-            }
+            EventBody::Woken { .. } | EventBody::Based { .. } => self.woken(&event.body),
             EventBody::Reset => {
                 self.afresh(Vec::new(), false);
                 self.restored.reset = true;
@@ -200,6 +198,7 @@ impl Fold {
             | EventBody::SnapshotFailed { .. }
             | EventBody::SnapshotRemoved { .. }
             | EventBody::Slept { .. }
+            | EventBody::WakeFailed { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Restored;
+use super::{Restored, Untold};
 use crate::protocol::ask::{AskNumber, AskOutcome};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -76,6 +76,7 @@ pub struct SavedStates {
     /// called a tool, which would be called once more, or an ask gave a variable, which a new sandbox has from the start, so that
     /// they would see it too early or overwrite it.
     unrepeatable: Place,
+    pub untold: Untold,
 }
 
 #[derive(Clone, Debug)]
@@ -174,6 +175,7 @@ impl SavedStates {
     /// Takes any other event.
     pub fn take(&mut self, event: &EventBody) {
         self.now += 1;
+        self.untold.take(event);
         match event {
             EventBody::SnapshotTaken { snapshot } => self.taken(snapshot),
             EventBody::SnapshotRemoved { snapshot } => {
