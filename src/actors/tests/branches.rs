@@ -25,17 +25,20 @@ impl Daemon {
         }
     }
 
-    async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
+    pub(super) async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
         let maker = self.maker();
         let handles = of.handles().await;
         let making = branch::branch(&maker, OWNER, (&of.session, &handles), NewBranches::default());
         within("branches are made", making).await
     }
 
-    async fn archive(&self, of: &Client) -> Vec<u8> {
+    pub(super) async fn exports(&self, of: &Client) -> Result<export::Export, Problem> {
         let (maker, handles) = (self.maker(), of.handles().await);
-        let preparing = Box::pin(export::prepare(&maker, OWNER, &of.session, handles));
-        let prepared = within("an export", preparing).await.unwrap();
+        within("an export", Box::pin(export::prepare(&maker, OWNER, &of.session, handles))).await
+    }
+
+    pub(super) async fn archive(&self, of: &Client) -> Vec<u8> {
+        let prepared = self.exports(of).await.unwrap();
         let mut file = tempfile::tempfile().unwrap();
         within("it is written", Box::pin(prepared.write(file.try_clone().unwrap()))).await.unwrap();
         let mut archive = Vec::new();
@@ -44,7 +47,7 @@ impl Daemon {
         archive
     }
 
-    async fn imports(&self, archive: &[u8], options: ImportOptions) -> Result<Imported, Problem> {
+    pub(super) async fn imports(&self, archive: &[u8], options: ImportOptions) -> Result<Imported, Problem> {
         let spool = Spool::receive((self.launcher.paths.home(), 0), &self.ledger, OWNER, archive);
         let maker = self.maker();
         let importing = Box::pin(import(&maker, OWNER, spool.unwrap(), options));
