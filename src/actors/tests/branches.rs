@@ -8,6 +8,7 @@ use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{BranchList, Imported, NewBranches};
 use crate::protocol::frames::HostFrame;
 use crate::protocol::ids::SessionName;
+use crate::protocol::receipt::Backend;
 use crate::sandbox::backend::fake::WHILE_LOADING;
 use crate::sandbox::workspace::session_archive;
 use std::io::{Read as _, Seek as _};
@@ -183,4 +184,17 @@ async fn the_journal_of_an_imported_session_names_no_cells_that_it_has_not_run()
         .filter(|event| matches!(event, EventBody::ReplayStarted { .. }))
         .collect();
     assert!(matches!(&begun[..], [EventBody::ReplayStarted { cells }] if cells.is_empty()), "{begun:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_says_with_which_backend_its_session_ran() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let archive = daemon.archive(&client).await;
+    let manifest = session_archive::read(&archive[..], &mut |_| Ok(()), |_, _| Ok(())).unwrap();
+    assert_eq!(manifest.request.backend, Some(Backend::Process));
+    let name = SessionName::parse("moved").ok();
+    let made = daemon.imports(&archive, ImportOptions { name, ..ImportOptions::default() }).await.unwrap();
+    assert_eq!(made.session.backend, Backend::Process, "that of the configuration");
 }
