@@ -130,7 +130,8 @@ pub struct ArchiveManifest {
     /// RFC 3339.
     pub exported_at: String,
     pub session: SessionName,
-    /// The request that the session was made with, without what belongs to its machine: folders and volumes.
+    /// The request that the session was made with, with the backend that it got, and without what belongs to its machine:
+    /// folders and volumes. Earlier versions did not say the backend.
     pub request: NewSession,
     /// None if the session never had a sandbox.
     pub image: Option<ImageFact>,

@@ -6,6 +6,8 @@ use crate::protocol::receipt::ImageFact;
 use crate::protocol::text::quotable;
 use crate::security_controls;
 
+/// The image name that stands, for jails, for the host's own system.
+pub const HOST: &str = "host";
 /// The hexadecimal digits of an image's id.
 const ID_CHARS: usize = 64;
 
@@ -33,10 +35,7 @@ impl WantedImage {
 }
 
 /// The images that may be tried for a request, in order.
-pub(in crate::sandbox) fn candidates<'a>(
-    requested: Option<&'a str>,
-    allowed: &'a [String],
-) -> Result<Vec<&'a str>, Problem> {
+pub fn candidates<'a>(requested: Option<&'a str>, allowed: &'a [String]) -> Result<Vec<&'a str>, Problem> {
     let Some(requested) = requested else {
         return Ok(allowed.iter().map(String::as_str).collect());
     };

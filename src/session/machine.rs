@@ -18,13 +18,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::notices;
 use super::outcome::EndedBy;
 use super::queue::{Next, Queue, QueueItem};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::Mode;
 
 use effects::ReplayPhase;
 pub use effects::{Effect, Expiry, Input, Replays, Unfinished};
@@ -143,7 +141,7 @@ impl<W> SessionMachine<W> {
         }
         Self {
             cells: before.cells,
-            note: PendingNote::of(before.note),
+            note: PendingNote::of(before.note, before.not_loaded, before.has_variables),
             active_at: now.checked_sub(before.idle).unwrap_or(now),
             wants_sandbox: before.sandbox,
             attaching: before.sandbox,
@@ -179,8 +177,7 @@ impl<W> SessionMachine<W> {
             Input::RanOtherwise { cells } => self.ran_otherwise(&cells),
             Input::NotRunAgain { cells, problem } => self.not_run_again(&cells, &problem),
             Input::NotWoken { reason } => {
-                let before = self.note.told_by(Mode::Main);
-                self.note.set(notices::not_woken(before.as_deref(), &reason));
+                self.note.did_not_wake(reason);
                 self.replays_no_more("What its replay begins with could not be loaded.", out);
             }
             Input::SandboxReady if self.phase == Phase::Starting => {
@@ -266,8 +263,11 @@ impl<W> SessionMachine<W> {
                 self.open.remove(&cell);
                 let ended = self.queue.take(cell);
                 self.rebuilt |= ended.as_ref().is_some_and(|start| start.replay.is_some());
-                if ended.is_some_and(|start| start.mode.has_variables()) {
+                if let Some(start) = ended.filter(|start| start.mode.has_variables()) {
                     self.saving.changed(now);
+                    if start.mode.is_in_line() && start.replay.is_none() {
+                        self.note.is_told();
+                    }
                 }
                 self.beginning.retain(|_, beginning| beginning.cell != cell);
             }
@@ -309,7 +309,7 @@ impl<W> SessionMachine<W> {
                 }
                 self.replay = if replay { ReplayPhase::Running } else { ReplayPhase::None };
                 self.rebuilt = false;
-                self.note = PendingNote::default();
+                self.note.is_reset(replay);
                 self.going_back += 1;
             }
             Input::ReplayWanted => {
@@ -386,7 +386,7 @@ impl<W> SessionMachine<W> {
         self.frozen = false;
         self.drop_saving(out);
         self.beginning.clear();
-        self.note.set(notices::new_sandbox(&reason));
+        self.note.sandbox_is_gone(&reason);
         out.push(Effect::Append(EventBody::SandboxGone { reason }));
         self.wakes_no_more(out);
         if self.rebuilt {

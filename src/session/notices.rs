@@ -15,10 +15,14 @@ const NAMED: usize = 10;
 pub const REPLAY_CUT: &str =
     "A replay was broken off, so only a part of the variables is there; replay again.";
 
-pub fn new_sandbox(reason: &str) -> String {
-    format!(
-        "The sandbox is a new one, because the old one is gone: {reason}. Variables of earlier cells are gone; a replay rebuilds them."
-    )
+/// The note after the end of a sandbox. `had_variables`: earlier cells can have made some, which went with it.
+pub fn new_sandbox(reason: &str, had_variables: bool) -> String {
+    let new = format!("The sandbox is a new one, because the old one is gone: {reason}.");
+    if had_variables {
+        format!("{new} Variables of earlier cells are gone; a replay rebuilds them.")
+    } else {
+        new
+    }
 }
 
 /// `restored_to` is the cell whose state was restored, 0 for the start; none if there is no such state.

@@ -8,6 +8,7 @@ mod recorded;
 mod saved;
 #[cfg(test)]
 mod tests;
+mod untold;
 
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,6 +36,7 @@ pub use asks::{AsksFold, CELL_REFUSED, RecalledAsk, RecalledAsks, queued_view};
 pub use fold::Fold;
 pub use recorded::{Recording, Span};
 pub use saved::{CellsAgain, SavedStates, Wake, Waking};
+pub use untold::Untold;
 
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own that the journal tells")]

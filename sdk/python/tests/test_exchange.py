@@ -155,6 +155,15 @@ class Exchanges(unittest.TestCase):
                 fake.hang_up()
                 self.assertEqual(import_().name, "fake")
 
+    def test_an_archive_gets_the_backend_that_its_caller_names(self) -> None:
+        fake = self.serve(lambda _request: encoded({"session": SESSION}))
+        daemon = Daemon(fake.path, autostart=False)
+        with tempfile.NamedTemporaryFile() as archive:
+            Sandbox.import_(archive.name, backend="bubblewrap", keep=True, daemon=daemon)
+            asyncio.run(AsyncSandbox.import_(archive.name, backend="bubblewrap", keep=True, daemon=daemon))
+        sent = [request.split()[1] for request in fake.requests if request.startswith(b"POST")]
+        self.assertEqual(sent, [b"/v1/archives?backend=bubblewrap"] * 2)
+
     def test_who_is_refused_before_the_request_is_read_sees_why(self) -> None:
         problem = json.dumps({"code": "too_many", "message": "too many files are being sent at once"}).encode()
         refusal = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: %d\r\n\r\n%b" % (len(problem), problem)

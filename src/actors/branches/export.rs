@@ -12,6 +12,7 @@ use crate::protocol::clock;
 use crate::protocol::ids::Seq;
 use crate::protocol::principal::Principal;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Backend;
 use crate::sandbox::workspace::Workspace;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 use crate::sandbox::workspace::session_archive::{ArchiveWriter, MANIFEST_BYTES};
@@ -84,7 +85,8 @@ pub async fn prepare(
         request.seed.clear();
         lacks.push("the values that a reset begins with, which are too large".to_owned());
     }
-    request.backend = None;
+    // An image is one of its backend.
+    request.backend = Some(view.backend).filter(|backend| *backend != Backend::Auto);
     let (packages, installed, sources) =
         past.packages.map(|set| (set.requirements, set.packages, set.sources)).unwrap_or_default();
     let manifest = ArchiveManifest {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::beginning::{Carried, Files};
 use super::maker::{NewBase, PutSnapshot, SessionMaker};
 use super::packages;
+use super::place::{self, Place};
 use super::spool::Spool;
 use crate::actors::asks::spec::default_approval;
 use crate::actors::replay::{self, Recorded};
@@ -47,7 +48,9 @@ const EVENT_BYTES: usize = 2 * FRAME_BYTES;
 pub struct ImportOptions {
     /// The name of the session; as in the archive without one.
     pub name: Option<SessionName>,
-    /// The image; as in the archive without one.
+    /// The backend; that of the archive without one, if it may be used here.
+    pub backend: Option<Backend>,
+    /// The image; the same.
     pub image: Option<String>,
     /// Run the cells again, and do not load the variables.
     pub replay: bool,
@@ -73,16 +76,17 @@ pub async fn import(
     })
     .await?;
     let is_trusted = options.trust || !security_controls::holds("imported_code_is_a_models");
-    let request = request_of(&manifest, &options, is_trusted);
     let made_variables = manifest.cells > 0 && manifest.snapshot.is_none();
     if made_variables && !options.replay {
         let message = "the archive has cells and no variables, because its session was not saved";
         return Err(Problem::new(Code::BadRequest, message).hint("run its cells again (`--replay`)"));
     }
     // Whatever can fail because of the archive does so before there is a session.
+    let place = place::find(maker, owner, &manifest, &options).await?;
+    let request = request_of(&manifest, &options, place, is_trusted);
     let past = if options.replay { Some(read_cells(maker, owner, &spool).await?) } else { None };
     let packages = packages::install(maker, owner, (&manifest, &options), &request, is_trusted).await?;
-    let contained = maker.settings.sandbox.backend != Backend::Process;
+    let contained = request.backend.unwrap_or(maker.settings.sandbox.backend) != Backend::Process;
     let policy = default_approval(&maker.settings.agent, contained);
     let rules = rules_of(&manifest, (!is_trusted).then_some(&policy));
     let loads = manifest.snapshot.as_ref().filter(|_| !options.replay);
@@ -141,13 +145,18 @@ fn rules_of(manifest: &ArchiveManifest, policy: Option<&ApprovalPolicy>) -> Cell
 }
 
 /// The request that the session of the archive was made with, without what is not the archive's to say.
-fn request_of(manifest: &ArchiveManifest, options: &ImportOptions, is_trusted: bool) -> NewSession {
+fn request_of(
+    manifest: &ArchiveManifest,
+    options: &ImportOptions,
+    Place { backend, image }: Place,
+    is_trusted: bool,
+) -> NewSession {
     // Modules are imported before any cell, and the archive's own files could be what is found by their names.
     let preload = if is_trusted { manifest.request.preload.clone() } else { Some(Vec::new()) };
     NewSession {
         name: Some(options.name.clone().unwrap_or_else(|| manifest.session.clone())),
-        image: options.image.clone().or_else(|| manifest.image.as_ref().map(|image| image.reference.clone())),
-        backend: None,
+        image,
+        backend,
         workspace: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
@@ -350,14 +359,14 @@ fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>, charge: &mut Charge) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::Quota;
     use crate::protocol::branch::ARCHIVE_FORMAT;
     use crate::protocol::saved_state::BoundRules;
     use crate::quota::Ledger;
 
-    fn manifest() -> ArchiveManifest {
+    pub(in crate::actors::branches) fn manifest() -> ArchiveManifest {
         let preload = Some(vec!["evil".to_owned()]);
         ArchiveManifest {
             format: ARCHIVE_FORMAT,
@@ -412,14 +421,15 @@ mod tests {
     #[test]
     fn nothing_of_an_archive_runs_before_the_first_cell_unless_it_is_trusted() {
         let options = ImportOptions::default();
-        let made = request_of(&manifest(), &options, false);
+        let made = request_of(&manifest(), &options, Place::default(), false);
         assert_eq!(
             made.preload,
             Some(Vec::new()),
             "not those of the settings, either: its files have any name"
         );
         assert_eq!((made.workspace, made.lazy), (None, false));
-        assert_eq!(request_of(&manifest(), &options, true).preload, Some(vec!["evil".to_owned()]));
+        let trusted = request_of(&manifest(), &options, Place::default(), true);
+        assert_eq!(trusted.preload, Some(vec!["evil".to_owned()]));
     }
 
     #[test]

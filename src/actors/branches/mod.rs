@@ -8,6 +8,7 @@ pub mod export;
 pub mod import;
 mod maker;
 mod packages;
+mod place;
 mod spool;
 
 pub use maker::SessionMaker;

@@ -78,7 +78,8 @@ pub(super) async fn install(
 /// The package versions that the archive's variables were made with, which the installer then keeps, because pickled objects
 /// may not load under others. None if cells make the variables anew in another image, whose Python may need other versions.
 fn pinned(manifest: &ArchiveManifest, options: &ImportOptions) -> Result<Option<PackageSet>, Problem> {
-    if manifest.installed.is_empty() || (options.replay && options.image.is_some()) {
+    let is_elsewhere = options.image.is_some() || options.backend.is_some();
+    if manifest.installed.is_empty() || (options.replay && is_elsewhere) {
         return Ok(None);
     }
     // An installer is told them line by line, and they are a stranger's.

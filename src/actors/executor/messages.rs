@@ -22,6 +22,7 @@ use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::Problem;
 use crate::protocol::receipt::Receipt;
 use crate::protocol::saved_state::BoundRules;
+use crate::protocol::snapshot::MissingVariable;
 use crate::sandbox::launch::SandboxEnd;
 use crate::sandbox::workspace::artifacts::Snapshot;
 use crate::sandbox::workspace::measuring::MeasuredFolder;
@@ -50,6 +51,8 @@ pub struct WantedSnapshot {
     pub is_for_a_client: bool,
     /// The version of Python in the sandbox.
     pub python: String,
+    /// What the session woke without, if nobody was told yet: whoever gets the variables is told the same.
+    pub missing: Vec<MissingVariable>,
 }
 
 /// The outcome of undoing cells.

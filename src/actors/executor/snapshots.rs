@@ -120,6 +120,7 @@ impl ExecutorState {
             image: image.unwrap_or_default(),
             packages: self.args.packages.clone(),
             name: wanted.name.clone(),
+            missing: wanted.missing.clone(),
         };
         Ok((end, about, memory))
     }

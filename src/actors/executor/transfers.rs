@@ -13,7 +13,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::packages::PackageSet;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::snapshot::{SnapshotManifest, SnapshotRecord};
+use crate::protocol::snapshot::{MissingVariable, SnapshotManifest, SnapshotRecord, add_missing};
 use crate::protocol::text::brief;
 use crate::quota::Ledger;
 use crate::sandbox::backend::DataListener;
@@ -61,6 +61,8 @@ pub(super) struct About {
     pub image: String,
     pub packages: Option<PackageSet>,
     pub name: Option<String>,
+    /// What the session woke without.
+    pub missing: Vec<MissingVariable>,
 }
 
 /// One end of a transfer in the daemon.
@@ -217,8 +219,11 @@ async fn read(
     }
 }
 
-fn complete(about: About, cell: CellNumber, manifest: SnapshotManifest) -> SnapshotAbout {
-    let About { python, image, packages, name } = about;
+fn complete(about: About, cell: CellNumber, mut manifest: SnapshotManifest) -> SnapshotAbout {
+    let About { python, image, packages, name, missing } = about;
+    // What could not be loaded is not among the variables, so the kernel does not know of it any more.
+    let of_kernel = std::mem::replace(&mut manifest.missing, missing);
+    add_missing(&mut manifest.missing, of_kernel);
     SnapshotAbout { cell, python, image, manifest, name, packages, at: clock::now() }
 }
 
@@ -305,7 +310,7 @@ mod tests {
     use super::*;
 
     fn about() -> About {
-        About { python: String::new(), image: String::new(), packages: None, name: None }
+        About { python: String::new(), image: String::new(), packages: None, name: None, missing: Vec::new() }
     }
 
     #[test]

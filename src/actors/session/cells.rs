@@ -15,7 +15,7 @@ use crate::protocol::ids::CellNumber;
 use crate::protocol::limits::DISK_TOLERANCE;
 use crate::protocol::problem::{Code, Problem};
 use crate::protocol::quota::Kind;
-use crate::protocol::result::{ExecutionResult, Mode};
+use crate::protocol::result::{ExecutionResult, Mode, Reason};
 use crate::security_controls;
 use crate::session::machine::Input;
 use crate::session::outcome::CellStart;
@@ -167,6 +167,9 @@ impl SessionActorState {
         let result = Arc::new(result);
         let finished = EventBody::CellFinished { result: Box::new((*result).clone()) };
         self.saving.states.take(&finished);
+        if result.mode.is_in_line() && result.reason != Reason::ByCancel && !self.machine.is_waking() {
+            self.saving.states.untold.is_told();
+        }
         let applied = frame_guard.as_ref().and_then(|frame_guard| self.applied(frame_guard));
         // Sent after the commit: a client must not see a result that a crash of the daemon could undo.
         self.log.append_then(finished, applied, move || ticket.finish(&result));

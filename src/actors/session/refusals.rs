@@ -15,6 +15,15 @@ pub(super) fn base_is_unusable(reason: &str) -> Problem {
     Problem::new(Code::SnapshotFailed, what).hint("no cell was run again; the variables are as at the start")
 }
 
+/// Why no client gets a snapshot that has nothing of what the session is to have. Where a cell has told of it, a person goes on
+/// without.
+pub(super) fn variables_not_loaded(reason: &str) -> Problem {
+    let what = format!("the variables of the session could not be loaded: {reason}");
+    Problem::new(Code::SnapshotFailed, what).hint(
+        "`belljar replay` runs its cells again; after any other cell, whose result tells this too, the session goes on without them",
+    )
+}
+
 impl SessionMsg {
     /// Whether the caller of a request that waits is gone.
     pub(super) fn is_forsaken(&self) -> bool {

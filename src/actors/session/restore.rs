@@ -130,6 +130,8 @@ pub(super) fn machine(
         } else {
             restored.pending_note.clone()
         },
+        not_loaded: restored.saved.untold.not_loaded().map(str::to_owned),
+        has_variables: restored.saved.has_variables(),
         idle: restored.active_at.as_deref().map_or(Duration::ZERO, clock::since),
         frozen: restored.frozen_since.is_some(),
         replays: Replays { is_running: replays.is_running && restored.replaying, ..replays },

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::messages::SessionMsg;
+use super::refusals::variables_not_loaded;
 use super::state::SessionActorState;
 use crate::actors::calls::{Reply, call};
 use crate::actors::executor::messages::{Command, ExecutorMsg, WantedSnapshot};
@@ -130,7 +131,7 @@ impl SessionActorState {
         reply_to: Reply<SnapshotRecord>,
     ) {
         self.apply(Input::Thaw);
-        if let Err(problem) = self.may_take(name.as_deref()) {
+        if let Err(problem) = self.may_take(name.as_deref(), at) {
             let _ = reply_to.send(Err(problem));
             return;
         }
@@ -158,13 +159,17 @@ impl SessionActorState {
             .hint("start one with `--snapshots auto`; `snapshots.enabled` is the setting for all"))
     }
 
-    fn may_take(&self, name: Option<&str>) -> Result<(), Problem> {
+    fn may_take(&self, name: Option<&str>, at: Option<CellNumber>) -> Result<(), Problem> {
         self.is_saved()?;
         self.can_write()?;
         if self.machine.is_replaying() {
             // It would hold half of them, and be newer than what the replay begins with.
             return Err(Problem::new(Code::Busy, "a replay rebuilds the variables")
                 .hint("wait until it has ended, or interrupt it"));
+        }
+        // An earlier state is what it is.
+        if let Some(reason) = self.saving.states.untold.not_loaded().filter(|_| at.is_none()) {
+            return Err(variables_not_loaded(reason));
         }
         let wanted = self.saving.taking.values().filter(|taking| taking.number.is_none()).count();
         if wanted >= WANTED_AT_ONCE {
@@ -210,7 +215,8 @@ impl SessionActorState {
         let ticket = self.saving.tickets;
         let python = self.receipt.as_ref().map(|receipt| receipt.python.clone()).unwrap_or_default();
         let is_for_a_client = reply_to.is_some();
-        let wanted = WantedSnapshot { ticket, name, state_of, urgent, is_for_a_client, python };
+        let missing = self.saving.states.untold.missing().to_vec();
+        let wanted = WantedSnapshot { ticket, name, state_of, urgent, is_for_a_client, python, missing };
         let (executor, turn) = (self.executor.clone(), self.args.snapshot_turn.clone());
         let waiting = self.myself.clone();
         let work = async move {

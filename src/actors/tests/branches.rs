@@ -8,6 +8,7 @@ use crate::protocol::ask::ApprovalPolicy;
 use crate::protocol::branch::{BranchList, Imported, NewBranches};
 use crate::protocol::frames::HostFrame;
 use crate::protocol::ids::SessionName;
+use crate::protocol::receipt::Backend;
 use crate::sandbox::backend::fake::WHILE_LOADING;
 use crate::sandbox::workspace::session_archive;
 use std::io::{Read as _, Seek as _};
@@ -25,17 +26,20 @@ impl Daemon {
         }
     }
 
-    async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
+    pub(super) async fn branches(&self, of: &Client) -> Result<BranchList, Problem> {
         let maker = self.maker();
         let handles = of.handles().await;
         let making = branch::branch(&maker, OWNER, (&of.session, &handles), NewBranches::default());
         within("branches are made", making).await
     }
 
-    async fn archive(&self, of: &Client) -> Vec<u8> {
+    pub(super) async fn exports(&self, of: &Client) -> Result<export::Export, Problem> {
         let (maker, handles) = (self.maker(), of.handles().await);
-        let preparing = Box::pin(export::prepare(&maker, OWNER, &of.session, handles));
-        let prepared = within("an export", preparing).await.unwrap();
+        within("an export", Box::pin(export::prepare(&maker, OWNER, &of.session, handles))).await
+    }
+
+    pub(super) async fn archive(&self, of: &Client) -> Vec<u8> {
+        let prepared = self.exports(of).await.unwrap();
         let mut file = tempfile::tempfile().unwrap();
         within("it is written", Box::pin(prepared.write(file.try_clone().unwrap()))).await.unwrap();
         let mut archive = Vec::new();
@@ -44,7 +48,7 @@ impl Daemon {
         archive
     }
 
-    async fn imports(&self, archive: &[u8], options: ImportOptions) -> Result<Imported, Problem> {
+    pub(super) async fn imports(&self, archive: &[u8], options: ImportOptions) -> Result<Imported, Problem> {
         let spool = Spool::receive((self.launcher.paths.home(), 0), &self.ledger, OWNER, archive);
         let maker = self.maker();
         let importing = Box::pin(import(&maker, OWNER, spool.unwrap(), options));
@@ -180,4 +184,17 @@ async fn the_journal_of_an_imported_session_names_no_cells_that_it_has_not_run()
         .filter(|event| matches!(event, EventBody::ReplayStarted { .. }))
         .collect();
     assert!(matches!(&begun[..], [EventBody::ReplayStarted { cells }] if cells.is_empty()), "{begun:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_says_with_which_backend_its_session_ran() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    let archive = daemon.archive(&client).await;
+    let manifest = session_archive::read(&archive[..], &mut |_| Ok(()), |_, _| Ok(())).unwrap();
+    assert_eq!(manifest.request.backend, Some(Backend::Process));
+    let name = SessionName::parse("moved").ok();
+    let made = daemon.imports(&archive, ImportOptions { name, ..ImportOptions::default() }).await.unwrap();
+    assert_eq!(made.session.backend, Backend::Process, "that of the configuration");
 }

@@ -1,5 +1,6 @@
 mod asleep;
 mod changes;
+mod failed_wakes;
 mod interrupted_wakes;
 
 use super::asks::ONE_CELL;

@@ -22,7 +22,7 @@ use crate::protocol::image::BuildImage;
 use crate::protocol::job::{JobInput, JobList, JobView, NewJob};
 use crate::protocol::packages::{ClearedPackages, InstalledPackages, KeptPackagesList, NewPackages};
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::receipt::Receipt;
+use crate::protocol::receipt::{Backend, Receipt};
 use crate::protocol::result::ExecutionResult;
 use crate::protocol::saved_state::{Asleep, NewSnapshot, SnapshotList};
 use crate::protocol::snapshot::SnapshotRecord;
@@ -268,13 +268,14 @@ fn branches(document: &mut Document) {
         .answers(200, TAR, binary())
         .fails(OF_A_SANDBOX)
         .fails(OF_A_SNAPSHOT);
-    let imported = document.media::<Imported>();
+    let (imported, backend) = (document.media::<Imported>(), document.schema::<Backend>());
     let summary = "Make a session of an archive, which is refused if one byte of it was changed";
     document
         .add("import_session", "post", "/v1/archives", summary)
         .takes(TAR, binary())
         .query("name", text(), "The name of the session; as in the archive if absent")
-        .query("image", text(), "The image; as in the archive if absent")
+        .query("backend", backend, "The backend; if absent, that of the archive, where it may be used here")
+        .query("image", text(), "The image; if absent, that of the archive, where it may be used here")
         .flag(
             "replay",
             "Run the cells again, with the recorded answers of tools, and do not load the variables",

@@ -22,6 +22,7 @@ use crate::control::problems::ApiResult;
 use crate::protocol::branch::{BranchList, Imported, NewBranches, SessionDiff};
 use crate::protocol::ids::SessionName;
 use crate::protocol::problem::{Code, Problem};
+use crate::protocol::receipt::Backend;
 use crate::sandbox::workspace::owner::{self as folders, WorkKind};
 
 fn maker(app: &App) -> SessionMaker {
@@ -94,6 +95,7 @@ pub async fn archive(request: SessionRequest) -> ApiResult<Response> {
 #[serde(deny_unknown_fields, default)]
 pub struct ImportQuery {
     name: Option<String>,
+    backend: Option<Backend>,
     image: Option<String>,
     replay: bool,
     trust: bool,
@@ -106,10 +108,10 @@ pub async fn import(
     Query(query): Query<ImportQuery>,
     request: Request,
 ) -> ApiResult<(StatusCode, Json<Imported>)> {
-    let ImportQuery { name, image, replay, trust, ephemeral } = query;
+    let ImportQuery { name, backend, image, replay, trust, ephemeral } = query;
     let bad = |message| Problem::new(Code::BadRequest, message);
     let name = name.map(|name| SessionName::parse(&name)).transpose().map_err(bad)?;
-    let options = ImportOptions { name, image, replay, trust, ephemeral };
+    let options = ImportOptions { name, backend, image, replay, trust, ephemeral };
     let owner = caller.principal;
     let slot = upload_slot(&app, owner)?;
     let mut input = SyncIoBridge::new(StreamReader::new(in_time(request.into_body())));

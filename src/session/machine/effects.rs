@@ -213,6 +213,10 @@ pub struct Unfinished {
     pub queued: Vec<CellStart>,
     pub running: Vec<CellStart>,
     pub note: Option<String>,
+    /// Why a snapshot could not be loaded, if no result has told it.
+    pub not_loaded: Option<String>,
+    /// Whether there can be variables of earlier cells, or of what the session began with.
+    pub has_variables: bool,
     /// How long the session has been idle.
     pub idle: Duration,
     pub frozen: bool,

@@ -5,7 +5,6 @@ use crate::protocol::ask::AskNumber;
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::Problem;
-use crate::protocol::result::Mode;
 use crate::session::notices;
 use crate::session::outcome::{CellStart, EndedBy};
 use crate::session::queue::QueueItem;
@@ -76,7 +75,7 @@ impl<W> SessionMachine<W> {
             }
             ReplayPhase::Running => self.note.set(notices::REPLAY_CUT.into()),
             ReplayPhase::Waking => {
-                let before = self.note.told_by(Mode::Main);
+                let before = self.note.take();
                 self.note.set(notices::wake_cut(before));
             }
             ReplayPhase::Prepared | ReplayPhase::None => {}

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::{Effect, Expiry, Phase, ReplayPhase, SessionMachine};
 use crate::protocol::ids::CellNumber;
 use crate::protocol::problem::{Code, Problem};
-use crate::protocol::result::Mode;
 use crate::session::notices;
 
 /// How long the end of a sandbox waits for the variables to be saved.
@@ -262,7 +261,7 @@ impl<W> SessionMachine<W> {
 
     /// The sandbox that is about to be ready has the variables of a snapshot. `replays`: cells run again before any other.
     pub(super) fn woken(&mut self, note: String, replays: bool) {
-        self.note.set(note);
+        self.note.woke(note);
         if replays && self.may_run_again() {
             self.replays += 1;
             self.replay = ReplayPhase::Waking;
@@ -273,7 +272,7 @@ impl<W> SessionMachine<W> {
     pub(super) fn ran_otherwise(&mut self, cells: &[CellNumber]) {
         if self.replay == ReplayPhase::Waking
             && !cells.is_empty()
-            && let Some(note) = notices::ended_otherwise(self.note.told_by(Mode::Main), cells)
+            && let Some(note) = notices::ended_otherwise(self.note.take(), cells)
         {
             self.note.set(note);
         }
@@ -282,7 +281,7 @@ impl<W> SessionMachine<W> {
     /// The next result tells of cells that did not run again, because they cannot.
     pub(super) fn not_run_again(&mut self, cells: &[CellNumber], problem: &Problem) {
         if self.replay == ReplayPhase::Waking {
-            let before = self.note.told_by(Mode::Main);
+            let before = self.note.take();
             self.note.set(notices::not_run_again(before.as_deref(), cells, problem));
         }
     }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use super::*;
+use crate::protocol::result::Mode;
 use crate::session::outcome::CellStart;
 use crate::session::replay::RecordedCalls;
 use ops::{Left, Op, left, op};

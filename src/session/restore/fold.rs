@@ -161,9 +161,7 @@ impl Fold {
                 restored.pending_note = Some(notices::worker_replaced(reason, *restored_to, gone.as_deref()));
             }
             EventBody::Undone { .. } => self.undone(),
-            EventBody::Woken { .. } | EventBody::WakeFailed { .. } | EventBody::Based { .. } => {
-                self.woken(&event.body);
-            }
+            EventBody::Woken { .. } | EventBody::Based { .. } => self.woken(&event.body),
             EventBody::Reset => {
                 self.afresh(Vec::new(), false);
                 self.restored.reset = true;
@@ -200,6 +198,7 @@ impl Fold {
             | EventBody::SnapshotFailed { .. }
             | EventBody::SnapshotRemoved { .. }
             | EventBody::Slept { .. }
+            | EventBody::WakeFailed { .. }
             | EventBody::Output { .. }
             | EventBody::OutputCut { .. }
             | EventBody::Display { .. }
@@ -441,7 +440,7 @@ impl Fold {
 
     fn sandbox_gone(&mut self, reason: &str) {
         if self.restored.sandbox.take().is_some() {
-            self.restored.pending_note = Some(notices::new_sandbox(reason));
+            self.restored.pending_note = Some(notices::new_sandbox(reason, self.saved.has_variables()));
         }
         // The next sandbox begins with the packages.
         (self.restored.frozen_since, self.restored.reset_due) = (None, false);

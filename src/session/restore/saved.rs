@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::Restored;
+use super::{Restored, Untold};
 use crate::protocol::ask::{AskNumber, AskOutcome};
 use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
@@ -32,6 +32,8 @@ pub struct SavedStates {
     now: Place,
     /// When each cell that can change the variables began. Cells of a sandbox that is gone stay, as they are in its snapshots.
     began: BTreeMap<CellNumber, Place>,
+    /// Whether a cell has begun since the last reset that can have made variables.
+    has_run: bool,
     /// When the variables were last as at the start.
     fresh: Place,
     /// Cells whose changes the last undo took back.
@@ -74,6 +76,7 @@ pub struct SavedStates {
     /// called a tool, which would be called once more, or an ask gave a variable, which a new sandbox has from the start, so that
     /// they would see it too early or overwrite it.
     unrepeatable: Place,
+    pub untold: Untold,
 }
 
 #[derive(Clone, Debug)]
@@ -151,6 +154,7 @@ impl SavedStates {
     pub fn began(&mut self, cell: CellNumber) {
         self.now += 1;
         self.began.insert(cell, self.now);
+        self.has_run = true;
     }
 
     /// An ask gives these variables.
@@ -171,6 +175,7 @@ impl SavedStates {
     /// Takes any other event.
     pub fn take(&mut self, event: &EventBody) {
         self.now += 1;
+        self.untold.take(event);
         match event {
             EventBody::SnapshotTaken { snapshot } => self.taken(snapshot),
             EventBody::SnapshotRemoved { snapshot } => {
@@ -212,7 +217,7 @@ impl SavedStates {
             EventBody::Slept { .. } => self.goes_on(),
             EventBody::Reset => {
                 (self.base, self.source, self.inherited) = (None, None, None);
-                self.loaded_in_part = None;
+                (self.loaded_in_part, self.has_run) = (None, false);
                 self.is_fresh();
             }
             EventBody::ReplayStarted { .. } => {
@@ -353,6 +358,12 @@ impl SavedStates {
     #[must_use]
     pub fn is_unsaved(&self) -> bool {
         self.unsaved
+    }
+
+    /// Whether there can be variables of cells, or of what the session began with, since the last reset.
+    #[must_use]
+    pub fn has_variables(&self) -> bool {
+        self.has_run || self.base.is_some()
     }
 
     /// The snapshots that the session has, oldest first.

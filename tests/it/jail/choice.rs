@@ -56,3 +56,18 @@ fn isolation_is_not_lowered_below_the_minimum() {
     assert!(refused.stderr.contains("isolates less than the `container`"), "{refused:?}");
     assert!(jails::living(daemon.home()).is_empty());
 }
+
+#[test]
+fn an_archive_of_a_jail_is_imported_into_one_whatever_the_default_is() {
+    let daemon = Daemon::with_environment("[sandbox]\nbackend = \"docker\"\n", &[NO_ENGINE]);
+    daemon.cli(["new", "a", "--backend", "bubblewrap"]).ok();
+    daemon.cli(["exec", "-s", "a", "x = 6"]).ok();
+    let file = daemon.home().join("a.belljar");
+    let file = file.to_str().expect("UTF-8");
+    daemon.cli(["export", "-s", "a", file]).ok();
+    assert_eq!(daemon.cli(["import", file, "b"]).ok().stdout, "b\n");
+    assert_eq!(daemon.cli(["exec", "-s", "b", "x"]).ok().stdout, "6\n");
+    assert_eq!(daemon.cli(["import", file, "c", "--image", "host"]).ok().stdout, "c\n");
+    let refused = daemon.cli(["import", file, "d", "--backend", "docker"]).exits(125);
+    assert!(refused.stderr.contains("does not answer"), "{refused:?}");
+}

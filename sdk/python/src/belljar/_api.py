@@ -354,11 +354,18 @@ def export(session: str) -> Call[bytes]:
 
 
 def import_archive(
-    archive: bytes, name: str | None, image: str | None, replay: bool, trust: bool, ephemeral: bool
+    archive: bytes,
+    name: str | None,
+    backend: str | None,
+    image: str | None,
+    replay: bool,
+    trust: bool,
+    ephemeral: bool,
 ) -> Call[SandboxInfo]:
     flags = {"replay": replay, "trust": trust, "ephemeral": ephemeral}
     words = [f"{key}=true" for key, value in flags.items() if value]
-    words += [f"{key}={quoted(text_of(value, key))}" for key, value in {"name": name, "image": image}.items() if value]
+    named = {"name": name, "backend": backend, "image": image}
+    words += [f"{key}={quoted(text_of(value, key))}" for key, value in named.items() if value]
     path = "/v1/archives" + ("?" + "&".join(words) if words else "")
     headers = {"Accept": "application/json", "Content-Type": _TAR}
     # Without a key: the body of a request that has one is bounded, as the daemon keeps it in memory.

@@ -267,6 +267,7 @@ class AsyncSandbox(SandboxBase):
         path: str | os.PathLike[str],
         name: str | None = None,
         *,
+        backend: Literal["docker", "bubblewrap", "process"] | None = None,
         image: str | None = None,
         replay: bool = False,
         trust: bool = False,
@@ -275,11 +276,13 @@ class AsyncSandbox(SandboxBase):
     ) -> AsyncSandbox:
         """Makes a sandbox of a file that `export` wrote, for the same minor version of Python.
 
+        It has the backend and the image that it had, where both may be used here; `backend` and `image` choose others.
         With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
         of what a model writes, unless `trust` says that it is your own.
         """
         used = chosen(daemon)
-        call = _api.import_archive(await asyncio.to_thread(archive.read, path), name, image, replay, trust, not keep)
+        content = await asyncio.to_thread(archive.read, path)
+        call = _api.import_archive(content, name, backend, image, replay, trust, not keep)
         return cls(used, await used._async.request(call), is_owned=not keep)
 
     async def install(self, *packages: str, reset: bool = False) -> Installed:

@@ -258,6 +258,7 @@ class Sandbox(SandboxBase):
         path: str | os.PathLike[str],
         name: str | None = None,
         *,
+        backend: Literal["docker", "bubblewrap", "process"] | None = None,
         image: str | None = None,
         replay: bool = False,
         trust: bool = False,
@@ -266,11 +267,12 @@ class Sandbox(SandboxBase):
     ) -> Sandbox:
         """Makes a sandbox of a file that `export` wrote, for the same minor version of Python.
 
+        It has the backend and the image that it had, where both may be used here; `backend` and `image` choose others.
         With `replay` its cells run again, with the recorded answers of tools, on any version. Code of the archive has the rules
         of what a model writes, unless `trust` says that it is your own.
         """
         used = chosen(daemon)
-        call = _api.import_archive(archive.read(path), name, image, replay, trust, not keep)
+        call = _api.import_archive(archive.read(path), name, backend, image, replay, trust, not keep)
         return cls(used, used._sync.request(call), is_owned=not keep)
 
     def install(self, *packages: str, reset: bool = False) -> Installed:

@@ -72,3 +72,16 @@ async fn where_sessions_do_not_wake_none_is_put_to_sleep() {
     assert!(problem.message.contains("snapshots.wake"), "{problem}");
     assert_eq!(client.state().await, SessionState::Idle);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_slept_without_variables_is_not_told_that_some_are_gone() {
+    let home = Home::new();
+    let daemon = home.daemon().await;
+    let client = daemon.makes_a_session().await;
+    for code in ["a", "b"] {
+        client.sleeps().await.unwrap();
+        let note = client.runs(code).await.state.note.clone().unwrap_or_default();
+        assert!(!note.contains("are gone"), "{note}");
+        client.reset().await;
+    }
+}

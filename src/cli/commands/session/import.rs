@@ -10,6 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::io::{AsyncRead, AsyncReadExt as _, Chain};
 use tokio_util::io::ReaderStream;
 
+use crate::cli::args::word;
 use crate::cli::client::tar_stream::TAR;
 use crate::cli::commands::session::cp::send_counted;
 use crate::cli::commands::session::new::made_of;
@@ -19,6 +20,7 @@ use crate::cli::failure::Failure;
 use crate::protocol::branch::{ARCHIVE_MAKER, ARCHIVE_MANIFEST, Imported};
 use crate::protocol::exit_codes as exit;
 use crate::protocol::ids::SessionName;
+use crate::protocol::receipt::Backend;
 
 const CHUNK_BYTES: usize = 256 * 1024;
 
@@ -39,6 +41,9 @@ pub(in crate::cli) struct Import {
     /// The code in the archive is your own: it keeps the rules that it had where it comes from, and gets no others.
     #[arg(long)]
     trust: bool,
+    /// Use this backend and not that of the archive, with the archive's image if it has that.
+    #[arg(long, value_parser = word::<Backend>())]
+    backend: Option<Backend>,
     /// Use this image and not the one that the archive names.
     #[arg(long)]
     image: Option<String>,
@@ -51,7 +56,11 @@ impl Import {
         })?;
         let content = archive(&self.file, file).await?;
         let mut url = format!("/v1/archives?replay={}&trust={}", self.replay, self.trust);
-        let named = [("name", self.name.as_ref().map(SessionName::as_str)), ("image", self.image.as_deref())];
+        let named = [
+            ("name", self.name.as_ref().map(SessionName::as_str)),
+            ("backend", self.backend.map(Backend::name)),
+            ("image", self.image.as_deref()),
+        ];
         for (key, value) in named {
             if let Some(value) = value {
                 let _ = write!(url, "&{key}={}", utf8_percent_encode(value, NON_ALPHANUMERIC));

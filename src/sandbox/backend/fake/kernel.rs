@@ -347,7 +347,7 @@ impl FakeKernel {
                 self.print(cell, &answer.to_string());
             }
             Step::Wait => self.until("a cell may go on", |state| state.released.contains(&cell)).await,
-            Step::Refuse(_) => {}
+            Step::Refuse(_) | Step::Lacks(_) => {}
             Step::Die => self.lose(cell, false),
             Step::HangUp => self.change(|state| state.connection = None),
             Step::EndSandbox => self.end(),

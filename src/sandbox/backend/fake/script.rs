@@ -21,6 +21,8 @@ pub enum Step {
     HangUp,
     /// The sandbox ends with all that is in it.
     EndSandbox,
+    /// What is loaded lacks this variable.
+    Lacks(&'static str),
 }
 
 /// In the place of a cell's code: what the code of before does while a reset ends it. Tools are called, or the sandbox ends.
@@ -30,7 +32,7 @@ pub const WHILE_RESETTING: &str = "# while resetting";
 /// for, dies over or ends the sandbox over that.
 pub const WHILE_PACKING: &str = "# while packing";
 
-/// The same while it loads a state.
+/// The same while it loads a state, which can lack something then.
 pub const WHILE_LOADING: &str = "# while loading";
 
 /// The steps of cells by their code.

@@ -7,9 +7,8 @@ use crate::protocol::problem::{Code, Problem};
 use crate::protocol::receipt::ImageFact;
 use crate::sandbox::etc;
 use crate::sandbox::images;
+pub use crate::sandbox::images::HOST;
 
-/// The image name that stands for the host's own system.
-pub const HOST: &str = "host";
 /// Folders that are links into `/usr` on most systems.
 const TOP: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files that the loader and libraries read, with the names of protocols and ports.

@@ -71,6 +71,8 @@ pub fn restored(left: &Left, now: Instant) -> SessionMachine<u32> {
         queued: cells(all, all + left.queued, Mode::Main),
         running,
         note: None,
+        not_loaded: None,
+        has_variables: left.main,
         idle: Duration::ZERO,
         frozen: left.frozen,
         replays: Replays { newest: u64::from(left.replaying), is_running: left.replaying },

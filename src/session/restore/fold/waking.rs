@@ -11,7 +11,7 @@ use crate::session::restore::saved::died_with_sandbox;
 use crate::tools::Responses;
 
 impl Fold {
-    /// A new sandbox has the variables of a snapshot, or could not load it; or the session begins with some.
+    /// A new sandbox has the variables of a snapshot, or the session begins with some.
     pub(super) fn woken(&mut self, event: &EventBody) {
         let restored = &mut self.restored;
         match event {
@@ -24,10 +24,6 @@ impl Fold {
                 if security_controls::holds("rules_go_on_after_waking") {
                     restored.sandbox_rules = std::mem::take(&mut self.earlier_rules);
                 }
-            }
-            EventBody::WakeFailed { reason, .. } => {
-                let before = restored.pending_note.take();
-                restored.pending_note = Some(notices::not_woken(before.as_deref(), reason));
             }
             EventBody::Based { bound, .. } => restored.sandbox_rules.inherit(bound),
             _ => {}
@@ -79,6 +75,7 @@ impl Fold {
 
     /// A result has told which of the cells that ran again ended otherwise. From now on they are expected to end as they did.
     pub(super) fn told(&mut self) {
+        self.saved.untold.is_told();
         for (cell, failed) in std::mem::take(&mut self.untold) {
             if failed {
                 self.restored.failed.insert(cell);

@@ -11,7 +11,7 @@ use crate::protocol::event::EventBody;
 use crate::protocol::ids::CellNumber;
 use crate::protocol::result::{Mode, StateKind, Status};
 use crate::protocol::saved_state::{BaseSource, BoundRules};
-use crate::protocol::snapshot::SnapshotRecord;
+use crate::protocol::snapshot::{MissingVariable, SnapshotRecord};
 use crate::session::restore::{Fold, Restored, Wake, Waking};
 
 fn snapshot(id: &str, cell: CellNumber, name: Option<&str>) -> SnapshotRecord {
@@ -103,6 +103,61 @@ fn loads(restored: &Restored) -> Wake {
 #[expect(clippy::unnecessary_wraps, reason = "it is compared with what may be nothing")]
 fn with(id: &str, replays: &[CellNumber]) -> Option<(String, Vec<CellNumber>)> {
     Some((id.to_owned(), replays.to_vec()))
+}
+
+#[test]
+fn what_a_session_woke_without_is_kept_until_a_cell_of_the_main_line_has_told_it() {
+    let missing = MissingVariable { name: "k".into(), reason: "its module is gone".into() };
+    let untold = |events: &[EventBody]| {
+        let untold = restored_from(events).saved.untold;
+        (untold.not_loaded().map(str::to_owned), untold.missing().to_vec())
+    };
+    let begin = [vec![ready()], ran(1..=1), vec![taken("s1", 1), gone(), ready()]].concat();
+    let failed = EventBody::WakeFailed { snapshot: "s1".into(), reason: "it is damaged".into() };
+    let failed = [begin.clone(), vec![failed]].concat();
+    let reason = (Some("it is damaged".to_owned()), Vec::new());
+    assert_eq!(untold(&failed), reason);
+    let slept = EventBody::Slept { reason: String::new(), snapshot: None };
+    let slept = [failed, vec![slept, gone(), ready()]].concat();
+    assert_eq!(untold(&slept), reason, "whatever comes in between");
+    let EventBody::Woken { snapshot, cell, reopened, replays, left_out, .. } = woken("s1", 1, &[2]) else {
+        unreachable!()
+    };
+    let missing = vec![missing];
+    let woke = EventBody::Woken { snapshot, cell, missing: missing.clone(), reopened, replays, left_out };
+    let woke = [begin, vec![woke]].concat();
+    assert_eq!(untold(&woke), (None, missing.clone()));
+    let again = [woke.clone(), ran_again(3, 2)].concat();
+    assert_eq!(untold(&again), (None, missing), "nobody has waited for that cell");
+    for events in [slept, woke] {
+        let copied = vec![queued(4, Mode::Fork), started(4), of_mode(4, Mode::Fork)];
+        assert_eq!(untold(&[events.clone(), copied].concat()), untold(&events));
+        assert_eq!(untold(&[events.clone(), vec![EventBody::Reset]].concat()), (None, Vec::new()));
+        let told = [events, vec![EventBody::ReplayFinished], ran(5..=5)].concat();
+        assert_eq!(untold(&told), (None, Vec::new()));
+    }
+}
+
+fn of_mode(cell: CellNumber, mode: Mode) -> EventBody {
+    let EventBody::CellFinished { mut result } = done(cell) else { unreachable!() };
+    result.mode = mode;
+    EventBody::CellFinished { result }
+}
+
+#[test]
+fn variables_go_with_a_sandbox_only_where_there_can_be_some() {
+    let are_gone = |events: &[Vec<EventBody>]| {
+        let note = restored_from(&[events.concat(), vec![gone()]].concat()).pending_note.unwrap();
+        note.contains("Variables of earlier cells are gone")
+    };
+    let begin = vec![ready()];
+    assert!(!are_gone(std::slice::from_ref(&begin)));
+    assert!(are_gone(&[begin.clone(), ran(1..=1)]));
+    assert!(are_gone(&[begin.clone(), ran(1..=1), vec![gone(), ready()]]), "nobody was told yet");
+    assert!(!are_gone(&[begin.clone(), ran(1..=1), vec![EventBody::Reset]]));
+    let replay = EventBody::ReplayStarted { cells: vec![1] };
+    assert!(are_gone(&[begin.clone(), ran(1..=1), vec![replay]]));
+    assert!(are_gone(&[vec![based(Some(snapshot("b", 1, None)))], begin]), "those that it began with");
 }
 
 #[test]

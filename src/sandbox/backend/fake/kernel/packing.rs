@@ -8,7 +8,10 @@ use super::super::script::{Step, WHILE_LOADING, WHILE_PACKING};
 use super::FakeKernel;
 use crate::protocol::frames::{KernelFrame, RefusedCode};
 use crate::protocol::ids::CellNumber;
-use crate::protocol::snapshot::{RestoreReport, SNAPSHOT_FORMAT, SnapshotManifest};
+use crate::protocol::snapshot::{MissingVariable, RestoreReport, SNAPSHOT_FORMAT, SnapshotManifest};
+
+/// The variables that were not among those that were loaded, or why nothing was.
+type Loaded = std::result::Result<Vec<MissingVariable>, RefusedCode>;
 
 fn record(kind: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short record").to_be_bytes();
@@ -63,11 +66,11 @@ impl FakeKernel {
         self.0.runtime.spawn(async move {
             let loaded = kernel.receive_state(&token, &path).await;
             let report = match loaded {
-                Ok(None) => {
+                Ok(Ok(missing)) => {
                     kernel.change(|state| state.newest_kept = state_of);
-                    RestoreReport { restored: 1, ..RestoreReport::default() }
+                    RestoreReport { restored: 1, missing, ..RestoreReport::default() }
                 }
-                Ok(Some(code)) => {
+                Ok(Err(code)) => {
                     let message = "as the test wants it".into();
                     kernel.send(&KernelFrame::Refused { code, message, request: Some(request), cell: None });
                     return;
@@ -78,23 +81,28 @@ impl FakeKernel {
         });
     }
 
-    /// Why it is refused, if it is.
-    async fn receive_state(&self, token: &str, path: &str) -> Result<Option<RefusedCode>> {
+    /// What it lacks, or why it is refused.
+    async fn receive_state(&self, token: &str, path: &str) -> Result<Loaded> {
         // Taken at once, also if the daemon dies before it has sent all.
         let steps = self.0.script.steps(WHILE_LOADING);
         let mut stream = UnixStream::connect(path).await?;
         stream.write_all(format!("{token}\n").as_bytes()).await?;
         let mut received = Vec::new();
         stream.read_to_end(&mut received).await?;
+        let mut missing = Vec::new();
         for step in steps {
             match step {
+                Step::Lacks(name) => {
+                    missing
+                        .push(MissingVariable { name: name.into(), reason: "as the test wants it".into() });
+                }
                 Step::Die => return Err(Error::other("the test wants it so")),
-                Step::Refuse(code) => return Ok(Some(code)),
+                Step::Refuse(code) => return Ok(Err(code)),
                 Step::EndSandbox => self.end(),
                 Step::Wait => self.until("it may go on", |state| state.released.contains(&0)).await,
                 _ => {}
             }
         }
-        Ok(None)
+        Ok(Ok(missing))
     }
 }
