@@ -89,3 +89,30 @@ class Callbacks(unittest.TestCase):
 
     def _in_loop(self, code: str, **callbacks: Any) -> object:
         return asyncio.run(self.asynchronous.run_code(code, **callbacks))
+
+    def test_async_functions_are_refused_at_once_where_there_is_no_loop_to_run_them(self) -> None:
+        async def later(words: str = "") -> str:
+            return words
+
+        async def pieces(words: str = "") -> Any:
+            yield words
+
+        class Later:
+            async def __call__(self, words: str = "") -> str:
+                return words
+
+        box: Any = self.box
+        before = len(self.fake.requests)
+        for function in (later, pieces, Later(), partial(later, "a")):
+            calls: list[Callable[[], object]] = [
+                *(partial(box.run_code, "1", **{name: function}) for name in ("on_stdout", "on_stderr", "on_result", "on_error")),
+                *(partial(box.ask, "1", **{name: function}) for name in ("on_event", "on_approval")),
+                partial(box.commands.run, "x", on_stdout=function),
+                partial(box.tool, function),
+                partial(box.tool(name="named"), function),
+            ]
+            for number, call in enumerate(calls):
+                with self.subTest(number, function=function), self.assertRaisesRegex(TypeError, "AsyncSandbox"):
+                    call()
+        self.assertEqual((len(self.fake.requests), box._toolbox.tools), (before, {}))
+        self.asynchronous.tool(later)
