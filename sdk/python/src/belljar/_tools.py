@@ -166,11 +166,11 @@ class Loan(ABC):
         self._stream: Events | None = None
         self._was_lent = False
         self._is_closed = False
-        #: Whether the daemon has taken these tools before, in a loan that has ended.
+        #: Whether the daemon has taken these tools before, or may have, in a loan that has ended.
         self.were_taken = False
 
     def follow(self, before: Loan) -> None:
-        """Goes on for a loan that has ended: what it was called for is not done again."""
+        """Goes on for a loan that has ended, or was never quite begun: what it was called for is not done again."""
         self._calls, self._was_lent, self.were_taken = before._calls, before._was_lent, True
 
     @property
@@ -229,7 +229,8 @@ class Loan(ABC):
 
     async def _serve(self) -> None:
         attempts = Attempts()
-        while not self._is_closed:
+        # The stream is there already, and the loan may have been closed since.
+        while not self._is_closed or self._stream is not None:
             try:
                 if self._stream is None:
                     await self._open()
@@ -298,17 +299,20 @@ class ToolServer(Loan):
     def __init__(self, client: SyncClient, session: str, tools: list[FunctionTool]) -> None:
         super().__init__(client.exchanges, session, tools)
         self._free = threading.BoundedSemaphore(_CALLS_AT_ONCE)
-        self._has_ended = False
+        self._has_begun = self._has_ended = False
 
     @property
     def serves(self) -> bool:
-        return not self._has_ended
+        return self._has_begun and not self._has_ended
 
     async def start(self) -> None:
         await self._make()
         threading.Thread(target=self._run, name="belljar-tools", daemon=True).start()
+        self._has_begun = True
 
     def _run(self) -> None:
+        # Also here, for Ctrl-C may come while the other thread waits for this one to be there.
+        self._has_begun = True
         try:
             end_of(self._serve())
         finally:
