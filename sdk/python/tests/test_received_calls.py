@@ -90,7 +90,7 @@ class FakeLoan(_tools.Loan):
             raise self.error
         self._was_lent = self.serves = True
 
-    async def settle(self) -> None:
+    async def settle(self, sleep: object) -> None:
         pass
 
     def close(self) -> None:

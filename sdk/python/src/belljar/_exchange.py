@@ -237,6 +237,10 @@ class Events:
         self._decoder = EventDecoder()
         self._ready: deque[ServerSentEvent] = deque()
 
+    def read_by(self, exchanges: Exchanges) -> None:
+        """Who reads from now on, perhaps in another way than who has begun."""
+        self._exchanges = exchanges
+
     async def next(self) -> ServerSentEvent | None:
         """None at the end of the stream."""
         while True:

@@ -85,7 +85,7 @@ class Loans(Generic[L]):
                 await self._sleep(SETTLE_SECONDS)
             for server in list(self._servers):
                 if server.serves:
-                    await server.settle()
+                    await server.settle(self._sleep)
                 else:
                     await self._begin(server.tools, server)
             if tools := self._untaken():

@@ -14,6 +14,7 @@ from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
 from ._loans import Loans
+from ._loops import Loops
 from ._making import CANCEL_SECONDS, made_async
 from ._tools import AsyncToolServer
 from .asks import AskOptions, AsyncApproval
@@ -52,7 +53,10 @@ class AsyncSandbox(SandboxBase):
         super().__init__(daemon, info, is_owned=is_owned)
         self._client = client = daemon._async
         path = self._path
-        self._loans = Loans(self, self._toolbox, lambda tools: AsyncToolServer(client, path, tools), client.sleep)
+        self._loops = loops = Loops()
+        self._loans = Loans(
+            self, self._toolbox, lambda tools: AsyncToolServer(client, daemon._sync, path, tools, loops), client.sleep
+        )
         self.files = AsyncFiles(self._client, self._path)
         self.commands = AsyncCommands(self._client, self._path)
 
@@ -112,7 +116,7 @@ class AsyncSandbox(SandboxBase):
         """
         if on_error is not None:
             _api.check_callbacks(True, on_error=on_error)
-        await self._loans.lend()
+        await self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode), self._loans.lend)
         else:
@@ -123,6 +127,10 @@ class AsyncSandbox(SandboxBase):
             if inspect.isawaitable(outcome):
                 await outcome
         return execution
+
+    async def _lend_tools(self) -> None:
+        self._loops.use()
+        await self._loans.lend()
 
     @overload
     async def ask(
@@ -170,7 +178,7 @@ class AsyncSandbox(SandboxBase):
         is given to `on_approval`, and listed by `approvals`. A task that is cancelled cancels the ask.
         """
         _api.check_callbacks(True, on_event=on_event, on_approval=on_approval)
-        await self._loans.lend()
+        await self._lend_tools()
         number = await self._client.request(asks.start(self._path, text, schema, **options), self._loans.lend)
         try:
             if on_event is None and on_approval is None:
