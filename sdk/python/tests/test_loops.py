@@ -1,16 +1,18 @@
-"""In which event loop the async tools of a sandbox run, without a daemon."""
+"""In which event loop the async tools of a sandbox run, and what is answered to their calls, without a daemon."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import threading
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Coroutine
 
-from belljar import ToolError
+from belljar import AsyncSandbox, Daemon, ToolError
 from belljar._loops import Home, Loops
 
+from .fake_daemon import CELL, SESSION, FakeDaemon, encoded
 from .harness import SOON, eventually, in_thread
 
 variable = contextvars.ContextVar("variable", default="none")
@@ -116,3 +118,43 @@ class LoopsOfASandbox(unittest.TestCase):
         eventually("it has ended", lambda: ended == ["yes"] or None)
         with self.assertRaises(ToolError):
             self.home.run(self.here())
+
+
+class AnswersOfAsyncTools(unittest.TestCase):
+    def answer_of(self, function: Callable[[], Coroutine[Any, Any, str]]) -> Any:
+        """What the daemon gets from a tool that it calls as soon as it is lent."""
+        answers: list[Any] = []
+        events = b'event: ready\ndata: {}\n\nevent: tool_call\ndata: {"call": "c", "name": "t", "arguments": {}}\n\n'
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+        def answer(request: bytes) -> bytes:
+            line, _, rest = request.partition(b"\r\n")
+            if b"/tool-calls/" in line:
+                answers.append(json.loads(rest.partition(b"\r\n\r\n")[2]))
+            elif b"/tools HTTP" in line:
+                return head + b"%x\r\n%b\r\n" % (len(events), events)
+            return encoded(SESSION if line.startswith(b"GET") else CELL)
+
+        fake = FakeDaemon(answer)
+        self.addCleanup(fake.close)
+
+        async def work() -> None:
+            box = await AsyncSandbox.connect("fake", daemon=Daemon(fake.path, autostart=False))
+            box.tool(name="t")(function)
+            await box.run_code("1")
+            await asyncio.to_thread(lambda: eventually("an answer", lambda: answers or None, 10))
+            # The loop works on.
+            self.assertEqual((await box.run_code("1")).text, "2")
+            box.close()
+
+        asyncio.run(work())
+        return answers[0]
+
+    def test_one_that_waits_for_what_was_cancelled_is_answered(self) -> None:
+        async def waits() -> str:
+            task = asyncio.create_task(asyncio.sleep(SOON))
+            task.cancel()
+            await task
+            return ""
+
+        self.assertEqual(self.answer_of(waits)["failure"]["code"], "interrupted")

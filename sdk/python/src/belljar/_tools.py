@@ -8,6 +8,7 @@ import os
 import threading
 import traceback
 from abc import ABC, abstractmethod
+from asyncio import CancelledError
 from typing import Any, Callable, Coroutine
 
 from ._async import AsyncClient
@@ -56,6 +57,8 @@ def _answer(session: str, call: str, answer: dict[str, Any]) -> Call[None]:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, CancelledError):
+        error = cancelled()
     if isinstance(error, ToolError):
         return {"failure": {"code": error.code, "message": error.message[:_ERROR_CHARS]}}
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -150,9 +153,6 @@ class Loan(ABC):
 
     It is served by threads, as coroutines that never suspend. Only its beginning may be that of an event loop.
     """
-
-    #: Which exceptions of a function are failures of its call, and no end of what serves it.
-    _failures: type[BaseException]
 
     def __init__(self, exchanges: Exchanges, session: str, tools: list[FunctionTool]) -> None:
         self.tools = tools
@@ -264,12 +264,9 @@ class Loan(ABC):
     async def _work(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
         try:
             answer = _value(tool, await self._outcome(tool, arguments))
-        except self._failures as error:
+        except BaseException as error:
+            # Whatever it is, the code that called waits for an answer.
             answer = _failure(error)
-        except BaseException:
-            # Otherwise a later loan would take the call for one that is worked on.
-            self._calls.answer(call, _answer(self._session, call, _failure(cancelled())))
-            raise
         await self._send(call, _answer(self._session, call, answer))
 
     async def _send(self, call: str, answer: Call[None]) -> None:
@@ -291,8 +288,6 @@ class Loan(ABC):
 
 class ToolServer(Loan):
     """Serves one loan in threads."""
-
-    _failures = BaseException
 
     def __init__(self, client: SyncClient, session: str, tools: list[FunctionTool]) -> None:
         super().__init__(client.exchanges, session, tools)
