@@ -158,3 +158,12 @@ class AnswersOfAsyncTools(unittest.TestCase):
             return ""
 
         self.assertEqual(self.answer_of(waits)["failure"]["code"], "interrupted")
+
+    def test_one_that_would_end_the_program_is_a_failure_as_any_other(self) -> None:
+        for error, said in ((SystemExit(7), "SystemExit: 7"), (KeyboardInterrupt(), "KeyboardInterrupt")):
+
+            async def ends() -> str:
+                raise error
+
+            failure = self.answer_of(ends)["failure"]
+            self.assertEqual((failure["code"], failure["message"].partition("\n")[0]), ("failed", said))

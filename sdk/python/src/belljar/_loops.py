@@ -11,6 +11,8 @@ from typing import Any, Coroutine
 
 from .errors import ToolError
 
+#: What a coroutine gives, or what it raised to end the program.
+_Outcome = tuple[Any, "KeyboardInterrupt | SystemExit | None"]
 #: How often a thread that waits for a coroutine looks whether its loop is still there, which ends without a word.
 _LOOK_SECONDS = 0.5
 
@@ -46,14 +48,17 @@ class Home:
     def __init__(self, loops: Loops) -> None:
         self._loops = loops
         self._own = (asyncio.get_running_loop(), contextvars.copy_context())
-        self._running: dict[futures.Future[Any], asyncio.AbstractEventLoop] = {}
+        self._running: dict[futures.Future[_Outcome], asyncio.AbstractEventLoop] = {}
         self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Runs it, and waits for that in a thread."""
         while not self._is_closed and (place := self._place()) is not None:
             if (outcome := self._run_in(*place, work)) is not None:
-                return outcome.result()
+                value, ended = outcome.result()
+                if ended is not None:
+                    raise ended
+                return value
         work.close()
         raise ToolError("no event loop is there that could run the tool", code="interrupted")
 
@@ -70,11 +75,16 @@ class Home:
 
     def _run_in(
         self, loop: asyncio.AbstractEventLoop, context: contextvars.Context, work: Coroutine[Any, Any, Any]
-    ) -> futures.Future[Any] | None:
+    ) -> futures.Future[_Outcome] | None:
         """What became of it; None if the loop ended before it began."""
 
-        async def run() -> Any:
-            return await work
+        async def run() -> _Outcome:
+            try:
+                return await work, None
+            except (KeyboardInterrupt, SystemExit) as ended:
+                # A loop passes these on to the program, which code in a sandbox is not to end. A person's Ctrl-C is none of
+                # them: `asyncio.run` makes it the end of its main task.
+                return None, ended
 
         running = run()
         try:
