@@ -82,8 +82,8 @@ class Home:
             try:
                 return await work, None
             except (KeyboardInterrupt, SystemExit) as ended:
-                # A loop passes these on to the program, which code in a sandbox is not to end. A person's Ctrl-C is none of
-                # them: `asyncio.run` makes it the end of its main task.
+                # A loop passes these on to the program, which code in a sandbox is not to end. From Python 3.11 on, a person's
+                # Ctrl-C is none of them: `asyncio.run` makes it the end of its main task.
                 return None, ended
 
         running = run()
