@@ -27,15 +27,15 @@ _ROOT = Path(__file__).resolve().parents[3]
 BINARY = Path(os.environ.get("BELLJAR") or _ROOT / "target/debug/belljar").resolve()
 
 
-def eventually(what: str, check: Callable[[], T | None]) -> T:
+def eventually(what: str, check: Callable[[], T | None], seconds: float = SOON) -> T:
     """Polls until `check` gives something that is not None."""
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + seconds
     while True:
         found = check()
         if found is not None:
             return found
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {SOON:.0f} s: {what}")
+            raise AssertionError(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.05)
 
 

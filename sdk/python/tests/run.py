@@ -42,6 +42,8 @@ CORE = (
     "test_exchange",
     "test_wrong_values",
     "test_received_calls",
+    "test_callbacks",
+    "test_loops",
     "test_sandbox.OnBubblewrap",
     "test_tools.OnBubblewrap",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from typing import Any, Literal, TypedDict
+from typing import Any, Callable, Literal, TypedDict
 
 import pydantic
 
@@ -183,6 +183,34 @@ class ToolCases(WithDaemon):
         for _ in range(2):
             self.assertEqual(run(box.run_code("print(one())")).stdout, "1\n")
         run(box.kill())
+
+    def test_tools_outlive_the_loop_that_lent_them_while_a_cell_of_another_calls_them(self) -> None:
+        box = run(AsyncSandbox.create())
+        self.addCleanup(lambda: run(box.kill()))
+
+        @box.tool
+        async def here() -> str:
+            await asyncio.sleep(0)
+            return threading.current_thread().name
+
+        box.tool(name="one")(lambda: "1")
+        code = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\nprint(one(), here())"
+        own: list[str] = []
+
+        def other() -> str:
+            own.append(threading.current_thread().name)
+            return run(box.run_code(code)).stdout
+
+        async def lend() -> Callable[[], str]:
+            await box.run_code("1")
+            calling = in_thread(other)
+            while (await box.info()).state != "busy":
+                await asyncio.sleep(0.02)
+            return calling
+
+        calling = run(lend())
+        Sandbox.connect(box.name).files.write("go", "")
+        self.assertEqual(calling(), f"1 {own[0]}\n")
 
     def test_a_model_answers_in_the_shape_that_is_wanted(self) -> None:
         with Sandbox.create() as box:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import math
 import re
 from dataclasses import replace
@@ -97,11 +98,21 @@ def values_of(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     return dict(value)
 
 
-def check_callbacks(**callbacks: object) -> None:
+def check_callbacks(may_be_async: bool, **callbacks: object) -> None:
     """Refuses what cannot be called before anything runs whose output it should get."""
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
             raise wrong(f"`{name}` is a function, not {type(callback).__name__}")
+        if not may_be_async:
+            check_not_async(callback, f"`{name}`")
+
+
+def check_not_async(function: object, what: str) -> None:
+    """A blocking client has no event loop, so that an async function would be called and never run."""
+    # What a class makes callable is called through its method.
+    for called in (function, getattr(type(function), "__call__", None)):
+        if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(f"{what} is an async function, which only an `AsyncSandbox` runs; a `Sandbox` needs a plain one")
 
 
 class SandboxOptions(TypedDict, total=False):

@@ -22,6 +22,8 @@ OnError = Callable[[ExecutionError], object]
 
 class SandboxBase:
     _loans: Loans[Any]
+    #: Whether there is an event loop that runs async functions.
+    _has_loop: bool
 
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         self._daemon = daemon
@@ -71,11 +73,14 @@ class SandboxBase:
 
         Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
         `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads; a
-        coroutine function is for async sandboxes, and runs in the loop that made that request.
+        coroutine function is for async sandboxes, and runs in the loop that made that request, or, once that has ended, in
+        another one that uses the sandbox.
         With `read_only` its calls change nothing anywhere, and are quicker: none waits for the daemon's disk.
         """
 
         def add(function: F) -> F:
+            if not self._has_loop:
+                _api.check_not_async(function, "the tool")
             self._toolbox.add(function, name, description, read_only)
             return function
 
@@ -93,11 +98,12 @@ class SandboxBase:
 def cell_follower(
     session: str,
     start: Call[object],
+    may_be_async: bool,
     on_stdout: OnText | None,
     on_stderr: OnText | None,
     on_result: OnResult | None = None,
 ) -> CellFollower:
-    _api.check_callbacks(on_stdout=on_stdout, on_stderr=on_stderr, on_result=on_result)
+    _api.check_callbacks(may_be_async, on_stdout=on_stdout, on_stderr=on_stderr, on_result=on_result)
     texts = {"stdout": on_stdout, "stderr": on_stderr}
 
     def saw(event: Event) -> object:

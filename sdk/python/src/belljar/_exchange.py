@@ -95,23 +95,32 @@ class Exchanges(ABC):
     async def follow(self, follower: Follower[T], before_again: BeforeAgain | None = None) -> T:
         """Reads events until the follower has what it is after. A stream that breaks off is resumed, after `before_again`."""
         attempts = Attempts()
-        while True:
-            try:
-                events = await self.events(follower.call())
+        events: Events | None = None
+        try:
+            while True:
                 try:
-                    while (event := await events.next()) is not None:
-                        attempts.reset()
-                        follower.take(event)
-                        await self._settle(follower.outcomes())
-                        if follower.is_done:
-                            return follower.result()
-                finally:
-                    events.close()
-                raise Broken("the stream ended")
-            except (Broken, DaemonError) as error:
-                await self.sleep(attempts.pause_after(error))
-            if before_again is not None:
-                await before_again()
+                    events = events or await self.events(follower.call())
+                    sent = await events.next()
+                    if sent is None:
+                        raise Broken("the stream ended")
+                    event = follower.read(sent)
+                    attempts.reset()
+                except (Broken, DaemonError) as error:
+                    if events is not None:
+                        events.close()
+                        events = None
+                    await self.sleep(attempts.pause_after(error))
+                    if before_again is not None:
+                        await before_again()
+                    continue
+                # What a callback raises comes out as it is, whatever it is: it says nothing about the connection.
+                if event is not None:
+                    await self._settle(follower.take(event))
+                if follower.is_done:
+                    return follower.result()
+        finally:
+            if events is not None:
+                events.close()
 
     async def events(self, call: Call[object]) -> Events:
         """The events of one connection, which the caller has to close."""
@@ -227,6 +236,10 @@ class Events:
         self._parser = parser
         self._decoder = EventDecoder()
         self._ready: deque[ServerSentEvent] = deque()
+
+    def read_by(self, exchanges: Exchanges) -> None:
+        """Who reads from now on, perhaps in another way than who has begun."""
+        self._exchanges = exchanges
 
     async def next(self) -> ServerSentEvent | None:
         """None at the end of the stream."""

@@ -19,12 +19,6 @@ class Follower(ABC, Generic[T]):
     def __init__(self) -> None:
         self._last = 0
         self._result: T | None = None
-        self._outcomes: list[object] = []
-
-    def outcomes(self) -> list[object]:
-        """What callbacks have returned since the last time: coroutines, perhaps."""
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
 
     @property
     def is_done(self) -> bool:
@@ -39,20 +33,24 @@ class Follower(ABC, Generic[T]):
         """The request whose answer is the stream, from the next event on or from an earlier one."""
 
     @abstractmethod
-    def saw(self, event: Event) -> None: ...
+    def saw(self, event: Event) -> list[object]:
+        """Gives what callbacks have returned: coroutines, perhaps."""
 
-    def take(self, sent: ServerSentEvent) -> None:
+    def read(self, sent: ServerSentEvent) -> Event | None:
+        """The event, unless it was taken before."""
         # An event of this name is about the stream, not the session: it says why the stream ends.
         if sent.name == "problem":
             raise problem_of(500, sent.data.encode())
         event = as_json(sent.data.encode())
         if not isinstance(event, dict) or not isinstance(event.get("seq"), int):
             raise DaemonError("an event of the daemon makes no sense", code="bad_answer")
-        if event["seq"] <= self._last:
-            return
-        self.saw(event)
-        # Only now: if a callback raises, nothing was lost.
+        return event if event["seq"] > self._last else None
+
+    def take(self, event: Event) -> list[object]:
+        """Tells callbacks of an event, and gives what they have returned."""
+        outcomes = self.saw(event)
         self._last = event["seq"]
+        return outcomes
 
 
 class CellFollower(Follower[dict[str, Any]]):
@@ -78,18 +76,18 @@ class CellFollower(Follower[dict[str, Any]]):
             return self._start
         return get(f"{self._session}/events?after={self._last}", nothing)
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: Event) -> list[object]:
         finished = event.get("result") if event.get("type") == "cell_finished" else None
         cell = finished.get("cell") if isinstance(finished, dict) else event.get("cell")
         if self._cell is None:
             self._cell = cell
         # A resumed stream has the events of the whole session.
         if cell != self._cell:
-            return
+            return []
         if finished is not None:
             self._result = finished
-        else:
-            self._outcomes.append(self._on_event(event))
+            return []
+        return [self._on_event(event)]
 
 
 class AskFollower(Follower[dict[str, Any]]):
@@ -105,7 +103,8 @@ class AskFollower(Follower[dict[str, Any]]):
         # The stream begins with the ask; what was seen is passed over.
         return get(self._path, nothing)
 
-    def saw(self, event: Event) -> None:
-        self._outcomes.append(self._on_event(event))
+    def saw(self, event: Event) -> list[object]:
+        outcomes = [self._on_event(event)]
         if event.get("type") == "ask_finished" and event.get("ask") == self._ask:
             self._result = event["end"]
+        return outcomes

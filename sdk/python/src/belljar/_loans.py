@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import Any, Callable, Coroutine, Generic, TypeVar
 
@@ -66,10 +65,12 @@ class Loans(Generic[L]):
         self._toolbox = toolbox
         self._make = make
         self._sleep = sleep
-        # A lock of threads also for coroutines, which may be of several loops; they do not block on it.
-        self._lock = threading.Lock()
+        # Who lends, if anybody does: a lock for coroutines, too, which may be of several loops, and do not block on it. Ctrl-C
+        # may come after each call, and so one call takes it, where `finally` is in force, and one gives it back.
+        self._lender: dict[str, object] = {}
+        # A loan is here before it is begun, so that one whose beginning was interrupted is found and made again.
         self._servers: list[L] = []
-        self._ends: list[weakref.finalize[..., object]] = []
+        weakref.finalize(owner, _close_all, self._servers)
         leave_at_fork(self)
 
     @property
@@ -78,56 +79,63 @@ class Loans(Generic[L]):
 
     async def lend(self) -> None:
         """Returns when all tools are there. Where several lend at once, each waits until another has done so."""
-        while not self._lock.acquire(blocking=False):
-            await self._sleep(SETTLE_SECONDS)
+        me = object()
         try:
+            while self._lender.setdefault("is", me) is not me:
+                await self._sleep(SETTLE_SECONDS)
             for server in list(self._servers):
                 if server.serves:
-                    await server.settle()
+                    await server.settle(self._sleep)
                 else:
                     await self._begin(server.tools, server)
-            if tools := list(self._toolbox.waiting):
+            if tools := self._untaken():
                 await self._begin(tools, None)
         finally:
-            self._lock.release()
+            # There is no call before the one that gives it back.
+            if self._lender == {"is": me}:
+                self._lender.clear()
+
+    def _untaken(self) -> list[FunctionTool]:
+        return [tool for tool in self._toolbox.waiting if not any(tool in server.tools for server in self._servers)]
 
     async def _begin(self, tools: list[FunctionTool], before: L | None) -> None:
         server = self._make(tools)
-        if before is not None:
+        if before is None:
+            self._servers.append(server)
+        else:
+            # If its beginning was interrupted, it may have come so far that the tools are lent.
+            before.close()
             server.follow(before)
+            self._servers[self._servers.index(before)] = server
         try:
             await server.start()
         except BelljarError as error:
             # Where only the daemon is missing, the next request lends them.
-            if not isinstance(error, DaemonError):
+            is_missing = isinstance(error, DaemonError)
+            if not is_missing:
                 self._toolbox.give_up(tools)
-                self._end_of(before)
+            if before is None or not is_missing:
+                self._servers.remove(server)
             raise
         self._toolbox.lent(tools)
-        self._end_of(before)
-        self._servers.append(server)
-        owner = self._owner()
-        assert owner is not None, "it is the owner that lends"
-        self._ends.append(weakref.finalize(owner, server.close))
-
-    def _end_of(self, before: L | None) -> None:
-        if before is not None:
-            self._servers.remove(before)
 
     def end(self) -> None:
-        for end in self._ends:
-            end()
-        self._ends.clear()
+        _close_all(self._servers)
 
     def leave_to_parent(self) -> None:
         """In a forked process: what the parent serves, only the parent ends, also when this process exits."""
-        for end in self._ends:
-            end.detach()
-        self._ends.clear()
-        for server in self._servers:
+        is_lending = bool(self._lender)
+        self._lender.clear()
+        for server in list(self._servers):
             server.leave_to_parent()
-        self._servers = [server for server in self._servers if not server.serves]
-        if self._lock.locked():
-            # By a thread that is only in the parent, and lends there what waits.
+            # By a thread that is only in the parent, which lends there what waits, and what does not serve yet.
+            if is_lending or server.serves:
+                self._servers.remove(server)
+                self._toolbox.lent(server.tools)
+        if is_lending:
             self._toolbox.waiting.clear()
-            self._lock = threading.Lock()
+
+
+def _close_all(servers: list[L]) -> None:
+    for server in list(servers):
+        server.close()

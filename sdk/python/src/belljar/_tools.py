@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import os
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from typing import Any, Coroutine
+from asyncio import CancelledError
+from typing import Any, Callable, Coroutine
 
 from ._async import AsyncClient
 from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing
 from ._exchange import Events, Exchanges
+from ._loops import Home, Loops, cancelled
 from ._schema import FunctionTool, json_of
 from ._sync import SyncClient, end_of
-from ._threads import in_thread
 from ._wire import ServerSentEvent, quoted
 from .errors import BadRequestError, BelljarError, DaemonError, NotFoundError, ToolError
 
@@ -32,8 +32,6 @@ SETTLE_SECONDS = 0.02
 _ERROR_CHARS = 2000
 #: The answer to a call that was answered before, if the answer is not kept any more.
 _FORGOTTEN = ToolError("the call was made, and its answer is not kept any more", code="interrupted")
-#: The answer to a call whose work ended with the loop of its loan.
-_CANCELLED = ToolError("the work on the call was cancelled; it is not known whether it took effect", code="interrupted")
 #: This package, whose frames are no concern of who called the tool.
 _OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
@@ -59,6 +57,8 @@ def _answer(session: str, call: str, answer: dict[str, Any]) -> Call[None]:
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, CancelledError):
+        error = cancelled()
     if isinstance(error, ToolError):
         return {"failure": {"code": error.code, "message": error.message[:_ERROR_CHARS]}}
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -151,11 +151,8 @@ class _ReceivedCalls:
 class Loan(ABC):
     """One loan of tools, until it is closed. Its stream is opened again after a restart of the daemon.
 
-    It is written once, as coroutines; those of the threads never suspend.
+    It is served by threads, as coroutines that never suspend. Only its beginning may be that of an event loop.
     """
-
-    #: Which exceptions of a function are failures of its call, and no end of what serves it.
-    _failures: type[BaseException]
 
     def __init__(self, exchanges: Exchanges, session: str, tools: list[FunctionTool]) -> None:
         self.tools = tools
@@ -166,11 +163,11 @@ class Loan(ABC):
         self._stream: Events | None = None
         self._was_lent = False
         self._is_closed = False
-        #: Whether the daemon has taken these tools before, in a loan that has ended.
+        #: Whether the daemon has taken these tools before, or may have, in a loan that has ended.
         self.were_taken = False
 
     def follow(self, before: Loan) -> None:
-        """Goes on for a loan that has ended: what it was called for is not done again."""
+        """Goes on for a loan that has ended, or was never quite begun: what it was called for is not done again."""
         self._calls, self._was_lent, self.were_taken = before._calls, before._was_lent, True
 
     @property
@@ -198,26 +195,26 @@ class Loan(ABC):
     @abstractmethod
     async def _outcome(self, tool: FunctionTool, arguments: dict[str, Any]) -> Any: ...
 
-    async def settle(self) -> None:
+    async def settle(self, sleep: Callable[[float], Coroutine[Any, Any, None]]) -> None:
         """If a restart of the daemon has ended the loan: waits until it is made again."""
         for _ in range(_SETTLE_LOOKS):
             stream = self._stream
             is_there = stream is not None and not stream.connection.is_hung_up()
             if is_there or not self.serves:
                 return
-            await self._exchanges.sleep(SETTLE_SECONDS)
+            await sleep(SETTLE_SECONDS)
 
-    async def _make(self) -> None:
+    async def _make(self, exchanges: Exchanges) -> None:
         attempts = Attempts()
         while True:
             try:
-                return await self._open()
+                return await self._open(exchanges)
             except (Broken, BelljarError) as error:
                 is_taken = self.were_taken and _may_lend_again(error)
-                await self._exchanges.sleep(attempts.pause_after(Broken(str(error)) if is_taken else error))
+                await exchanges.sleep(attempts.pause_after(Broken(str(error)) if is_taken else error))
 
-    async def _open(self) -> None:
-        stream = await self._exchanges.events(_lend(self._session, self.tools, self._was_lent))
+    async def _open(self, exchanges: Exchanges) -> None:
+        stream = await exchanges.events(_lend(self._session, self.tools, self._was_lent))
         try:
             event = await stream.next()
             if event is None or event.name != "ready":
@@ -225,14 +222,16 @@ class Loan(ABC):
         except BaseException:
             stream.close()
             raise
+        stream.read_by(self._exchanges)
         self._stream, self._was_lent = stream, True
 
     async def _serve(self) -> None:
         attempts = Attempts()
-        while not self._is_closed:
+        # The stream is there already, and the loan may have been closed since.
+        while not self._is_closed or self._stream is not None:
             try:
                 if self._stream is None:
-                    await self._open()
+                    await self._open(self._exchanges)
                 await self._read(attempts)
                 raise Broken("the stream of calls ended")
             except (BelljarError, Broken) as error:
@@ -265,12 +264,9 @@ class Loan(ABC):
     async def _work(self, call: str, tool: FunctionTool, arguments: dict[str, Any]) -> None:
         try:
             answer = _value(tool, await self._outcome(tool, arguments))
-        except self._failures as error:
+        except BaseException as error:
+            # Whatever it is, the code that called waits for an answer.
             answer = _failure(error)
-        except BaseException:
-            # Otherwise a later loan would take the call for one that is worked on.
-            self._calls.answer(call, _answer(self._session, call, _failure(_CANCELLED)))
-            raise
         await self._send(call, _answer(self._session, call, answer))
 
     async def _send(self, call: str, answer: Call[None]) -> None:
@@ -293,22 +289,26 @@ class Loan(ABC):
 class ToolServer(Loan):
     """Serves one loan in threads."""
 
-    _failures = BaseException
-
     def __init__(self, client: SyncClient, session: str, tools: list[FunctionTool]) -> None:
         super().__init__(client.exchanges, session, tools)
         self._free = threading.BoundedSemaphore(_CALLS_AT_ONCE)
-        self._has_ended = False
+        self._has_begun = self._has_ended = False
 
     @property
     def serves(self) -> bool:
-        return not self._has_ended
+        return self._has_begun and not self._has_ended
 
     async def start(self) -> None:
-        await self._make()
+        await self._make(self._exchanges)
+        self._run_beside()
+
+    def _run_beside(self) -> None:
         threading.Thread(target=self._run, name="belljar-tools", daemon=True).start()
+        self._has_begun = True
 
     def _run(self) -> None:
+        # Also here, for Ctrl-C may come while the other thread waits for this one to be there.
+        self._has_begun = True
         try:
             end_of(self._serve())
         finally:
@@ -334,48 +334,25 @@ class ToolServer(Loan):
         return tool.bound(arguments)()
 
 
-class AsyncToolServer(Loan):
-    """Serves one loan in a task of the loop that began it."""
+class AsyncToolServer(ToolServer):
+    """Serves one loan in threads, too, so that it does not end with the loop that it was made in: cells of another loop may
+    be calling. Only coroutines run in a loop."""
 
-    _failures = Exception
-
-    def __init__(self, client: AsyncClient, session: str, tools: list[FunctionTool]) -> None:
-        super().__init__(client, session, tools)
-        self._free = asyncio.Semaphore(_CALLS_AT_ONCE)
-        self._task: asyncio.Task[None] | None = None
-        self._work_tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def serves(self) -> bool:
-        """A loan ends with the loop that it was made in."""
-        return self._task is not None and not self._task.done() and not self._task.get_loop().is_closed()
+    def __init__(
+        self, client: AsyncClient, beside: SyncClient, session: str, tools: list[FunctionTool], loops: Loops
+    ) -> None:
+        super().__init__(beside, session, tools)
+        self._client = client
+        self._home = Home(loops)
 
     async def start(self) -> None:
-        await self._make()
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        await self._make(self._client)
+        self._run_beside()
 
     def close(self) -> None:
-        task = self._task
-        if task is None or task.done() or task.get_loop().is_closed():
-            return
-        self._is_closed = True
-        for one in (task, *self._work_tasks):
-            task.get_loop().call_soon_threadsafe(one.cancel)
-
-    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            finally:
-                self._free.release()
-
-        await self._free.acquire()
-        task = asyncio.create_task(run())
-        self._work_tasks.add(task)
-        task.add_done_callback(self._work_tasks.discard)
+        super().close()
+        self._home.close()
 
     async def _outcome(self, tool: FunctionTool, arguments: dict[str, Any]) -> Any:
-        work = tool.bound(arguments)
-        if inspect.iscoroutinefunction(tool.function):
-            return await work()
-        return await in_thread(work)
+        value = await super()._outcome(tool, arguments)
+        return self._home.run(value) if inspect.iscoroutine(value) else value

@@ -14,6 +14,7 @@ from ._api import SandboxOptions
 from ._base import OnError, OnResult, OnText, SandboxBase, cell_follower, last_told
 from ._follow import AskFollower, Event
 from ._loans import Loans
+from ._loops import Loops
 from ._making import CANCEL_SECONDS, made_async
 from ._tools import AsyncToolServer
 from .asks import AskOptions, AsyncApproval
@@ -46,11 +47,16 @@ class AsyncSandbox(SandboxBase):
     cells that they run at the same time wait for each other.
     """
 
+    _has_loop = True
+
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         super().__init__(daemon, info, is_owned=is_owned)
         self._client = client = daemon._async
         path = self._path
-        self._loans = Loans(self, self._toolbox, lambda tools: AsyncToolServer(client, path, tools), client.sleep)
+        self._loops = loops = Loops()
+        self._loans = Loans(
+            self, self._toolbox, lambda tools: AsyncToolServer(client, daemon._sync, path, tools, loops), client.sleep
+        )
         self.files = AsyncFiles(self._client, self._path)
         self.commands = AsyncCommands(self._client, self._path)
 
@@ -109,18 +115,22 @@ class AsyncSandbox(SandboxBase):
         Ctrl-C leaves the cell running: `interrupt` ends it.
         """
         if on_error is not None:
-            _api.check_callbacks(on_error=on_error)
-        await self._loans.lend()
+            _api.check_callbacks(True, on_error=on_error)
+        await self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = await self._client.request(_api.run_cell(self._path, code, timeout, mode), self._loans.lend)
         else:
             start = _api.stream_cell(self._path, code, timeout, mode)
-            follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
+            follower = cell_follower(self._path, start, True, on_stdout, on_stderr, on_result)
             execution = execution_of(await self._client.follow(follower, self._loans.lend))
         for outcome in last_told(execution, on_result, on_error):
             if inspect.isawaitable(outcome):
                 await outcome
         return execution
+
+    async def _lend_tools(self) -> None:
+        self._loops.use()
+        await self._loans.lend()
 
     @overload
     async def ask(
@@ -167,8 +177,8 @@ class AsyncSandbox(SandboxBase):
         The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
         is given to `on_approval`, and listed by `approvals`. A task that is cancelled cancels the ask.
         """
-        _api.check_callbacks(on_event=on_event, on_approval=on_approval)
-        await self._loans.lend()
+        _api.check_callbacks(True, on_event=on_event, on_approval=on_approval)
+        await self._lend_tools()
         number = await self._client.request(asks.start(self._path, text, schema, **options), self._loans.lend)
         try:
             if on_event is None and on_approval is None:

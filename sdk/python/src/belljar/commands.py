@@ -125,7 +125,7 @@ class Commands:
         if on_stdout is None and on_stderr is None:
             return _checked(self._client.request(_api.run_command(self._session, body)), check)
         start = _api.stream_command(self._session, body)
-        follower = cell_follower(self._session, start, on_stdout, on_stderr)
+        follower = cell_follower(self._session, start, False, on_stdout, on_stderr)
         return _checked(command_result_of(self._client.follow(follower)), check)
 
     def list(self) -> list[CommandInfo]:
@@ -213,7 +213,7 @@ class AsyncCommands:
         if on_stdout is None and on_stderr is None:
             return _checked(await self._client.request(_api.run_command(self._session, body)), check)
         start = _api.stream_command(self._session, body)
-        follower = cell_follower(self._session, start, on_stdout, on_stderr)
+        follower = cell_follower(self._session, start, True, on_stdout, on_stderr)
         return _checked(command_result_of(await self._client.follow(follower)), check)
 
     async def list(self) -> list[CommandInfo]:

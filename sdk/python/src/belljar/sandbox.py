@@ -45,6 +45,8 @@ class Sandbox(SandboxBase):
     cells that they run at the same time wait for each other.
     """
 
+    _has_loop = False
+
     def __init__(self, daemon: Daemon, info: SandboxInfo, *, is_owned: bool) -> None:
         super().__init__(daemon, info, is_owned=is_owned)
         self._client = client = daemon._sync
@@ -108,13 +110,13 @@ class Sandbox(SandboxBase):
         Ctrl-C leaves the cell running: `interrupt` ends it.
         """
         if on_error is not None:
-            _api.check_callbacks(on_error=on_error)
+            _api.check_callbacks(False, on_error=on_error)
         self._lend_tools()
         if on_stdout is None and on_stderr is None and on_result is None:
             execution = self._client.request(_api.run_cell(self._path, code, timeout, mode), self._loans.lend)
         else:
             start = _api.stream_cell(self._path, code, timeout, mode)
-            follower = cell_follower(self._path, start, on_stdout, on_stderr, on_result)
+            follower = cell_follower(self._path, start, False, on_stdout, on_stderr, on_result)
             execution = execution_of(self._client.follow(follower, self._loans.lend))
         last_told(execution, on_result, on_error)
         return execution
@@ -168,7 +170,7 @@ class Sandbox(SandboxBase):
         The answer is text; with a `schema`, a pydantic model or a JSON Schema, a value of it. What waits for a decision
         is given to `on_approval`, and listed by `approvals`. A Ctrl-C cancels the ask.
         """
-        _api.check_callbacks(on_event=on_event, on_approval=on_approval)
+        _api.check_callbacks(False, on_event=on_event, on_approval=on_approval)
         self._lend_tools()
         number = self._client.request(asks.start(self._path, text, schema, **options), self._loans.lend)
         try:
