@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import belljar
+from belljar import Result, Sandbox
+from belljar.results import execution_of
+
+from .fake_daemon import CELL
+from .harness import WithDaemon
 
 _RUNNER = Path(belljar.__file__).with_name("_job_runner.py")
 
@@ -42,3 +47,39 @@ class ValuesOfJobs(unittest.TestCase):
     def test_a_text_that_is_cut_says_so(self) -> None:
         told = self.told("set(range(20_000))")
         self.assertEqual((len(told["text"]), told["text"][-1], told["is_cut"]), (20_000, "…", True))
+
+
+class ValuesOfCells(unittest.TestCase):
+    def test_text_that_is_cut_makes_the_result_truncated(self) -> None:
+        def cut(text: str) -> tuple[bool, bool]:
+            shown = execution_of({**CELL, "displays": [{"mime": {"text/plain": text}}]}).truncated
+            value = execution_of({**CELL, "result": {"repr": text, "type": "list"}}).truncated
+            self.assertEqual((bool(shown), bool(value)), (shown.text, value.text))
+            return shown.text, value.text
+
+        self.assertEqual(cut("x" * 19_999 + "…"), (True, True))
+        for text in ("…", "x" * 20_000, "'" + "x" * 19_997 + "…'"):
+            self.assertEqual(cut(text), (False, False))
+
+    def test_one_result_says_it_too(self) -> None:
+        self.assertTrue(Result({"text/plain": "x" * 19_999 + "…"}, is_main_result=True).is_cut)
+        self.assertFalse(Result({"text/html": "x"}, is_main_result=True).is_cut)
+
+
+class ValueCases(WithDaemon):
+    def test_a_long_value_is_not_cut_without_a_word(self) -> None:
+        with Sandbox.create() as box:
+            ran = box.run_code("import json; json.dumps(list(range(9000)))")
+            self.assertEqual((len(ran.text or ""), bool(ran.truncated), ran.truncated.text), (20_000, True, True))
+            self.assertFalse(box.run_code("list(range(100))").truncated)
+
+
+class OnDocker(ValueCases):
+    backend = "docker"
+
+
+class OnBubblewrap(ValueCases):
+    backend = "bubblewrap"
+
+
+del ValueCases
