@@ -114,6 +114,20 @@ class Functions(unittest.TestCase):
         self.assertEqual((value_of({"type": "integer"}, 1), value_of(int, 1)), (1, 1))
 
 
+class Names(unittest.TestCase):
+    def test_names_that_code_could_not_call_are_refused_at_once(self) -> None:
+        def fine() -> None: ...
+
+        for name in ("print", "open", "display", "tools", "ToolError", "True", "class", "await", "a b", ""):
+            with self.subTest(name), self.assertRaisesRegex(BadRequestError, "is no name for a tool"):
+                FunctionTool(fine, name, None)
+            with self.subTest(name), self.assertRaisesRegex(BadRequestError, "is no name for a tool"):
+                FunctionTool.defined({"name": name}, fine)
+        # Words that are none of Python's own everywhere.
+        for name in ("match", "type_of", "fine"):
+            self.assertEqual(FunctionTool(fine, name, None).name, name)
+
+
 class SchemaCases(WithDaemon):
     def test_models_within_others_in_calls_from_a_cell(self) -> None:
         with Sandbox.create() as box:
@@ -124,6 +138,12 @@ class SchemaCases(WithDaemon):
 
             ran = box.run_code("doubled([{'number': 1}], {'ex': 5})")
             self.assertEqual((ran.error, ran.text), (None, "[{'ex': 2, 'out': 0}, {'ex': 5, 'out': 0}]"))
+
+    def test_a_variable_hides_the_tool_of_its_name_which_is_still_among_the_tools(self) -> None:
+        with Sandbox.create() as box:
+            box.run_code("one = 1")
+            box.tool(name="one")(lambda: "the tool's")
+            self.assertEqual(box.run_code("print(one, tools.one())").stdout, "1 the tool's\n")
 
 
 class OnBubblewrap(SchemaCases):

@@ -72,6 +72,7 @@ class SandboxBase:
         Its parameters need types that JSON has, its result too; without one it gives text. It is lent with the next
         `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads; a
         coroutine function is for async sandboxes, and runs in the loop that made that request.
+        Names of Python's own are refused; a variable of the same name hides the tool, and `tools.NAME` is still it.
         With `read_only` its calls change nothing anywhere, and are quicker: none waits for the daemon's disk.
         """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import inspect
 import json
+import keyword
 import types
 import typing
 from typing import Any, Callable, Literal, Mapping, Union, get_args, get_origin
@@ -145,6 +147,19 @@ def json_of(value: Any) -> Any:
     return value.model_dump(mode="json", by_alias=True) if is_model(type(value)) else value
 
 
+#: Names that code in the sandbox has already, and which mean the same there as without tools.
+_TAKEN = frozenset([*dir(builtins), "tools", "aio", "ToolError", "display"])
+
+
+def check_name(name: str) -> None:
+    """Refuses what code could not call by this name."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise wrong(f"`{name}` is no name for a tool", "give another with `tool(name=…)`")
+    if name in _TAKEN:
+        hint = "give another with `tool(name=…)`"
+        raise wrong(f"`{name}` is no name for a tool: it means something else in the sandbox already", hint)
+
+
 class FunctionTool:
     """A function as a tool: its definition for the daemon, and a call with JSON values."""
 
@@ -153,8 +168,7 @@ class FunctionTool:
     ) -> None:
         self.function = function
         self.name: str = name if name is not None else str(getattr(function, "__name__", ""))
-        if not self.name.isidentifier():
-            raise wrong(f"`{self.name}` is no name for a tool", "give another with `tool(name=…)`")
+        check_name(self.name)
         try:
             hints = typing.get_type_hints(function)
             signature = inspect.signature(function)
@@ -182,6 +196,7 @@ class FunctionTool:
     @classmethod
     def defined(cls, definition: dict[str, Any], function: Callable[..., Any]) -> FunctionTool:
         """A tool whose definition is given, and whose function takes what that says."""
+        check_name(definition["name"])
         tool = cls.__new__(cls)
         tool.function, tool.name, tool.definition = function, definition["name"], definition
         tool._values, tool._result = {}, Values(Any)
