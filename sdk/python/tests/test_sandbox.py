@@ -19,7 +19,7 @@ from belljar import (
     UndoError,
 )
 
-from .harness import WithDaemon
+from .harness import WithDaemon, eventually, in_thread
 
 
 class SandboxCases(WithDaemon):
@@ -91,6 +91,16 @@ class SandboxCases(WithDaemon):
                 box.undo(99)
             box.reset()
             self.assertEqual(box.run_code("'x' in globals()").text, "False")
+
+    def test_a_cell_that_ends_with_its_sandbox_says_so(self) -> None:
+        for end in (Sandbox.kill, Sandbox.reset):
+            with Sandbox.create() as box:
+                running = in_thread(lambda: box.run_code("while True: pass"))
+                eventually("it runs", lambda: box.info().state == "busy" or None)
+                end(box)
+                error = running().error
+                assert error is not None
+                self.assertEqual((error.name, error.value), ("interrupted", "its sandbox was reset or removed"))
 
     def test_files_are_written_read_listed_and_removed(self) -> None:
         with Sandbox.create() as box:

@@ -22,7 +22,7 @@ _REASONS = {
     "sandbox_lost": "its sandbox ended",
     "journal_quota": "there is no room left to record what it does",
     "by_user": "somebody ended it",
-    "by_cancel": "a reset ended it",
+    "by_cancel": "its sandbox was reset or removed",
     "rolled_back": "the session went back to earlier variables",
     "no_shell": "the image has no shell",
 }
