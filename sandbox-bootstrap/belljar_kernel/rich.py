@@ -47,7 +47,7 @@ class Displays:
     def display(self, *values):
         """Show values in their richest form: tables, pictures, HTML."""
         for value in values:
-            mime = mime_forms(value, self._runner.limits)
+            mime = self._forms(value)
             # Terminals and models see nothing else than the text.
             mime["text/plain"] = bounded_repr(value, self._runner.limits.repr_chars)
             self._send(mime)
@@ -58,8 +58,16 @@ class Displays:
         return {
             "repr": bounded_repr(value, limits.repr_chars),
             "type": cut(type_name(type(value)), limits.repr_chars),
-            "mime": mime_forms(value, limits),
+            "mime": self._forms(value),
         }
+
+    def _forms(self, value):
+        """Other forms of a value; those that are too large count as displays that are left out."""
+        forms, too_large = mime_forms(value, self._runner.limits)
+        beside = self._runner.background.here()
+        shown = self._of_main if beside is None else beside.shown
+        shown.dropped += too_large
+        return forms
 
     def figures_are_plain(self):
         """Whether looking for open figures runs no code of the user."""
@@ -131,10 +139,10 @@ def bounded_repr(value, chars):
 
 
 def mime_forms(value, limits):
-    """Other forms of a value by MIME type. One that fails or is too large is left out."""
+    """Other forms of a value by MIME type, and how many are too large. Those are left out, as is one that fails."""
     kind = type(value)
     if kind.__module__ == "builtins":
-        return {}
+        return {}, 0
     forms = {}
     bundle = getattr(kind, "_repr_mimebundle_", None)
     if bundle is not None:
@@ -143,7 +151,7 @@ def mime_forms(value, limits):
         convert = getattr(kind, method, None)
         if convert is not None and mime not in forms:
             forms[mime] = _guarded(convert, value)
-    fitting, total = {}, 0
+    fitting, total, too_large = {}, 0, 0
     for mime, form in forms.items():
         form = _as_json(form)
         if form is None:
@@ -152,7 +160,9 @@ def mime_forms(value, limits):
         if total + size <= limits.display_bytes - len(mime):
             fitting[mime] = form
             total += size
-    return with_small_copy(fitting, limits.display_bytes - _AROUND_FORMS)
+        else:
+            too_large += 1
+    return with_small_copy(fitting, limits.display_bytes - _AROUND_FORMS), too_large
 
 
 def _bundle(value, convert):

@@ -239,7 +239,7 @@ pub enum KernelFrame {
         result: Option<ValueView>,
         exception: Option<ExceptionView>,
         duration_ms: f64,
-        /// Displays that were too many or too large.
+        /// Displays, and forms of values, that were too many or too large.
         displays_dropped: u64,
         /// There was a checkpoint to go back to, had the cell died, or the session wants none.
         protected: bool,

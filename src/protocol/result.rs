@@ -184,7 +184,7 @@ pub struct Truncated {
     pub stderr_bytes: u64,
     /// Bytes that are not even in the spill file; the rest can be read with `logs`.
     pub dropped_bytes: u64,
-    /// Displays that were too many or too large.
+    /// Displays, and forms of values, that were too many or too large.
     pub displays: u64,
     /// The scan for artifacts stopped at its limit.
     pub artifacts: bool,

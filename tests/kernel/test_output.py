@@ -171,6 +171,15 @@ class Displays(KernelTest):
         run = self.run_ok("for i in range(3): display('x' * 700)")
         self.assertEqual((len(run.displays), run.end["displays_dropped"]), (2, 1))
 
+    def test_forms_of_values_that_are_too_large_are_counted(self):
+        self.run_ok("class H:\n    def _repr_html_(self): return 'x' * 2000\n    def _repr_latex_(self): return '$x$'")
+        for mode in ("main", "fork"):
+            run = self.run_ok("display(H())\nH()", mode=mode)
+            self.assertEqual([set(forms) for forms in run.displays], [{"text/plain", "text/latex"}])
+            self.assertEqual(run.end["result"]["mime"], {"text/latex": "$x$"})
+            self.assertEqual(run.end["displays_dropped"], 2)
+        self.assertEqual(self.run_ok("1").end["displays_dropped"], 0)
+
 
 # Enough of matplotlib to see when figures are drawn, shown and closed.
 _PYPLOT = """

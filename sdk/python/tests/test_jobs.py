@@ -43,6 +43,12 @@ class JobCases(WithDaemon):
         odd = belljar.run_job("object")
         self.assertEqual((odd.value, odd.text, odd.error), (None, "<class 'object'>", None))
 
+    def test_what_is_left_out_of_a_result_is_said(self) -> None:
+        whole = belljar.run_job("print('x'); {1: 'a', '1': 'b'}")
+        self.assertEqual((whole.value, whole.text, whole.truncated), (None, "{1: 'a', '1': 'b'}", False))
+        text, output = belljar.run_job("set(range(20_000))"), belljar.run_job("print('x' * 1_000_000); 1")
+        self.assertEqual((text.truncated, output.truncated, output.value), (True, True, 1))
+
     def test_each_way_to_end_is_told(self) -> None:
         def error_of(code: str, **options: Any) -> tuple[str, str, int]:
             job = belljar.run_job(code, **options)

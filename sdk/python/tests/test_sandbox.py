@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import unittest
+from typing import Callable
 
 from belljar import (
     BadRequestError,
@@ -18,7 +19,7 @@ from belljar import (
     UndoError,
 )
 
-from .harness import WithDaemon
+from .harness import WithDaemon, eventually, in_thread
 
 
 class SandboxCases(WithDaemon):
@@ -91,6 +92,16 @@ class SandboxCases(WithDaemon):
             box.reset()
             self.assertEqual(box.run_code("'x' in globals()").text, "False")
 
+    def test_a_cell_that_ends_with_its_sandbox_says_so(self) -> None:
+        for end in (Sandbox.kill, Sandbox.reset):
+            with Sandbox.create() as box:
+                running = in_thread(lambda: box.run_code("while True: pass"))
+                eventually("it runs", lambda: box.info().state == "busy" or None)
+                end(box)
+                error = running().error
+                assert error is not None
+                self.assertEqual((error.name, error.value), ("interrupted", "its sandbox was reset or removed"))
+
     def test_files_are_written_read_listed_and_removed(self) -> None:
         with Sandbox.create() as box:
             box.files.write("in.csv", "a,b\n1,2\n")
@@ -122,6 +133,44 @@ class SandboxCases(WithDaemon):
             box.files.write("list", '{"path":"","entries":[]}')
             with self.assertRaises(BadRequestError):
                 box.files.list("list")
+
+    def test_paths_are_those_of_the_workspace_and_others_are_refused(self) -> None:
+        with Sandbox.create() as box:
+            files = box.files
+            outside: list[Callable[[], object]] = [
+                lambda: files.write("/tmp/in.csv", "1"),
+                lambda: files.read("/tmp/in.csv"),
+                lambda: files.list("/"),
+                lambda: files.list("/workspaces"),
+                lambda: files.get_info("//tmp/./in.csv"),
+                lambda: files.exists("/tmp/in.csv"),
+                lambda: files.make_dir("/tmp/new"),
+                lambda: files.remove("/etc/passwd"),
+            ]
+            for wrong in outside:
+                with self.assertRaisesRegex(BadRequestError, "only paths below `/workspace`"):
+                    wrong()
+            self.assertEqual(files.list(), [])
+            files.write("/workspace/workspace/in.csv", "1")
+            self.assertEqual(box.run_code("open('/workspace/workspace/in.csv').read()").text, "'1'")
+            self.assertEqual([one.path for one in files.list("//workspace/./workspace/")], ["workspace/in.csv"])
+            with self.assertRaises(BadRequestError):
+                files.read("/workspace/../in.csv")
+
+    def test_the_workspace_itself_is_a_folder_that_stays(self) -> None:
+        with Sandbox.create() as box:
+            for path in ("/workspace", "/workspace/", "."):
+                self.assertTrue(box.files.exists(path))
+                box.files.make_dir(path)
+                info = box.files.get_info(path)
+                self.assertEqual((info.name, info.path, info.type), ("workspace", "", FileType.DIR))
+                with self.assertRaisesRegex(BadRequestError, "the workspace itself cannot be removed"):
+                    box.files.remove(path)
+            self.assertEqual((box.files.list(), box.files.exists("")), ([], False))
+            with self.assertRaisesRegex(BadRequestError, "`path` is empty"):
+                box.files.remove("")
+        with self.assertRaises(NotFoundError):
+            box.files.exists("/workspace")
 
     def test_commands_run_beside_the_cells(self) -> None:
         with Sandbox.create() as box:

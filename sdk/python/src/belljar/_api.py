@@ -411,9 +411,27 @@ def receipt(session: str) -> Call[dict[str, Any]]:
     return get(f"{session}/receipt", as_json)
 
 
+def in_workspace(path: str) -> str:
+    """A path of the workspace, relative to it. The daemon takes every path for one of those, as it reaches no others."""
+    if not text_of(path, "path").startswith("/"):
+        return path
+    first, *rest = [part for part in path.split("/") if part not in ("", ".")] or [""]
+    if first != "workspace":
+        raise wrong(
+            f"`{path}` is not in the workspace: only paths below `/workspace`, or relative to it, can be worked on from here",
+            "code and commands in the sandbox can work on its other files",
+        )
+    return "/".join(rest)
+
+
+def is_workspace(path: str) -> bool:
+    """Whether it is the path of the workspace itself, in any way but an empty text."""
+    return path != "" and all(part in ("", ".") for part in in_workspace(path).split("/"))
+
+
 def file_path(session: str, path: str) -> str:
     try:
-        return f"{session}/files/{quoted_path(text_of(path, 'path'))}"
+        return f"{session}/files/{quoted_path(in_workspace(path))}"
     except UnicodeEncodeError:
         raise wrong(f"the path {path!r} is no text in UTF-8") from None
 
@@ -451,4 +469,8 @@ def list_files(session: str, path: str) -> Call[list[FileInfo]]:
 
 
 def remove_file(session: str, path: str) -> Call[None]:
+    if path == "":
+        raise wrong("`path` is empty: it is that of a file or a folder")
+    if is_workspace(path):
+        raise wrong("the workspace itself cannot be removed", "`kill` removes the sandbox with its files")
     return delete(file_path(session, path), nothing)

@@ -75,6 +75,7 @@ class SandboxBase:
         `run_code` or `ask`, and serves until the sandbox is closed. Calls may come at the same time, in threads; a
         coroutine function is for async sandboxes, and runs in the loop that made that request, or, once that has ended, in
         another one that uses the sandbox.
+        Names of Python's own are refused; a variable of the same name hides the tool, and `tools.NAME` is still it.
         With `read_only` its calls change nothing anywhere, and are quicker: none waits for the daemon's disk.
         """
 

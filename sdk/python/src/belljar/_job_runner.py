@@ -13,6 +13,8 @@ from typing import Any
 RESULT = "_belljar_result.json"
 #: Characters of a value's `repr`.
 TEXT_CHARS = 20_000
+#: Characters of the key that is shown if it makes a value none of JSON.
+KEY_CHARS = 200
 
 
 def _item(kind: str, payload: str) -> Any:
@@ -32,6 +34,20 @@ def _value(path: str, namespace: dict[str, Any]) -> Any:
     exec(compile(tree, path, "exec", dont_inherit=True), namespace)
     value = None if last is None else eval(compile(last, path, "eval", dont_inherit=True), namespace)
     return namespace.get("result") if value is None else value
+
+
+def _check_keys(value: Any) -> None:
+    """Refuses keys that are no text: `json` would make text of them, so that 1 and "1" were the same."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            for key in one:
+                if not isinstance(key, str):
+                    raise TypeError(f"the key {repr(key)[:KEY_CHARS]} is no text")
+            waiting.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            waiting.extend(one)
 
 
 def _own(error: BaseException, path: str) -> types.TracebackType | None:
@@ -58,11 +74,15 @@ def main() -> None:
     try:
         value = _value(path, module.__dict__)
         try:
-            told = json.dumps({"value": value})
+            # Infinities and NaN are no numbers of JSON.
+            told = json.dumps({"value": value}, allow_nan=False)
+            _check_keys(value)
         except (TypeError, ValueError, RecursionError) as error:
             if must_be_json == "yes":
                 raise TypeError(f"the value of the code, a {type(value).__name__}, is none that JSON has: {error}") from None
-            told = json.dumps({"text": repr(value)[:TEXT_CHARS]})
+            text = repr(value)
+            is_cut = len(text) > TEXT_CHARS
+            told = json.dumps({"text": text[: TEXT_CHARS - 1] + "…" if is_cut else text, "is_cut": is_cut})
         _write(told)
     except Exception as error:
         raised = type(error)

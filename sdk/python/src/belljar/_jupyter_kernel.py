@@ -336,6 +336,8 @@ def notes_on(run: Execution) -> list[str]:
     notes, state, cut = [], run.state, run.truncated
     if cut.displays:
         notes.append(f"{cut.displays} displays were too many or too large, and are left out")
+    if cut.text:
+        notes.append("the text of a value is too long, and only its start is shown: print it to see all of it")
     if cut.dropped_bytes:
         notes.append(f"{cut.dropped_bytes} bytes of output were too many, and are left out")
     what = None

@@ -15,7 +15,7 @@ from ._async import AsyncClient
 from ._calls import Attempts, Broken, Call, as_json, encoded_json, nothing
 from ._exchange import Events, Exchanges
 from ._loops import Home, Loops, cancelled
-from ._schema import FunctionTool, json_of
+from ._schema import FunctionTool
 from ._sync import SyncClient, end_of
 from ._wire import ServerSentEvent, quoted
 from .errors import BadRequestError, BelljarError, DaemonError, NotFoundError, ToolError
@@ -78,7 +78,7 @@ def _still_waits(error: BelljarError) -> bool:
 
 
 def _value(tool: FunctionTool, value: Any) -> dict[str, Any]:
-    value = json_of(value)
+    value = tool.json_of_result(value)
     if "output" not in tool.definition and not isinstance(value, str):
         # A tool that does not say what it gives, gives text.
         value = json.dumps(value, ensure_ascii=False, default=str)

@@ -1,7 +1,8 @@
-"""Files of a sandbox's workspace. Paths are relative to it, or begin with `/workspace/`."""
+"""Files of a sandbox's workspace. Paths are relative to it, or begin with `/workspace`; other absolute ones are refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import IO, Literal, overload
 
 from . import _api
@@ -37,8 +38,12 @@ def _checked(format: str) -> None:
         raise _api.wrong(f'`format` is "text" or "bytes", not {format!r}')
 
 
+#: The workspace itself, of which no folder has a list that it is in. It has the path by which `list` gives all files.
+_WORKSPACE = FileInfo("workspace", "", "folder", 0)
+
+
 def _parent_and_name(path: str) -> tuple[str, str]:
-    parent, _, name = _api.text_of(path, "path").rstrip("/").rpartition("/")
+    parent, _, name = _api.in_workspace(path).rstrip("/").rpartition("/")
     if not name:
         raise _api.wrong("a folder has a name")
     return parent, name
@@ -75,12 +80,16 @@ class Files:
 
     def get_info(self, path: str) -> FileInfo:
         """A file or a folder, as it is listed."""
+        if _api.is_workspace(path):
+            self.list()
+            return replace(_WORKSPACE)
         parent, name = _parent_and_name(path)
         return _entry(self.list(parent), name, path)
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
-        _api.text_of(path, "path")
+        # What is elsewhere is not known, which is not the same as that it is not there.
+        _api.in_workspace(path)
         try:
             self.get_info(path)
             return True
@@ -90,7 +99,10 @@ class Files:
             return False
 
     def make_dir(self, path: str) -> None:
-        """Makes a folder, with those above it."""
+        """Makes a folder, with those above it; one that is there stays as it is."""
+        if _api.is_workspace(path):
+            self.list()
+            return
         parent, name = _parent_and_name(path)
         self._client.request(_api.unpack(self._session, parent, empty_folder(name)))
 
@@ -123,12 +135,16 @@ class AsyncFiles:
 
     async def get_info(self, path: str) -> FileInfo:
         """A file or a folder, as it is listed."""
+        if _api.is_workspace(path):
+            await self.list()
+            return replace(_WORKSPACE)
         parent, name = _parent_and_name(path)
         return _entry(await self.list(parent), name, path)
 
     async def exists(self, path: str) -> bool:
         """Whether there is a file or a folder."""
-        _api.text_of(path, "path")
+        # What is elsewhere is not known, which is not the same as that it is not there.
+        _api.in_workspace(path)
         try:
             await self.get_info(path)
             return True
@@ -138,7 +154,10 @@ class AsyncFiles:
             return False
 
     async def make_dir(self, path: str) -> None:
-        """Makes a folder, with those above it."""
+        """Makes a folder, with those above it; one that is there stays as it is."""
+        if _api.is_workspace(path):
+            await self.list()
+            return
         parent, name = _parent_and_name(path)
         await self._client.request(_api.unpack(self._session, parent, empty_folder(name)))
 

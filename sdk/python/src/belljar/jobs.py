@@ -66,7 +66,8 @@ class JobResult:
     reason: str
     #: The value of the last expression or, if that is None or there is none, of the variable `result`.
     value: Any
-    #: Its `repr`, if it is a value that JSON does not have.
+    #: Its `repr`, if it is a value that JSON does not have, as NaN, or a dictionary with keys that are no text. Of one that
+    #: is longer, the first 20,000 characters: what has to be whole goes into a file that is kept.
     text: str | None
     error: ExecutionError | None
     stdout: str
@@ -74,6 +75,8 @@ class JobResult:
     duration_s: float
     #: The files that were kept, by path. Untrusted code wrote them.
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    #: Whether part of `text`, `stdout` or `stderr` is left out, because there was too much of it.
+    truncated: bool = False
 
     def check(self) -> JobResult:
         """Raises a `RuntimeError` with the traceback unless the job passed."""
@@ -304,7 +307,7 @@ class _Batch:
         if end is None:
             raise DaemonError("a job has ended without an end", code="bad_answer")
         verdict, reason = str(end["verdict"]), str(end["reason"])
-        stdout, stderr = await self._output(job)
+        stdout, stderr, is_cut = await self._output(job)
         kept = {one["path"]: one["bytes"] for one in end["artifacts"]}
         is_large = kept.get(_RESULT, 0) > _RESULT_BYTES
         files = {} if is_large or not kept else await self._files(job["id"])
@@ -330,18 +333,22 @@ class _Batch:
             stderr=stderr,
             duration_s=end["duration_ms"] / 1000,
             files=files,
+            truncated=is_cut or told.get("is_cut") is True,
         )
 
-    async def _output(self, job: Json) -> tuple[str, str]:
+    async def _output(self, job: Json) -> tuple[str, str, bool]:
+        """Both streams, and whether part of them is left out."""
         if job.get("started_at") is None:
-            return "", ""
+            return "", "", False
         try:
             events = await self._exchanges.events(get(f"/v1/jobs/{job['id']}/events?follow=false", nothing))
             try:
                 while (sent := await events.next()) is not None:
                     if sent.name == "cell_finished":
                         result = as_json(sent.data.encode())["result"]
-                        return str(result["stdout"]), str(result["stderr"])
+                        cut = result["truncated"]
+                        is_cut = any(cut[name] for name in ("stdout_bytes", "stderr_bytes", "dropped_bytes"))
+                        return str(result["stdout"]), str(result["stderr"]), is_cut
             finally:
                 events.close()
         except DaemonError:
@@ -350,7 +357,7 @@ class _Batch:
         except BelljarError:
             # Its output is no longer kept, which is no reason to lose the other results.
             pass
-        return "", ""
+        return "", "", False
 
     async def _files(self, job: str) -> dict[str, bytes]:
         call = Call("GET", f"/v1/jobs/{job}/artifacts", bytes, headers={"Accept": "application/x-tar"}, most=None)

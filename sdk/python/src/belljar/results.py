@@ -22,13 +22,15 @@ _REASONS = {
     "sandbox_lost": "its sandbox ended",
     "journal_quota": "there is no room left to record what it does",
     "by_user": "somebody ended it",
-    "by_cancel": "a reset ended it",
+    "by_cancel": "its sandbox was reset or removed",
     "rolled_back": "the session went back to earlier variables",
     "no_shell": "the image has no shell",
 }
 
 #: The form of a large picture that the sandbox adds for models.
 _SMALL_PICTURE = "application/vnd.belljar.small-picture"
+#: Characters of the text of a value. Of a longer one, the sandbox gives the start, with this mark as the last of them.
+_TEXT_CHARS, _CUT_MARK = 20_000, "…"
 
 
 class Result:
@@ -48,7 +50,14 @@ class Result:
 
     @property
     def text(self) -> str | None:
+        """Its `repr`; of a longer one, the first 20,000 characters, the last of them `…`."""
         return self._text("text/plain")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `text` is only the start of it."""
+        text = self.text
+        return text is not None and len(text) == _TEXT_CHARS and text.endswith(_CUT_MARK)
 
     @property
     def html(self) -> str | None:
@@ -154,16 +163,22 @@ class Artifact:
 
 @dataclass
 class Truncated:
-    """What is not in the result: bytes of the middle of each stream, and bytes that were not even recorded."""
+    """What is not in the result; false if it is whole."""
 
+    #: Bytes of the middle of each stream, and bytes that were not even recorded.
     stdout_bytes: int = 0
     stderr_bytes: int = 0
     dropped_bytes: int = 0
+    #: Displays, and forms of values such as HTML, that were too many or too large.
     displays: int = 0
+    #: Not all files were looked at.
     artifacts: bool = False
+    #: The `text` of a result is only the start of its `repr`.
+    text: bool = False
 
     def __bool__(self) -> bool:
-        return any((self.stdout_bytes, self.stderr_bytes, self.dropped_bytes, self.displays, self.artifacts))
+        is_whole = not (self.stdout_bytes or self.stderr_bytes or self.dropped_bytes or self.displays)
+        return not is_whole or self.artifacts or self.text
 
 
 @dataclass
@@ -187,7 +202,11 @@ class Execution:
 
     @property
     def text(self) -> str | None:
-        """The `repr` of the last expression's value."""
+        """The `repr` of the last expression's value.
+
+        Of one that is longer than 20,000 characters, only its start, with `…` as the last of them; `truncated` is then
+        true. What the code prints is not cut for `on_stdout`, and what it writes to a file is not for `files.read`.
+        """
         main = self.results[-1] if self.results and self.results[-1].is_main_result else None
         return None if main is None else main.text
 
@@ -237,13 +256,13 @@ def execution_of(told: Json) -> Execution:
         reason = str(told["reason"])
         value = f"it exited with {told.get('exit_code')}" if reason == "exit" else _REASONS.get(reason, reason)
         error = ExecutionError(status, value, "", status)
-    state, cut = told["state"], told["truncated"]
+    state, cut, results = told["state"], told["truncated"], _results_of(told)
     stdout, stderr = told["stdout"], told["stderr"]
     return Execution(
         cell=told["cell"],
         status=status,
         reason=told["reason"],
-        results=_results_of(told),
+        results=results,
         logs=Logs([stdout] if stdout else [], [stderr] if stderr else []),
         error=error,
         state=State(
@@ -256,7 +275,8 @@ def execution_of(told: Json) -> Execution:
         ),
         artifacts=[Artifact(one["path"], one["bytes"], one["change"]) for one in told["artifacts"]],
         truncated=Truncated(
-            cut["stdout_bytes"], cut["stderr_bytes"], cut["dropped_bytes"], cut["displays"], cut["artifacts"]
+            **{name: cut[name] for name in ("stdout_bytes", "stderr_bytes", "dropped_bytes", "displays", "artifacts")},
+            text=any(result.is_cut for result in results),
         ),
         exit_code=told.get("exit_code"),
         duration_s=told["duration_ms"] / 1000,
