@@ -144,14 +144,17 @@ pub fn resolve(new: NewAsk, around: &Circumstances<'_>) -> Result<AskSpec, Probl
     }
     let installs = |name: &String| name == INSTALL_TOOL;
     let by_models = around.settings.packages.by_models;
-    let never = by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy");
-    // Into a sandbox that nothing contains none is installed, so a model is not told how to.
-    if never || !around.contained {
+    if by_models == InstallPolicy::Never && security_controls::holds("models_install_by_policy") {
         tools.retain(|name| !installs(name));
     }
     let is_named = also_approve.iter().any(installs) || !tools.iter().any(installs);
     if by_models == InstallPolicy::Ask && !is_named && security_controls::holds("models_install_by_policy") {
         also_approve.push(INSTALL_TOOL.into());
+    }
+    // Into a sandbox that nothing contains none is installed, so a model is not told how to. The rule above is for its code,
+    // which may move to another one.
+    if !around.contained {
+        tools.retain(|name| !installs(name));
     }
     Ok(AskSpec {
         text,

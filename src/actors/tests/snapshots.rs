@@ -419,7 +419,7 @@ async fn names_of_snapshots_are_bounded_taken_once_and_free_again() {
     client.runs("a").await;
     let first = client.take_snapshot(Some("first")).await.unwrap();
     assert_eq!((first.cell, first.name.as_deref()), (1, Some("first")));
-    assert_eq!(client.take_snapshot(Some("first")).await.unwrap_err().code, Code::BadRequest);
+    assert_eq!(client.take_snapshot(Some("first")).await.unwrap_err().code, Code::SnapshotExists);
     assert_eq!(client.take_snapshot(Some("../x")).await.unwrap_err().code, Code::BadRequest);
     client.take_snapshot(Some("second")).await.unwrap();
     assert_eq!(client.take_snapshot(Some("third")).await.unwrap_err().code, Code::TooMany);
