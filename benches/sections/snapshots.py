@@ -7,8 +7,8 @@ cells while a snapshot is taken; branches of a session with 500 MB. What is comp
 - replay: the session's cells run again
 - after a change: what a second snapshot adds to the disk when one element was changed, and its share of the whole
 - cells beside a snapshot: the same cells of the same session without one, half of them before it and half after it. The
-  copy that packs stands still for cells for three seconds of four and goes on beside them in the fourth, so the median is
-  that of cells for which it stands, and the p95 that of the others
+  copy that packs stands still for cells for three seconds, goes on beside them for one, and so on, for twice as long each
+  time, so the median is mostly that of cells for which it stands, and the p95 that of the others
 - branch: from the request to the first result in each branch; saved: the session had a snapshot of its newest state, as one
   has that has rested for 30 s
 """

@@ -122,7 +122,8 @@ pub const PACKING: Duration = ms(16 * 60 * 1_000);
 /// daemon has the same bound, and counts the time in which the copy stands.
 pub const RESTED: Duration = ms(50);
 /// A copy that somebody waits for stands for so long at most while cells follow each other, and goes on beside them for so
-/// long then, and again: cells have most of the time for themselves, and the copy gets on.
+/// long then. Each turn is twice as long as the one before: at first cells have most of the time for themselves, and a copy
+/// that has much to do gets on.
 pub const PACKING_STANDS: Duration = ms(3_000);
 pub const PACKING_TURN: Duration = ms(1_000);
 /// A copy that packed and was killed has ended within this time, or no other one is made yet.

@@ -23,11 +23,12 @@ pub struct Packing {
     request: u64,
     /// The sandbox ends after it, or somebody waits for it.
     urgent: bool,
-    /// For how long at most the copy stands for cells before it goes on for a turn; since when it stands, and since when it
-    /// has had its turn.
+    /// For how long at most the copy stands for cells before it goes on for a turn, and since when it stands.
     stands: Duration,
     held_since: Option<Instant>,
-    turn_since: Option<Instant>,
+    /// How long its next turn is, and when the one that it has ends.
+    turn: Duration,
+    turn_ends: Option<Instant>,
     /// Whether a cell ran beside the copy at the last look, and when the last one was seen.
     was_busy: bool,
     cell_seen: Option<Instant>,
@@ -48,7 +49,7 @@ struct Measured {
 
 impl Packing {
     fn new(request: u64, urgent: bool, stands: Duration) -> Self {
-        Self { request, urgent, stands, ..Self::default() }
+        Self { request, urgent, stands, turn: PACKING_TURN, ..Self::default() }
     }
 
     /// Whether the copy has to stand from now on: while a cell of the main line runs, and until the session has rested for a
@@ -58,8 +59,8 @@ impl Packing {
             self.cell_seen = Some(now);
         }
         self.was_busy = is_busy;
-        self.turn_since = self.turn_since.filter(|since| now.duration_since(*since) < PACKING_TURN);
-        if self.turn_since.is_some() || self.cell_seen.is_none_or(|seen| now.duration_since(seen) >= RESTED) {
+        self.turn_ends = self.turn_ends.filter(|end| now < *end);
+        if self.turn_ends.is_some() || self.cell_seen.is_none_or(|seen| now.duration_since(seen) >= RESTED) {
             self.held_since = None;
             return false;
         }
@@ -67,7 +68,8 @@ impl Packing {
         if now.duration_since(since) < self.stands {
             return true;
         }
-        (self.held_since, self.turn_since) = (None, Some(now));
+        (self.held_since, self.turn_ends) = (None, Some(now + self.turn));
+        self.turn *= 2;
         false
     }
 
@@ -368,14 +370,14 @@ mod tests {
         let start = Instant::now();
         let mut packing = Packing::new(1, false, PACKING_STANDS);
         let mut next = start;
-        for _ in 0..3 {
+        for turn in [PACKING_TURN, 2 * PACKING_TURN, 4 * PACKING_TURN] {
             assert!(packing.look(true, next) && packing.look(true, next + PACKING_STANDS / 2));
             next += PACKING_STANDS;
-            assert!(!packing.look(true, next) && !packing.look(true, next + PACKING_TURN / 2), "its turn");
-            next += PACKING_TURN;
+            assert!(!packing.look(true, next) && !packing.look(true, next + turn / 2), "its turn");
+            next += turn;
         }
         assert!(packing.look(true, next) && packing.look(false, next + RESTED / 2), "and stands again");
-        assert!(!packing.look(false, next + 2 * RESTED) && packing.turn_since.is_none(), "a rest is no turn");
+        assert!(!packing.look(false, next + 2 * RESTED) && packing.turn_ends.is_none(), "a rest is no turn");
         assert!(!Packing::new(1, true, Duration::ZERO).look(true, start), "an urgent one never stands");
     }
 

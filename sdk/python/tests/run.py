@@ -40,6 +40,7 @@ FIRST = (
 CORE = (
     "test_wire",
     "test_exchange",
+    "test_archives",
     "test_wrong_values",
     "test_received_calls",
     "test_callbacks",

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import tempfile
 import threading
 import time
 import unittest
@@ -21,14 +20,12 @@ from belljar import (
     Daemon,
     DaemonError,
     NotFoundError,
-    OutcomeUnknownError,
     Sandbox,
     _calls,
     _connection,
     _exchange,
     _making,
 )
-from belljar._base import SandboxBase
 from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
@@ -123,46 +120,6 @@ class Exchanges(unittest.TestCase):
         for run in self.both(self.serve(answer)):
             self.assertEqual(run("1+1"), "2")
         self.assertEqual((len(broken), broken[0], broken[2]), (4, broken[1], broken[3]))
-
-    def test_an_archive_is_sent_once_whatever_becomes_of_the_answer(self) -> None:
-        is_lost = True
-
-        def answer(request: bytes) -> bytes | None:
-            if request.startswith(b"POST"):
-                return None if is_lost else encoded({"session": SESSION})
-            return encoded({"sessions": []})
-
-        fake = self.serve(answer)
-        daemon = Daemon(fake.path, autostart=False)
-        with tempfile.NamedTemporaryFile() as archive:
-
-            def in_loop() -> AsyncSandbox:
-                return asyncio.run(AsyncSandbox.import_(archive.name, keep=True, daemon=daemon))
-
-            imports: list[tuple[Callable[[], SandboxBase], Callable[[], object]]] = [
-                (lambda: Sandbox.import_(archive.name, keep=True, daemon=daemon), lambda: Sandbox.list(daemon=daemon)),
-                (in_loop, lambda: asyncio.run(AsyncSandbox.list(daemon=daemon))),
-            ]
-            for import_, look in imports:
-                is_lost = True
-                before = len(fake.requests)
-                with self.assertRaises(OutcomeUnknownError) as unknown:
-                    import_()
-                self.assertEqual((unknown.exception.code, len(fake.requests)), ("outcome_unknown", before + 1))
-                is_lost = False
-                look()
-                # An idle connection that ends is no sign of anything.
-                fake.hang_up()
-                self.assertEqual(import_().name, "fake")
-
-    def test_an_archive_gets_the_backend_that_its_caller_names(self) -> None:
-        fake = self.serve(lambda _request: encoded({"session": SESSION}))
-        daemon = Daemon(fake.path, autostart=False)
-        with tempfile.NamedTemporaryFile() as archive:
-            Sandbox.import_(archive.name, backend="bubblewrap", keep=True, daemon=daemon)
-            asyncio.run(AsyncSandbox.import_(archive.name, backend="bubblewrap", keep=True, daemon=daemon))
-        sent = [request.split()[1] for request in fake.requests if request.startswith(b"POST")]
-        self.assertEqual(sent, [b"/v1/archives?backend=bubblewrap"] * 2)
 
     def test_who_is_refused_before_the_request_is_read_sees_why(self) -> None:
         problem = json.dumps({"code": "too_many", "message": "too many files are being sent at once"}).encode()
