@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -26,6 +27,7 @@ from belljar import (
     _exchange,
     _making,
 )
+from belljar._base import SandboxBase
 from belljar._sync import end_of
 
 from .fake_daemon import CELL, SESSION, Answer, FakeDaemon, encoded
