@@ -121,9 +121,9 @@ pub const PACKING: Duration = ms(16 * 60 * 1_000);
 /// A copy that packs goes on when no cell has run for so long: cells that follow each other would meet it at work else. The
 /// daemon has the same bound, and counts the time in which the copy stands.
 pub const RESTED: Duration = ms(50);
-/// A copy that somebody waits for stands for so long at most while cells follow each other, and goes on beside them for so
-/// long then. Each turn is twice as long as the one before: at first cells have most of the time for themselves, and a copy
-/// that has much to do gets on.
+/// Where somebody waits for a snapshot, the copy that packs it takes turns with cells: it stands for the first time at most,
+/// and goes on beside them for the second. Each turn is twice as long as the one before, so that cells have most of the
+/// time at first, and a copy with much to pack still ends.
 pub const PACKING_STANDS: Duration = ms(3_000);
 pub const PACKING_TURN: Duration = ms(1_000);
 /// A copy that packed and was killed has ended within this time, or no other one is made yet.
